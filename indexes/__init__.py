@@ -1,0 +1,1 @@
+"""Collections of posts, and ways to search them."""

@@ -1,0 +1,236 @@
+"""Building, opening and searching a Lucene index of posts.
+
+An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves, and
+``manifest.json``. Lucene holds no ids: a post's number in Lucene is its place in ``posts.sqlite``,
+which looks ids and texts up several times faster than Lucene's stored fields do.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from indexes.errors import CollectionError
+from indexes.files import atomic_directory
+from indexes.jvm import detach_thread, java_class, java_errors
+from indexes.manifest import FILE_NAME, Manifest, Source, rebuild_command, software_versions
+from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
+from indexes.posts import Post
+from indexes.ranking import CONTENTS, Ranker, Ranking, analyze, analyzer
+from indexes.store import PostStore, is_number
+from indexes.writing import lucene_directory, write_texts
+
+__all__ = [
+    "BM25", "METHODS", "RM3", "Axiomatic", "LuceneIndex", "Method", "QueryLikelihood", "build",
+]  # fmt: skip
+
+_POSTS = "posts.sqlite"
+_ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
+
+
+class SearchTopic(Protocol):
+    """What is searched for: ``max_doc_id`` is the last post of its time, or None for no limit."""
+
+    @property
+    def query_id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def max_doc_id(self) -> str | None: ...
+
+
+def build(
+    posts: Iterable[Post],
+    directory: Path | str,
+    sources: Sequence[Path],
+    total: int | None = None,
+    rebuild: str | None = None,
+) -> Manifest:
+    """Build an index, which replaces an older one at the very end and at once.
+
+    One thread adds the posts, so that the index is the same every time.
+
+    Args:
+        posts: in any order, every id once.
+        directory: the index's folder; an index that is there is replaced, anything else is not.
+        sources: the files that the posts come from, for noticing later that they have changed.
+        total: number of posts, for the progress bar, which is shown on a terminal only.
+        rebuild: the command that builds this index, for messages about it.
+
+    Raises:
+        CollectionError: there are no posts, an id comes twice, the folder is no index, there is
+            no Java, or the disk is full.
+    """
+    directory = Path(directory)
+    _refuse_foreign(directory)
+    described = tuple(Source.of(Path(source)) for source in sources)
+    version = java_class("org.apache.lucene.util.Version").LATEST.toString()
+    with atomic_directory(directory) as folder:
+        summary = PostStore.build(folder / _POSTS, _progress(posts, total, "reading"))
+        if not summary.posts:
+            names = ", ".join(map(str, sources)) or "the input"
+            raise CollectionError(f"{names}: found no posts, expected at least one")
+        with (
+            PostStore(folder / _POSTS) as store,
+            java_errors(f"{directory}: Lucene cannot write the index"),
+        ):
+            write_texts(folder, (post.text for post in _progress(store, summary.posts, "indexing")))
+        manifest = Manifest(
+            **summary._asdict(),
+            analyzer=_ANALYZER,
+            sources=described,
+            files={file.name: file.stat().st_size for file in sorted(folder.iterdir())},
+            rebuild=rebuild or rebuild_command(sources, directory),
+            versions=software_versions(lucene=version),
+        )
+        manifest.write(folder)
+    return manifest
+
+
+class LuceneIndex:
+    """An index that is open for searching; made by :meth:`open`.
+
+    Attributes:
+        directory: its folder.
+        manifest: what it says about itself.
+        posts: the posts themselves, by id.
+        size: number of posts.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest, reader: Any, posts: PostStore) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.posts = posts
+        self.size = manifest.posts
+        self._reader = reader
+        self._analyzer = analyzer()
+
+    @classmethod
+    def open(cls, directory: Path | str, sources: Sequence[Path] | None = None) -> Self:
+        """Open an index; with ``sources``, also check that it was built from these files.
+
+        Raises:
+            CollectionError: there is no index, it is damaged, of another version, or built from
+                other posts; the message has the command that builds it again. Or no Java.
+        """
+        directory = Path(directory)
+        manifest = Manifest.read(directory)
+        manifest.check(directory, sources)
+        posts = PostStore(directory / _POSTS)
+        with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
+            readers = java_class("org.apache.lucene.index.DirectoryReader")
+            reader = readers.open(lucene_directory(directory))
+        if not len(posts) == reader.maxDoc() == manifest.posts:
+            raise CollectionError(
+                f"{directory}: found {reader.maxDoc()} posts in Lucene and {len(posts)} in "
+                f"{_POSTS}, expected {manifest.posts}; build it again with\n  {manifest.rebuild}"
+            )
+        return cls(directory, manifest, reader, posts)
+
+    def search(
+        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+    ) -> dict[str, dict[str, float]]:
+        """Rank posts for topics.
+
+        A topic with a ``max_doc_id`` sees only posts whose id, as a number, is at most that, also
+        in feedback. A topic without a word that the index knows gets no posts.
+
+        Returns:
+            query_id -> doc_id -> score, best first; at most ``hits`` posts a topic. Posts of
+            equal score come from the highest id to the lowest.
+
+        Raises:
+            CollectionError: a topic has a time limit that is no number, or the ids of this index
+                are not numbers.
+        """
+        topics = list(topics)
+        places = [self._first_place(topic) for topic in topics]
+        with java_errors(f"{self.directory}: the search failed"):
+            ranker = Ranker(self._reader, method, hits)
+            ranked = _in_threads(ranker, [topic.text for topic in topics], places, threads)
+        return {
+            topic.query_id: dict(zip(self.posts.ids_at(found), scores, strict=True))
+            for topic, (found, scores) in zip(topics, ranked, strict=True)
+        }
+
+    def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
+        """In how many posts each word is, after the index's analysis (so all forms of its stem).
+
+        A word that is cut into several terms has at most the frequency of the rarest, which is
+        what is returned. Words of which nothing remains (stop words, punctuation) are absent.
+        """
+        term_class = java_class("org.apache.lucene.index.Term")
+        frequencies = {}
+        for word in dict.fromkeys(words):
+            terms = analyze(word, self._analyzer)
+            if terms.size():
+                frequencies[word] = min(
+                    self._reader.docFreq(term_class(CONTENTS, term)) for term in terms
+                )
+        return frequencies
+
+    def close(self) -> None:
+        """Close the files."""
+        self._reader.close()
+        self.posts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _first_place(self, topic: SearchTopic) -> int:
+        """The place of the newest post that a topic may see."""
+        if topic.max_doc_id is None:
+            return 0
+        if not self.manifest.numeric_ids:
+            raise CollectionError(
+                f"topic {topic.query_id} is limited to posts up to {topic.max_doc_id}, but the "
+                f"ids of {self.directory} are not all whole numbers; remove the time limit from "
+                "the topic, or give the posts ids that grow with time"
+            )
+        if not is_number(topic.max_doc_id):
+            raise CollectionError(
+                f"topic {topic.query_id}: found the time limit {topic.max_doc_id!r}, "
+                "expected the id of a post (a whole number)"
+            )
+        return self.posts.first_up_to(int(topic.max_doc_id))
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """Raise CollectionError if replacing the folder would destroy something that is no index."""
+    if directory.is_dir():
+        if (directory / FILE_NAME).is_file() or not any(directory.iterdir()):
+            return
+        found = "a folder that is not an index"
+    elif directory.exists():
+        found = "a file"
+    else:
+        return
+    raise CollectionError(
+        f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
+        "remove it or choose another folder"
+    )
+
+
+def _progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:
+    from tqdm import tqdm
+
+    return tqdm(posts, what, total, unit=" posts", disable=None, mininterval=0.5)
+
+
+def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: int) -> list[Ranking]:
+    """Rank for each text and first place, in their order."""
+    if threads == 1:
+        return list(map(ranker.rank, texts, places))
+
+    def rank(text: str, place: int) -> Ranking:
+        try:
+            return ranker.rank(text, place)
+        finally:
+            # Java must not keep a thread that may end at any time.
+            detach_thread()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(rank, texts, places))

@@ -1,0 +1,119 @@
+"""The four ways of scoring posts against a query, as records of their parameters."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from indexes.errors import CollectionError
+
+
+@dataclass(frozen=True)
+class QueryLikelihood:
+    """Query likelihood with Dirichlet smoothing (Zhai & Lafferty, 2001).
+
+    Attributes:
+        mu: weight of the whole collection against the post, in words; above 0.
+    """
+
+    name: ClassVar[str] = "ql"
+    mu: float = 100.0
+
+    def __post_init__(self) -> None:
+        _check(self, mu=self.mu > 0)
+
+
+@dataclass(frozen=True)
+class BM25:
+    """Okapi BM25, in Lucene's form (without the constant factor k1 + 1).
+
+    Attributes:
+        k1: how slowly repeated words saturate; at least 0.
+        b: how much long posts are held back, 0 to 1.
+    """
+
+    name: ClassVar[str] = "bm25"
+    k1: float = 0.3
+    b: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check(self, k1=self.k1 >= 0, b=0 <= self.b <= 1)
+
+
+@dataclass(frozen=True)
+class RM3:
+    """Pseudo-relevance feedback with the relevance model RM3 (Abdul-Jaleel et al., 2004).
+
+    Attributes:
+        fb_terms: words that are added to the query.
+        fb_docs: best posts of the first round that they are taken from.
+        original_weight: share of the original query in the new one, 0 to 1.
+        mu: Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`.
+    """
+
+    name: ClassVar[str] = "rm3"
+    fb_terms: int = 10
+    fb_docs: int = 10
+    original_weight: float = 0.5
+    mu: float = 100.0
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            fb_terms=self.fb_terms >= 1,
+            fb_docs=self.fb_docs >= 1,
+            original_weight=0 <= self.original_weight <= 1,
+            mu=self.mu > 0,
+        )
+
+
+@dataclass(frozen=True)
+class Axiomatic:
+    """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006).
+
+    Words are weighted by their mutual information with the query's words in a pool of the best
+    posts and of posts drawn at random, always the same ones for a seed, from those that the topic
+    may see.
+
+    Attributes:
+        fb_docs: best posts of the first round in the pool (``r`` in Anserini).
+        pool_factor: the pool has ``pool_factor`` times ``fb_docs`` posts (``n`` in Anserini).
+        beta: weight of the words that are not in the query, above 0.
+        fb_terms: words of the new query, those of the original one included (``top``).
+        mu: Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`.
+        seed: of the random draw.
+    """
+
+    name: ClassVar[str] = "axiom"
+    fb_docs: int = 20
+    pool_factor: int = 30
+    beta: float = 0.4
+    fb_terms: int = 20
+    mu: float = 100.0
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            fb_docs=self.fb_docs >= 1,
+            pool_factor=self.pool_factor >= 1,
+            beta=self.beta > 0,
+            fb_terms=self.fb_terms >= 1,
+            mu=self.mu > 0,
+        )
+
+
+Method = QueryLikelihood | BM25 | RM3 | Axiomatic
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (QueryLikelihood, BM25, RM3, Axiomatic)
+}
+"""Name on the command line -> method."""
+
+
+def _check(method: object, **valid: bool) -> None:
+    """Raise CollectionError naming the parameters that are out of range."""
+    bad = [f"{name}={getattr(method, name)}" for name, fine in valid.items() if not fine]
+    if bad:
+        raise CollectionError(
+            f"{type(method).__name__}: found {', '.join(bad)}; "
+            "expected values in the ranges that its description names"
+        )

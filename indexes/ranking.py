@@ -1,0 +1,140 @@
+"""Ranking posts for one query at a time, inside Lucene and Anserini."""
+
+import random
+from typing import Any
+
+from indexes.jvm import java_class
+from indexes.methods import BM25, RM3, Axiomatic, Method
+from indexes.posts import well_formed
+
+CONTENTS = "contents"
+"""Field of the texts."""
+
+PLACE = "place"
+"""Field of the posts' places, which are their numbers in Lucene too, for choosing by place."""
+
+Ranking = tuple[list[int], list[float]]
+"""Places of posts, best first, and their scores."""
+
+# Far more words than any query has; Lucene's own limit is 1024.
+_MOST_CLAUSES = 1 << 16
+
+
+def analyzer() -> Any:
+    """What cuts texts into terms: words, lower case, no English stop words, Porter stemming."""
+    return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+
+
+def analyze(text: str, with_analyzer: Any) -> Any:
+    """The terms of a text, as a Java list."""
+    analyzers = java_class("io.anserini.analysis.AnalyzerUtils")
+    return analyzers.analyze(with_analyzer, well_formed(text))
+
+
+class Ranker:
+    """Ranks posts by one method; may be called from several threads.
+
+    A topic may see the posts from some place on, because new posts come before old ones. That
+    holds in every round: in the first, in the random draw of :class:`Axiomatic`, and in the
+    second. What it does not change are the frequencies of words, which are always those of the
+    whole collection.
+
+    Args:
+        reader: Lucene's IndexReader; a post's number in it is its place.
+        method: how to score.
+        hits: most posts to return for a query.
+    """
+
+    def __init__(self, reader: Any, method: Method, hits: int) -> None:
+        searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
+        searcher_class.setMaxClauseCount(_MOST_CLAUSES)
+        self._searcher = searcher_class(
+            reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
+        )
+        self._searcher.setSimilarity(_similarity(method))
+        self._method = method
+        self._hits = hits
+        self._size: int = reader.maxDoc()
+        self._analyzer = analyzer()
+        self._words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self._scored = java_class("io.anserini.search.ScoredDocs")
+        self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
+        self._arguments.hits = hits
+        # Equal scores then follow the order of the index, from new to old.
+        self._arguments.arbitraryScoreTieBreak = True
+
+    def rank(self, text: str, first_place: int = 0) -> Ranking:
+        """The best posts for a query, among those from ``first_place`` on."""
+        text = well_formed(text)
+        terms = analyze(text, self._analyzer)
+        if not terms.size():
+            return [], []
+        query = self._words.buildQuery(CONTENTS, self._analyzer, text)
+        visible = self._from(first_place) if first_place else None
+        method = self._method
+        if not isinstance(method, RM3 | Axiomatic):
+            return _as_lists(self._search(query, visible, self._hits))
+        first = self._search(query, visible, method.fb_docs)
+        if not len(first.lucene_docids):
+            return [], []
+        context = java_class("io.anserini.rerank.RerankerContext")(
+            self._searcher, None, query, None, text, terms, visible, self._arguments
+        )
+        if isinstance(method, RM3):
+            feedback = java_class("io.anserini.rerank.lib.Rm3Reranker")(
+                self._analyzer, None, CONTENTS, method.fb_terms, method.fb_docs,
+                method.original_weight, False, True,
+            )  # fmt: skip
+            return _as_lists(feedback.rerank(first, context))
+        pool = self._pool(first, first_place, method)
+        # With a pool of exactly r posts and n = 1 Anserini draws none itself: it would draw from
+        # the whole index, posts after the topic's time included.
+        feedback = java_class("io.anserini.rerank.lib.AxiomReranker")(
+            self._analyzer, None, None, None, CONTENTS, True, method.seed, len(pool.lucene_docids),
+            1, method.beta, method.fb_terms, None, False, False,
+        )  # fmt: skip
+        numbers, scores = _as_lists(feedback.rerank(pool, context))
+        if numbers:
+            return numbers, scores
+        # Words that most of a small collection has weigh nothing, and leave no new query.
+        return _as_lists(self._search(query, visible, self._hits))
+
+    def _search(self, query: Any, visible: Any, hits: int) -> Any:
+        """One round, as Anserini's ScoredDocs."""
+        if visible is not None:
+            occur = java_class("org.apache.lucene.search.BooleanClause$Occur")
+            builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+            builder.add(query, occur.MUST)
+            builder.add(visible, occur.FILTER)
+            query = builder.build()
+        return self._scored.fromTopDocs(self._searcher.search(query, hits), self._searcher)
+
+    def _pool(self, first: Any, first_place: int, method: Axiomatic) -> Any:
+        """The best posts and as many random ones as the method asks for, as ScoredDocs."""
+        places = set(first.lucene_docids)
+        visible = self._size - first_place
+        wanted = min(visible, method.fb_docs * method.pool_factor)
+        # Counted from the oldest post, so that posts that came later do not change the draw.
+        for drawn in random.Random(method.seed).sample(range(visible), wanted):
+            if len(places) == wanted:
+                break
+            places.add(self._size - 1 - drawn)
+        points = java_class("org.apache.lucene.document.IntPoint")
+        chosen = points.newSetQuery(PLACE, *sorted(places))
+        return self._search(chosen, None, wanted)
+
+    def _from(self, first_place: int) -> Any:
+        """A filter: the posts from this place on."""
+        points = java_class("org.apache.lucene.document.IntPoint")
+        return points.newRangeQuery(PLACE, first_place, self._size)
+
+
+def _similarity(method: Method) -> Any:
+    package = "org.apache.lucene.search.similarities."
+    if isinstance(method, BM25):
+        return java_class(package + "BM25Similarity")(method.k1, method.b)
+    return java_class(package + "LMDirichletSimilarity")(method.mu)
+
+
+def _as_lists(scored: Any) -> Ranking:
+    return list(scored.lucene_docids), list(scored.scores)

@@ -1,0 +1,179 @@
+"""Posts on disk with random access, by id or by place in the index, over one sqlite file."""
+
+import bisect
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+from indexes.errors import CollectionError
+from indexes.posts import Post, is_doc_id
+
+# Older sqlite libraries allow 999 parameters in a statement.
+_CHUNK = 900
+
+
+class Summary(NamedTuple):
+    """What was put into a store: posts, how many of them are empty, whether all ids are numbers."""
+
+    posts: int
+    empties: int
+    numeric_ids: bool
+
+
+class PostStore:
+    """Read-only access to posts.
+
+    Posts have places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
+    descending text. That is from new to old for ids that grow with time.
+
+    Args:
+        path: a file that :meth:`build` wrote; it must not change while it is open.
+
+    Raises:
+        CollectionError: the file is missing or is not a store of posts.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise CollectionError(f"{path}: there is no such file of posts")
+        try:
+            # `immutable` spares every lock, and works in folders that cannot be written to.
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1",
+                uri=True,
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise self._unusable(error) from None
+        ((size,),) = self._select("SELECT count(*) FROM posts")
+        self._size = int(size)
+
+    @staticmethod
+    def build(path: Path | str, posts: Iterable[Post]) -> Summary:
+        """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
+
+        Raises:
+            CollectionError: an id comes twice, or is empty or has spaces; a text has half a
+                surrogate pair; the disk is full.
+        """
+        checked = _Checked(posts)
+        try:
+            # sqlite sorts on disk, so that the collection need not fit into memory.
+            connection = sqlite3.connect(path, isolation_level=None)
+            try:
+                _fill(connection, checked)
+            finally:
+                connection.close()
+        except sqlite3.IntegrityError:
+            raise CollectionError(
+                f"the id {checked.current.doc_id!r} comes twice; "
+                "expected every id once over all files"
+            ) from None
+        except UnicodeEncodeError as error:
+            raise CollectionError(f"post {checked.current.doc_id}: found {error}") from None
+        except sqlite3.Error as error:
+            raise CollectionError(f"{path}: cannot be written: {error}") from None
+        return Summary(checked.posts, checked.empties, checked.numeric_ids)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Post]:
+        """All posts, in the order of their places."""
+        rows = self._select("SELECT doc_id, text, url FROM posts ORDER BY place")
+        return map(Post._make, rows)
+
+    def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
+        """The posts of these ids, in this order; ids that the store does not have are absent."""
+        wanted = list(dict.fromkeys(doc_ids))
+        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
+        found = {row[0]: Post._make(row) for row in self._select_many(query, wanted)}
+        return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
+
+    def ids_at(self, places: Sequence[int]) -> list[str]:
+        """The ids at these places, in the order asked for."""
+        query = "SELECT place, doc_id FROM posts WHERE place IN"
+        found = dict(self._select_many(query, places))
+        return [found[place] for place in places]
+
+    def first_up_to(self, number: int) -> int:
+        """The first place whose id is at most this number; for stores of numeric ids."""
+        return bisect.bisect_left(
+            range(self._size), -number, key=lambda place: -int(self.ids_at([place])[0])
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _select_many(self, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            yield from self._select(f"{query} ({','.join('?' * len(chunk))})", chunk)
+
+    def _select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(query, values)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: sqlite3.Error) -> CollectionError:
+        return CollectionError(
+            f"{self.path}: not a readable file of posts ({error}); build the index again"
+        )
+
+
+class _Checked:
+    """Posts on their way into the store: looked at, and counted."""
+
+    def __init__(self, posts: Iterable[Post]) -> None:
+        self._source = posts
+        self.current = Post("", "")
+        self.posts = 0
+        self.empties = 0
+        self.numeric_ids = True
+
+    def __iter__(self) -> Iterator[Post]:
+        for post in self._source:
+            self.current = post
+            doc_id = post.doc_id
+            if not is_doc_id(doc_id):
+                raise CollectionError(f"found the id {doc_id!r}, expected a text without spaces")
+            self.posts += 1
+            self.empties += not post.text.strip()
+            self.numeric_ids = self.numeric_ids and is_number(doc_id)
+            yield post
+
+
+def is_number(doc_id: str) -> bool:
+    """Whether an id is a whole number from 0 that fits into 63 bits, as ids of tweets are."""
+    return doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 30 and int(doc_id) < 1 << 63
+
+
+def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
+    # No journal: a file that was not finished is thrown away, never repaired.
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute(
+        "CREATE TEMP TABLE unsorted (doc_id TEXT PRIMARY KEY, text TEXT, url TEXT) WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT)"
+    )
+    connection.execute("BEGIN")
+    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", posts)
+    order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if posts.numeric_ids else "doc_id DESC"
+    connection.execute(
+        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, doc_id, text, url "
+        "FROM unsorted"
+    )
+    connection.execute("COMMIT")

@@ -1,0 +1,1 @@
+"""From topics to a run file: candidates, neural scores, interpolation, evaluation."""

@@ -1,0 +1,130 @@
+"""Build the index that a search runs on: of a named collection, or of your own posts.
+
+  python -m pipeline.index --collection mb2012
+  python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
+
+Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
+and optionally "url"; posts in the form of Twitter's API are understood as they are.
+"""
+
+import itertools
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli import existing_file, option, run_command
+from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from indexes.manifest import Manifest
+    from pipeline.collections import Collection
+
+PROGRAM = "python -m pipeline.index"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    collection: str | None = option("name of a collection to index", metavar="NAME")
+    topics: str | None = option(
+        "the same, spelled as pipeline.search does: mb2011 and mb2012 share an index, and so do "
+        "mb2013 and mb2014",
+        metavar="NAME",
+    )
+    posts: tuple[Path, ...] = option(
+        "file of your own posts; may be given several times",
+        parse=existing_file,
+        many=True,
+        metavar="FILE",
+    )
+    index: Path | None = option(
+        "folder to write the index into; an index that is there is replaced (default for a "
+        "collection: indexes/GROUP under $TWEETRERANK_HOME)",
+        parse=Path,
+        metavar="DIR",
+    )
+    data: Path | None = option(
+        "folder of the collections' data (default: $TWEETRERANK_DATA)", parse=Path, metavar="DIR"
+    )
+
+
+def main(options: Options) -> None:
+    """Build the index and say what came of it."""
+    name = _collection_name(options)
+    start = time.perf_counter()
+    if name is None:
+        assert options.index is not None  # _collection_name has seen to it
+        directory = options.index
+        manifest = build_files(options.posts, directory)
+    else:
+        from pipeline import collections
+
+        collection = collections.find(name, options.data)
+        directory = options.index or collection_directory(collection)
+        manifest = build_collection(collection, directory, options.data)
+    seconds = time.perf_counter() - start
+    print(
+        f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
+        f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
+    )
+
+
+def collection_directory(collection: "Collection") -> Path:
+    """Where the index of a named collection is kept."""
+    from pipeline import collections
+
+    return collections.home_directory() / "indexes" / collection.index_group
+
+
+def build_collection(
+    collection: "Collection", directory: Path, data: Path | None = None
+) -> "Manifest":
+    """Index a named collection's posts; raises CollectionError or DataError."""
+    from indexes import lucene
+
+    words = ["--collection", collection.name, "--index", str(directory)]
+    words += ["--data", str(data)] if data else []
+    return lucene.build(
+        collection.posts(),
+        directory,
+        collection.post_sources(),
+        rebuild=f"{PROGRAM} {shlex.join(words)}",
+    )
+
+
+def build_files(files: "tuple[Path, ...]", directory: Path) -> "Manifest":
+    """Index files of posts; raises CollectionError."""
+    from indexes import lucene
+    from indexes.posts import read_posts
+
+    posts = itertools.chain.from_iterable(map(read_posts, files))
+    return lucene.build(posts, directory, files)
+
+
+def _collection_name(options: Options) -> str | None:
+    """The collection to index, or None for own posts.
+
+    Raises:
+        UsageError: neither is given, or both, or own posts without a folder.
+    """
+    names = {name for name in (options.collection, options.topics) if name}
+    problems = []
+    if len(names) > 1:
+        problems.append("--collection and --topics name different collections; give one of them")
+    if names and options.posts:
+        problems.append("--posts cannot be combined with a collection; give one of them")
+    if not names and not options.posts:
+        problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
+    if not names and options.posts and options.index is None:
+        problems.append("--index DIR is missing: the folder to write the index into")
+    if problems:
+        raise UsageError(problems)
+    return next(iter(names), None)
+
+
+if __name__ == "__main__":
+    run_command(Options, main, PROGRAM, __doc__, sys.argv[1:])

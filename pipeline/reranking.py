@@ -1,0 +1,166 @@
+"""One query's way from candidates to a run; the file to read first.
+
+::
+
+    candidates = retriever.search(topics, hits=1000)
+    scores     = reranker.score(candidates)
+    run        = interpolate(candidates, scores, weight=0.5)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from indexes.posts import Post
+from pipeline import interpolation
+from pipeline.errors import DataError
+from pipeline.trec import Run, Topic, ranked
+
+if TYPE_CHECKING:
+    from indexes.lucene import LuceneIndex
+    from indexes.methods import Method
+    from rerankers.base import Pairs
+    from rerankers.checkpoint import Checkpoint
+    from rerankers.vocabulary import Idf
+
+Progress = Callable[[int], None]
+
+
+def _silent(done: int) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a first stage found.
+
+    Attributes:
+        topics: the topics that were asked for, those without a result included.
+        run: first-stage score of each candidate.
+        posts: doc_id -> post, for every candidate.
+    """
+
+    topics: Sequence[Topic]
+    run: Run
+    posts: Mapping[str, Post]
+
+    def keys(self) -> list[tuple[str, str]]:
+        """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
+        return [
+            (topic.query_id, doc_id)
+            for topic in self.topics
+            for doc_id in self.run.get(topic.query_id, {})
+        ]
+
+    def pairs(self) -> "Pairs":
+        """The same as texts, for a reranker."""
+        import numpy as np
+
+        from rerankers.base import Pairs
+
+        query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
+        post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
+        keys = self.keys()
+        return Pairs(
+            [topic.text for topic in self.topics],
+            [post.text for post in self.posts.values()],
+            [post.url for post in self.posts.values()],
+            np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
+            np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class LuceneRetriever:
+    """Finds candidates in an index."""
+
+    index: "LuceneIndex"
+    method: "Method"
+
+    def search(self, topics: Sequence[Topic], hits: int = 1000) -> Candidates:
+        """The best ``hits`` posts of each topic, none of them later than the topic."""
+        run = self.index.search(topics, self.method, hits=hits)
+        return Candidates(topics, run, self.index.posts.get_many(_doc_ids(run)))
+
+
+@dataclass(frozen=True)
+class RunRetriever:
+    """Takes candidates from a run that somebody made.
+
+    Args:
+        run: the run.
+        find_posts: doc_ids -> the posts that are known of them.
+        source: where the run is from, for messages.
+    """
+
+    run: Run
+    find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
+    source: str
+
+    def search(self, topics: Sequence[Topic], hits: int = 1000) -> Candidates:
+        """The first ``hits`` posts of each topic in the run.
+
+        Raises:
+            DataError: the run has posts that the collection has not, or none of the topics.
+        """
+        wanted = [topic.query_id for topic in topics if topic.query_id in self.run]
+        if not wanted:
+            raise DataError(
+                f"{self.source}: found results for {_some(list(self.run))}, expected some for "
+                f"the topics {_some([topic.query_id for topic in topics])}"
+            )
+        run = {query_id: dict(ranked(self.run[query_id])[:hits]) for query_id in wanted}
+        doc_ids = _doc_ids(run)
+        posts = self.find_posts(doc_ids)
+        if unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]:
+            raise DataError(
+                f"{self.source}: {len(unknown)} of its {len(doc_ids)} posts are not in the "
+                f"collection ({_some(unknown)}); name the collection that the run was made on"
+            )
+        return Candidates(topics, run, posts)
+
+
+@dataclass(frozen=True)
+class NeuralReranker:
+    """Gives every candidate a new score by a trained model."""
+
+    checkpoint: "Checkpoint"
+
+    @classmethod
+    def load(
+        cls, directory: Path, name: str | None = None, device: str = "cpu",
+        idf: "Idf | None" = None,
+    ) -> "NeuralReranker":  # fmt: skip
+        """Read a checkpoint folder; see :func:`rerankers.checkpoint.load`."""
+        from rerankers import checkpoint
+
+        return cls(checkpoint.load(directory, name, device, idf))
+
+    def score(
+        self, candidates: Candidates, batch_size: int | None = None, progress: Progress = _silent
+    ) -> Run:
+        """Neural score of each candidate, higher is better."""
+        from rerankers.scoring import BATCH_SIZE
+
+        scores = self.checkpoint.score(candidates.pairs(), batch_size or BATCH_SIZE, progress)
+        run: Run = {}
+        for (query_id, doc_id), score in zip(candidates.keys(), scores.tolist(), strict=True):
+            run.setdefault(query_id, {})[doc_id] = score
+        return run
+
+
+def interpolate(
+    candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
+) -> Run:
+    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2)."""
+    return interpolation.interpolate(candidates.run, scores, weight, normalization)
+
+
+def _doc_ids(run: Run) -> list[str]:
+    """Every post of a run once."""
+    return list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

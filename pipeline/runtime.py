@@ -1,0 +1,114 @@
+"""What commands share while they run: device and threads, progress bars, provenance."""
+
+import datetime
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError
+
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+"""Settings of glibc's allocator that keep big buffers in the process. With the defaults PyTorch
+gives them back to the kernel after every layer and spends half of its time in page faults."""
+
+
+def keep_allocations() -> None:
+    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them.
+
+    The settings are read when a process starts, so the only way is to start it again. Does
+    nothing where they would not help (no glibc) or the user has set them otherwise.
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
+        return
+    os.environ.update(ALLOCATOR)
+    sys.stdout.flush()
+    os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
+
+
+def choose_device(device: str, threads: int | None = None) -> str:
+    """Set PyTorch's threads and turn ``auto`` into the device that is there.
+
+    Raises:
+        UsageError: CUDA is asked for and not there.
+    """
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device: found no CUDA device for PyTorch; use --device cpu or auto")
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+@contextmanager
+def pair_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar over pairs on stderr; nothing where stderr is no terminal."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=what, unit="pair", unit_scale=True, disable=None) as bar:
+
+        def report(done: int) -> None:
+            bar.update(done)
+
+        yield report
+
+
+@contextmanager
+def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A progress bar over the steps of each epoch, and a line for each finished epoch."""
+    from tqdm import tqdm
+
+    with tqdm(total=steps, unit="step", disable=None) as bar:
+
+        def report(part: str, epoch: int, step: int, message: str) -> None:
+            if step == 0:
+                tqdm.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
+                return
+            bar.set_description(f"{part}, epoch {epoch}", refresh=False)
+            bar.set_postfix_str(message, refresh=False)
+            bar.n = step
+            bar.refresh()
+
+        yield report
+
+
+def provenance() -> dict[str, Any]:
+    """When, where and with what something was made."""
+    import torch
+
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a folder and all in it, if it is there."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file is in, or None outside of one."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty",
+             "--abbrev=12"],
+            capture_output=True, text=True, check=True, timeout=5,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

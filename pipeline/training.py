@@ -1,0 +1,208 @@
+"""Judged candidates as training data; folds of topics; a model trained across them.
+
+Validation is by topic. With K folds each topic is held out once: early stopping watches the
+held-out fold, its scores (by a model that has not seen its judgments) serve to tune λ, and the
+model that is kept is trained on all topics for the median of the folds' best epochs. With one
+fold, 15 % of the topics are held out once and the model of the best epoch is kept.
+"""
+
+import dataclasses
+import gzip
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.posts import Post
+from pipeline.collections import Collection
+from pipeline.errors import DataError
+from pipeline.evaluation import evaluate, mean
+from pipeline.reranking import Candidates, RunRetriever
+from pipeline.trec import Qrels, Run, Topic, format_run, read_run
+
+if TYPE_CHECKING:
+    from rerankers.base import Reranker
+    from rerankers.training import Examples, History, Settings
+
+HELD_OUT = 0.15
+"""Share of the topics that one fold alone holds out (the authors' code has the same)."""
+
+Progress = Callable[[str, int, int, str], None]
+"""Called with the part's name, the epoch, the step and a message."""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Candidates of several collections and their judgments."""
+
+    candidates: Candidates
+    qrels: Qrels
+
+    def relevant(self) -> npt.NDArray[np.bool_]:
+        """[P] whether each candidate is relevant; posts without a judgment are not."""
+        return np.array(
+            [self.qrels.get(q, {}).get(d, 0) > 0 for q, d in self.candidates.keys()]  # noqa: SIM118
+        )
+
+    def run_of(self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> Run:
+        """The scores [B] of the pairs ``rows`` [B] as a run."""
+        keys = self.candidates.keys()
+        run: Run = {}
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            query_id, doc_id = keys[row]
+            run.setdefault(query_id, {})[doc_id] = score
+        return run
+
+    def mean_ap(self, run: Run) -> float:
+        """MAP over the topics of ``run``."""
+        qrels = {query_id: self.qrels[query_id] for query_id in run if query_id in self.qrels}
+        return mean(evaluate(qrels, run, ["AP"])["AP"]) if qrels else 0.0
+
+
+def load_training_data(collections: Sequence[Collection]) -> TrainingData:
+    """The official query-likelihood candidates and the judgments of judged collections.
+
+    Raises:
+        DataError: files or judgments of a collection are missing.
+    """
+    topics: list[Topic] = []
+    run: Run = {}
+    posts: dict[str, Post] = {}
+    qrels: Qrels = {}
+    for collection in collections:
+        judgments = collection.qrels()
+        if judgments is None:
+            raise DataError(f"{collection.name} has no judgments here and cannot be trained on")
+        first_stage = collection.runs["ql"]
+        candidates = RunRetriever(
+            read_run(first_stage), posts_of(collection), str(first_stage)
+        ).search([topic for topic in collection.topics() if topic.query_id in judgments])
+        topics += candidates.topics
+        run |= candidates.run
+        posts |= candidates.posts
+        qrels |= judgments
+    return TrainingData(Candidates(topics, run, posts), qrels)
+
+
+def posts_of(collection: Collection) -> Callable[[Sequence[str]], Mapping[str, Post]]:
+    """A look-up in a collection's posts: doc_ids -> those posts that are there."""
+    posts = {post.doc_id: post for post in collection.posts()}
+
+    def look_up(doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+
+    return look_up
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows of pairs to train on, and those of held-out topics."""
+
+    name: str
+    training: npt.NDArray[np.int64]
+    held_out: npt.NDArray[np.int64]
+
+
+def folds_of(query_index: npt.NDArray[np.int64], count: int, seed: int) -> Iterator[Fold]:
+    """Split pairs by topic into ``count`` folds; one fold holds out 15 % of the topics."""
+    queries = np.random.default_rng(seed).permutation(np.unique(query_index))
+    parts = (
+        np.array_split(queries, count)
+        if count > 1
+        else [queries[: max(1, round(HELD_OUT * len(queries)))]]
+    )
+    for number, part in enumerate(parts, start=1):
+        held_out = np.isin(query_index, part)
+        yield Fold(f"fold {number}", np.flatnonzero(~held_out), np.flatnonzero(held_out))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trained model and what is known of it.
+
+    Attributes:
+        model: the model to keep.
+        held_out_run: neural scores of held-out topics by models that had not seen them.
+        validation_map: MAP of each fold's held-out topics, by fold name.
+        epochs: epochs that the kept model was trained for.
+        histories: figures of every epoch, by part.
+    """
+
+    model: "Reranker"
+    held_out_run: Run
+    validation_map: Mapping[str, float]
+    epochs: int
+    histories: Mapping[str, "History"]
+
+
+def cross_train(
+    build: Callable[[], "Reranker"],
+    examples: "Examples",
+    data: TrainingData,
+    settings: "Settings",
+    folds: int,
+    state_directory: Path,
+    resume: bool,
+    progress: Progress,
+) -> Outcome:
+    """Train with held-out topics as the module's docstring says.
+
+    Args:
+        build: makes a new model, the same one at every call.
+        examples: all pairs with labels, in the order of ``data``.
+        data: candidates and judgments.
+        settings: how to train.
+        folds: number of folds; 1 holds out 15 % of the topics once.
+        state_directory: where each part's state is kept for ``resume``.
+        resume: go on with what is there.
+        progress: told about every step.
+    """
+    from rerankers.scoring import score_encoded
+    from rerankers.training import train
+
+    def part(
+        name: str, rows: npt.NDArray[np.int64], held_out: npt.NDArray[np.int64] | None,
+        part_settings: "Settings",
+    ) -> tuple["Reranker", "History"]:  # fmt: skip
+        model = build()
+        history = train(
+            model,
+            _subset(examples, rows),
+            None if held_out is None else _subset(examples, held_out),
+            lambda scores: data.mean_ap(data.run_of(held_out, scores)),  # type: ignore[arg-type]
+            part_settings,
+            state_directory / f"{name.replace(' ', '-')}.safetensors",
+            resume,
+            lambda epoch, step, message: progress(name, epoch, step, message),
+        )
+        return model, history
+
+    held_out_run: Run = {}
+    validation_map, histories = {}, {}
+    for fold in folds_of(examples.encoded.query_index, folds, settings.seed):
+        model, history = part(fold.name, fold.training, fold.held_out, settings)
+        scores = score_encoded(model, _subset(examples, fold.held_out).encoded)
+        run = data.run_of(fold.held_out, scores)
+        held_out_run |= run
+        validation_map[fold.name], histories[fold.name] = data.mean_ap(run), history
+    epochs = round(statistics.median(history.best for history in histories.values()))
+    if folds > 1:
+        everything = np.arange(len(examples.encoded.query_index))
+        final_settings = dataclasses.replace(settings, epochs=epochs)
+        model, histories["all topics"] = part("all topics", everything, None, final_settings)
+    return Outcome(model, held_out_run, validation_map, epochs, histories)
+
+
+def held_out_bytes(run: Run) -> bytes:
+    """A run as a compressed file's content; the same run gives the same bytes."""
+    return gzip.compress("".join(format_run(run, "held-out")).encode(), mtime=0)
+
+
+def _subset(examples: "Examples", rows: npt.NDArray[np.int64]) -> "Examples":
+    return dataclasses.replace(
+        examples, encoded=examples.encoded.subset(rows), relevant=examples.relevant[rows]
+    )

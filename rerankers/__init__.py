@@ -1,0 +1,1 @@
+"""Small neural rerankers for short posts: text in, scores out."""

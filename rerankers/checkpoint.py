@@ -1,0 +1,197 @@
+"""A trained reranker on disk: a folder of JSON and safetensors, nothing that runs code.
+
+``config.json``         the model's name and hyperparameters, and where its IDF comes from
+``model.safetensors``   the weights, word vectors included
+``vocabulary.json``     the words
+``metrics.json``        what it was trained on, and how well it did on validation topics
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rerankers import models, scoring
+from rerankers.base import Pairs, Reranker
+from rerankers.errors import RerankerError
+from rerankers.views import TextEncoder
+from rerankers.vocabulary import Idf, Vocabulary
+
+FORMAT = 1
+SHIPPED = Path(__file__).parent / "checkpoints"
+"""The trained weights that come with the package: ``<model>/<test collection or "all">``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A reranker that is ready to score.
+
+    Attributes:
+        name: the model's name.
+        model: on the device it was loaded for, in evaluation mode.
+        encoder: reads texts the way the model was trained.
+        metrics: the content of ``metrics.json``.
+        directory: where it was loaded from.
+    """
+
+    name: str
+    model: Reranker
+    encoder: TextEncoder
+    metrics: Mapping[str, Any]
+    directory: Path
+
+    def score(
+        self,
+        pairs: Pairs,
+        batch_size: int = scoring.BATCH_SIZE,
+        progress: Callable[[int], None] = lambda pairs_done: None,
+    ) -> npt.NDArray[np.float32]:
+        """Score pairs: [P]; see :func:`rerankers.scoring.score`."""
+        return scoring.score(self.model, pairs, self.encoder, batch_size, progress)
+
+
+def save(
+    directory: Path, name: str, model: Reranker, encoder: TextEncoder,
+    metrics: Mapping[str, Any], extras: Mapping[str, bytes] | None = None,
+) -> None:  # fmt: skip
+    """Write a checkpoint folder; one already there is replaced only when the new one is whole.
+
+    Args:
+        extras: file name -> content of what else belongs in the folder.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        config = {
+            "format": FORMAT,
+            "model": name,
+            "idf": encoder.idf.source,
+            "config": dataclasses.asdict(model.config),
+        }
+        _write_json(new / "config.json", config)
+        _write_json(new / "metrics.json", metrics)
+        encoder.vocabulary.save(new / "vocabulary.json")
+        weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
+        save_file(weights, new / "model.safetensors")
+        for file_name, content in (extras or {}).items():
+            (new / file_name).write_bytes(content)
+        new.chmod(0o755)
+        for file in new.iterdir():
+            file.chmod(0o644)
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+        replace_directory(new, directory)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def replace_directory(new: Path, directory: Path) -> None:
+    """Put the folder ``new`` in the place of ``directory``."""
+    if directory.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
+        directory.replace(old)
+        new.replace(directory)
+        shutil.rmtree(old)
+    else:
+        new.replace(directory)
+
+
+def load(
+    directory: Path,
+    name: str | None = None,
+    device: torch.device | str = "cpu",
+    idf: Idf | None = None,
+) -> Checkpoint:
+    """Read a checkpoint folder.
+
+    Args:
+        directory: the folder.
+        name: the model that it must be of; None takes any.
+        device: where to put the weights.
+        idf: word frequencies to use in place of those it was trained with.
+
+    Raises:
+        RerankerError: a file is missing, damaged, of another format or of another model.
+    """
+    config = _read_json(directory / "config.json")
+    if config.get("format") != FORMAT:
+        raise RerankerError(
+            f"{directory / 'config.json'}: found checkpoint format {config.get('format')}, "
+            f"expected {FORMAT}; train again with this version"
+        )
+    found = str(config.get("model"))
+    if name is not None and found != name:
+        raise RerankerError(
+            f"{directory}: found a checkpoint of {found}, expected one of {name}; "
+            f"use --reranker {found} or another --checkpoint"
+        )
+    model_type = models.find(found)
+    vocabulary = Vocabulary.load(directory / "vocabulary.json")
+    try:
+        model = model_type(model_type.config_type(**config["config"]), vocabulary)
+    except (KeyError, TypeError) as error:
+        raise RerankerError(
+            f"{directory / 'config.json'}: found settings that {found} does not have ({error}); "
+            "train again with this version"
+        ) from None
+    _load_weights(model, directory / "model.safetensors")
+    encoder = TextEncoder(vocabulary, idf or idf_from(str(config["idf"])))
+    return Checkpoint(
+        found, model.to(device).eval(), encoder, _read_json(directory / "metrics.json"), directory
+    )
+
+
+def idf_from(source: str) -> Idf:
+    """Word frequencies by name: ``wordfreq`` (or ``wordfreq:LANGUAGE``), else a file's path.
+
+    Raises:
+        RerankerError: there is no such file, or it holds something else.
+    """
+    kind, _, language = source.partition(":")
+    if kind == "wordfreq":
+        return Idf.from_wordfreq(language or "en")
+    return Idf.read(Path(source))
+
+
+def _load_weights(model: Reranker, path: Path) -> None:
+    try:
+        weights: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RerankerError(
+            f"{path}: found no whole safetensors file ({error}); restore it, or train again"
+        ) from None
+    try:
+        model.load_state_dict(weights, strict=True)
+    except RuntimeError as error:
+        reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise RerankerError(
+            f"{path}: the weights do not fit the model of config.json: {reasons}"
+        ) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RerankerError(
+            f"{path}: found no readable JSON ({error}), expected a checkpoint folder with "
+            "config.json, model.safetensors, vocabulary.json and metrics.json"
+        ) from None
+    if not isinstance(content, dict):
+        raise RerankerError(f"{path}: found a {type(content).__name__}, expected a JSON object")
+    return content
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

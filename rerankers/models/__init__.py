@@ -1,0 +1,27 @@
+"""One file per published model. The file's name is the model's name on every command line."""
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+from rerankers.errors import RerankerError
+
+if TYPE_CHECKING:
+    from rerankers.base import Reranker
+
+
+def names() -> list[str]:
+    """The models that can be asked for: the files of this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def find(name: str) -> "type[Reranker]":
+    """The model class of ``rerankers/models/<name>.py``, which its file calls ``Model``.
+
+    Raises:
+        RerankerError: there is no such file; the message lists those there are.
+    """
+    if name not in names():
+        raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
+    model: type[Reranker] = importlib.import_module(f"{__name__}.{name}").Model
+    return model

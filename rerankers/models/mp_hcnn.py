@@ -1,0 +1,364 @@
+"""MP-HCNN: multi-perspective relevance matching with hierarchical convolutions.
+
+Jinfeng Rao, Wei Yang, Yuhao Zhang, Ferhan Ture and Jimmy Lin: *Multi-Perspective Relevance
+Matching with Hierarchical ConvNets for Social Media Search*, AAAI 2019.
+
+Stacked convolutions, shared by query and post, turn words and character trigrams into phrases of
+growing length. At every depth each query phrase is compared with all phrases of the post and of
+its URL, and the strongest and the mean match are kept. A small network weighs this evidence,
+which inverse document frequency scales, into one score.
+
+Two configurations have names:
+
+``paper``
+    Section 3 as printed: dot products, softmax over the post's positions, one feature for each
+    query position and depth, everything trained. Where the paper is silent or contradicts itself:
+
+    * A fixed-size matrix is imitated exactly instead of computed: positions past a text's end are
+      zero at every depth, so their similarity is 0 and each adds e⁰ to the softmax's denominator.
+      (Mean pooling over a softmax of the post's own positions alone would be a constant.)
+    * The weight of a phrase is the mean IDF of its words; a trigram has its word's IDF. Counts of
+      phrases and trigrams in 243 million posts are not to be had.
+    * "The first two layers" that carry weights are counted from the embedding layer on.
+    * Softmax over two classes is the sigmoid of the difference of their logits: one logit.
+
+``robust`` (the default)
+    What generalises from a hundred topics, chosen by cross-validation on training topics:
+
+    * Cosine in place of dot product and softmax: rare and unknown words have short vectors, and
+      their exact matches, the best evidence there is, would drown.
+    * Word vectors, trigram vectors and convolutional filters stay as initialised (pre-trained,
+      random, random). A random projection keeps the similarity of phrases; trained filters
+      remember the training topics within an epoch.
+    * The same small network reads every query position (its matches at all depths, and its IDF),
+      and the results are averaged by IDF, so what is learned of one position serves all.
+    * One fact of the post alone joins the evidence: whether it has a URL.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions, Reranker, Terms, Views
+from rerankers.layers import (
+    FrozenVectors,
+    HashedVectors,
+    MaskedConvolution,
+    TrainedVectors,
+    mask_of,
+    weighted_mean,
+    window_means,
+)
+from rerankers.text import TRIGRAMS as TRIGRAM_IDS
+from rerankers.text import URL_PLACEHOLDER
+from rerankers.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``robust``."""
+
+    trigram_size: int = 64
+    """Numbers in a trigram's vector."""
+    word_filters: int = 128
+    """F of the word tower (paper: tuned in 64, 128, 256)."""
+    trigram_filters: int = 64
+    """F of the tower that post and URL trigrams share."""
+    word_width: int = 2
+    """k, terms under a filter (section 4.3)."""
+    trigram_width: int = 4
+    """k for trigrams (section 4.3)."""
+    depth: int = 4
+    """N, convolutional layers (section 4.3; Figure 2 varies it from 0 to 4)."""
+    similarity: str = "cosine"
+    """``cosine`` or ``dot`` (section 3.3)."""
+    normalization: str = "none"
+    """``none``, ``post`` (softmax over the post's positions, section 3.3) or ``query`` (over the
+    query's, as in the authors' code)."""
+    temperature: float = 1.0
+    """Similarities are multiplied by it before the softmax."""
+    max_pooling: bool = True
+    """Keep each query position's best match (Table 4)."""
+    mean_pooling: bool = True
+    """Keep each query position's mean match (Table 4)."""
+    idf_weights: bool = True
+    """Scale evidence by IDF (Table 4)."""
+    use_words: bool = True
+    """The word module (Table 4)."""
+    use_post_trigrams: bool = True
+    """Character representation of the post (Table 4)."""
+    use_url_trigrams: bool = True
+    """Character representation of the URL (Table 4)."""
+    evidence: str = "terms"
+    """``terms``: one network for all query positions, averaged; ``positions``: one feature for
+    each position (section 3.4)."""
+    url_presence: bool = True
+    """Add to the evidence whether the post has a URL."""
+    train_vectors: bool = False
+    """Train word and trigram vectors (section 4.3 does)."""
+    train_filters: bool = False
+    """Train the convolutions (the paper does)."""
+    hidden: int = 32
+    """Units of the hidden layers (paper: 150)."""
+    dropout: float = 0.1
+    """Share of hidden units dropped in training (paper: tuned in 0 … 0.5)."""
+    query_words: int = 10
+    """Words of a query that are read (section 4.3)."""
+    query_trigrams: int = 51
+    """Trigrams of a query that are read (section 4.3)."""
+    post_words: int = 68
+    """Words of a post that are read (section 4.3)."""
+    post_trigrams: int = 140
+    """Trigrams of a post that are read (section 4.3)."""
+    url_trigrams: int = 120
+    """Trigrams of a URL that are read (section 4.3)."""
+
+
+class Encoding(NamedTuple):
+    """A batch of texts at every depth.
+
+    Attributes:
+        levels: view -> depth + 1 tensors [B, L, F], position vectors from terms to phrases.
+        terms: view -> the terms that were encoded.
+    """
+
+    levels: dict[str, list[Tensor]]
+    terms: dict[str, Terms]
+
+
+class Tower(nn.Module):
+    """Term vectors and the convolutions stacked on them (section 3.2)."""
+
+    def __init__(self, vectors: nn.Module, size: int, filters: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.vectors = vectors
+        sizes = [size] + [filters] * depth
+        self.convolutions = nn.ModuleList(
+            MaskedConvolution(inputs, filters, width) for inputs in sizes[:depth]
+        )
+
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        """Vectors of every depth for ids [B, L]: depth + 1 tensors [B, L, ·]."""
+        mask = mask_of(ids).unsqueeze(2)
+        levels = [self.vectors(ids)]
+        for convolution in self.convolutions:
+            levels.append(convolution(levels[-1], mask))
+        return levels
+
+
+class Model(Reranker):
+    """The network of section 3; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "robust": Config(),
+        "paper": Config(
+            trigram_size=300, word_filters=256, trigram_filters=256, similarity="dot",
+            normalization="post", evidence="positions", url_presence=False, train_vectors=True,
+            train_filters=True, hidden=150,
+        ),
+    }  # fmt: skip
+    query_views = (WORDS, TRIGRAMS)
+    post_views = (WORDS, TRIGRAMS, URL_TRIGRAMS)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        self.towers = nn.ModuleDict()
+        if config.use_words:
+            self.towers[WORDS] = _word_tower(config, vocabulary)
+        if config.use_post_trigrams or config.use_url_trigrams:
+            self.towers[TRIGRAMS] = _trigram_tower(config)
+        for name, parameter in self.towers.named_parameters():
+            if "convolutions" in name:
+                parameter.requires_grad_(config.train_filters)
+        # Perspective -> (query view, post view, query positions, post positions).
+        self.perspectives = {
+            name: places
+            for name, used, places in (
+                ("words", config.use_words,
+                 (WORDS, WORDS, config.query_words, config.post_words)),
+                ("post_trigrams", config.use_post_trigrams,
+                 (TRIGRAMS, TRIGRAMS, config.query_trigrams, config.post_trigrams)),
+                ("url_trigrams", config.use_url_trigrams,
+                 (TRIGRAMS, URL_TRIGRAMS, config.query_trigrams, config.url_trigrams)),
+            )
+            if used
+        }  # fmt: skip
+        self._build_evidence(config)
+
+    def _build_evidence(self, config: Config) -> None:
+        pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
+        if config.evidence == "terms":
+            self.position = nn.ModuleDict(
+                {name: _perceptron(pooled + 1, config.hidden, config.hidden // 2, config.dropout)
+                 for name in self.perspectives}
+            )  # fmt: skip
+            size = len(self.perspectives) * (config.hidden // 2)
+        else:
+            size = sum(pooled * places[2] for places in self.perspectives.values())
+        self.score = _perceptron(
+            size + config.url_presence, config.hidden, 1, config.dropout
+        )  # fmt: skip
+
+    def encode_queries(self, views: Views) -> Encoding:
+        """Encode Q queries."""
+        return self._encode(
+            {WORDS: _first(views[WORDS], self.config.query_words),
+             TRIGRAMS: _first(views[TRIGRAMS], self.config.query_trigrams)}
+        )  # fmt: skip
+
+    def encode_posts(self, views: Views) -> Encoding:
+        """Encode D posts and their URLs."""
+        return self._encode(
+            {WORDS: _first(views[WORDS], self.config.post_words),
+             TRIGRAMS: _first(views[TRIGRAMS], self.config.post_trigrams),
+             URL_TRIGRAMS: _first(views[URL_TRIGRAMS], self.config.url_trigrams)}
+        )  # fmt: skip
+
+    def _encode(self, terms: dict[str, Terms]) -> Encoding:
+        levels = {}
+        for view, (ids, _) in terms.items():
+            tower = WORDS if view == WORDS else TRIGRAMS
+            if tower in self.towers:
+                levels[view] = self.towers[tower](ids)
+                if self.config.similarity == "cosine":
+                    levels[view] = [F.normalize(x, dim=2, eps=1e-6) for x in levels[view]]
+        return Encoding(levels, terms)
+
+    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+        """Equation 1 for each perspective: its features and, last, the IDF of each position."""
+        interactions = {}
+        for name, (query_view, post_view, *lengths) in self.perspectives.items():
+            terms = queries.terms[query_view]
+            features = self._features(
+                queries.levels[query_view], posts.levels[post_view], terms,
+                mask_of(posts.terms[post_view].ids), query_of_post, lengths,
+            )  # [P, Lq, K]  # fmt: skip
+            weights = terms.weights if self.config.idf_weights else mask_of(terms.ids)
+            interactions[name] = torch.cat(
+                [features, weights[query_of_post].unsqueeze(2)], dim=2
+            )  # [P, Lq, K + 1]
+        if self.config.url_presence:
+            interactions["url_presence"] = _url_presence(posts).unsqueeze(2)
+        return interactions
+
+    def integrate(self, interactions: Interactions) -> Tensor:
+        """Evidence integration (section 3.4): [P]."""
+        evidence = []
+        for name, (_, _, query_length, _) in self.perspectives.items():
+            features = interactions[name]
+            if self.config.evidence == "terms":
+                weights = features[:, :, -1]
+                evidence.append(weighted_mean(self.position[name](features), weights))
+            else:
+                padding = query_length - features.shape[1]
+                evidence.append(F.pad(features[:, :, :-1], (0, 0, 0, padding)).flatten(1))
+        if self.config.url_presence:
+            evidence.append(interactions["url_presence"].flatten(1))
+        scores: Tensor = self.score(torch.cat(evidence, dim=1)).squeeze(1)
+        return scores
+
+    def interactions_are_fixed(self) -> bool:
+        """Whether neither vectors nor filters are trained."""
+        return not (self.config.train_vectors or self.config.train_filters)
+
+    def _features(
+        self, queries: list[Tensor], posts: list[Tensor], terms: Terms, post_mask: Tensor,
+        query_of_post: Tensor, lengths: list[int],
+    ) -> Tensor:  # fmt: skip
+        """Equation 1: pooled matches of each query position at every depth: [P, Lq, K]."""
+        config = self.config
+        query_mask = mask_of(terms.ids)
+        width, weighted = (
+            (config.word_width, 2)
+            if lengths[0] == config.query_words
+            else (config.trigram_width, 3)
+        )
+        features = []
+        for level, (query, post) in enumerate(zip(queries, posts, strict=True)):
+            similarity = torch.bmm(query[query_of_post], post.transpose(1, 2))  # [P, Lq, Ld]
+            similarity = self._normalize(similarity, query_mask[query_of_post], post_mask, lengths)
+            pooled = self._pool(similarity, post_mask, lengths)
+            if config.evidence == "positions" and config.idf_weights and level < weighted:
+                weights = window_means(terms.weights, query_mask, 1 + level * (width - 1))
+                pooled = [values * weights[query_of_post] for values in pooled]
+            features += pooled
+        return torch.stack(features, dim=2) * query_mask[query_of_post].unsqueeze(2)
+
+    def _normalize(
+        self, similarity: Tensor, query_mask: Tensor, post_mask: Tensor, lengths: list[int]
+    ) -> Tensor:
+        """Softmax in which each position past a text's end counts as a similarity of 0."""
+        if self.config.normalization == "none":
+            return similarity
+        axis, mask, length = (
+            (2, post_mask.unsqueeze(1), lengths[1])
+            if self.config.normalization == "post"
+            else (1, query_mask.unsqueeze(2), lengths[0])
+        )
+        logits = (similarity * self.config.temperature).masked_fill(mask == 0, -torch.inf)
+        peak = logits.amax(dim=axis, keepdim=True).clamp_min(0.0)
+        exponentials = torch.exp(logits - peak)
+        unused = (length - mask.sum(dim=axis, keepdim=True)) * torch.exp(-peak)
+        return exponentials / (exponentials.sum(dim=axis, keepdim=True) + unused)
+
+    def _pool(self, similarity: Tensor, post_mask: Tensor, lengths: list[int]) -> list[Tensor]:
+        """Max and mean over the post's positions: [P, Lq] each."""
+        mask = post_mask.unsqueeze(1)
+        pooled = []
+        if self.config.max_pooling:
+            best = similarity.masked_fill(mask == 0, -1e4).amax(dim=2)
+            # A post without terms matches nothing.
+            pooled.append(torch.where(post_mask.any(dim=1, keepdim=True), best, 0.0))
+        if self.config.mean_pooling:
+            total = (similarity * mask).sum(dim=2)
+            if self.config.normalization == "none":
+                # Means of cosines are small numbers; times 5 they are as large as the maxima.
+                pooled.append(5.0 * total / mask.sum(dim=2).clamp_min(1.0))
+            else:
+                pooled.append(total / lengths[1])
+        return pooled
+
+
+def _word_tower(config: Config, vocabulary: Vocabulary) -> Tower:
+    kind = TrainedVectors if config.train_vectors else FrozenVectors
+    vectors = kind(vocabulary.vectors, vocabulary.buckets)
+    size = vocabulary.vectors.shape[1]
+    return Tower(vectors, size, config.word_filters, config.word_width, config.depth)
+
+
+def _trigram_tower(config: Config) -> Tower:
+    size = config.trigram_size
+    vectors = (
+        TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_IDS)
+        if config.train_vectors
+        else HashedVectors(TRIGRAM_IDS, size, seed=2)
+    )
+    return Tower(vectors, size, config.trigram_filters, config.trigram_width, config.depth)
+
+
+def _perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
+    """Two linear layers with a ReLU between them (section 3.4)."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    )
+
+
+def _first(terms: Terms, length: int) -> Terms:
+    return Terms(terms.ids[:, :length], terms.weights[:, :length])
+
+
+def _url_presence(posts: Encoding) -> Tensor:
+    """1.0 for posts with a URL, 0.0 for those with the placeholder: [P, 1]."""
+    length = posts.terms[URL_TRIGRAMS].ids.ne(0).sum(dim=1, keepdim=True)
+    return length.gt(PLACEHOLDER_LENGTH).float()
+
+
+PLACEHOLDER_LENGTH = len(URL_PLACEHOLDER)
+"""Trigrams of the placeholder for a missing URL; no real URL is as short."""

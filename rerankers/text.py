@@ -1,0 +1,97 @@
+"""From raw posts, queries and URLs to words and trigram identifiers.
+
+Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or as the Stanford tokenizer left
+them in the published test collections (``-LRB-``, ``## bbc``, ``@names``, ``@url``); both end as
+the same words. Following Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
+and no stemming is done. Where the paper drops every character outside ASCII, accents are folded
+and other scripts are kept, because a post in Arabic must not become an empty one.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+from nltk.tokenize import RegexpTokenizer
+
+TRIGRAM_CLASSES = 40
+"""Letters, digits, ``#``, and three classes for everything else: small enough that each trigram
+has an identifier of its own (40³ = 64,000) and no vocabulary of trigrams is needed."""
+
+TRIGRAMS = TRIGRAM_CLASSES**3
+
+URL_PLACEHOLDER = "<url>"
+"""Stands for the URL of a post that has none (Rao et al. 2019, section 3.1)."""
+
+MAX_CHARACTERS = 1000
+"""Characters of a text that are read. Three times what a long post has; it bounds the work that
+one hostile post can cause."""
+
+_WORDS = RegexpTokenizer(r"\w+(?:['’]\w+)*")
+# The Stanford tokenizer's names for brackets, and its escapes.
+_BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
+_MENTION_OR_LINK = re.compile(r"(?:https?://|www\.)\S+|@\w+")
+_ELONGATION = re.compile(r"([^\W\d])\1{2,}")
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
+
+
+def words(text: str) -> list[str]:
+    """The words of a post or query: lower case, without mentions, links and punctuation.
+
+    A letter repeated three times or more is written twice (``sooooo`` -> ``soo``).
+    """
+    text = _BRACKETS.sub(" ", text[:MAX_CHARACTERS])
+    text = _MENTION_OR_LINK.sub(" ", text).lower()
+    if not text.isascii():
+        text = _fold_accents(text)
+    return _WORDS.tokenize(_ELONGATION.sub(r"\1\1", text.replace("_", " ")))
+
+
+def url_text(url: str) -> str:
+    """What a URL says: host and path in lower case, without scheme, ``www.``, query and fragment.
+
+    No URL gives the placeholder.
+    """
+    url = unquote(url[:MAX_CHARACTERS].strip()).lower()
+    url = re.split(r"[?#]", _SCHEME.sub("", url), maxsplit=1)[0].rstrip("/")
+    return url or URL_PLACEHOLDER
+
+
+def _fold_accents(text: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", text)
+    return "".join(c for c in decomposed if not unicodedata.combining(c))
+
+
+def _class_table() -> npt.NDArray[np.int32]:
+    """Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 the rest."""
+    table = np.full(256, 39, dtype=np.int32)
+    table[ord("#")] = 0
+    table[ord("a") : ord("z") + 1] = np.arange(1, 27)
+    table[ord("0") : ord("9") + 1] = np.arange(27, 37)
+    table[[ord(c) for c in "./:"]] = 37
+    table[[ord(c) for c in "-_ +,"]] = 38
+    return table
+
+
+_CLASSES = _class_table()
+
+
+def string_trigrams(text: str) -> npt.NDArray[np.int32]:
+    """Identifiers of the trigrams of ``#text#``, spaces and all: ``[len(text)]`` for ASCII text."""
+    codes = _CLASSES[np.frombuffer(f"#{text}#".encode(errors="replace"), dtype=np.uint8)]
+    return (codes[:-2] * TRIGRAM_CLASSES + codes[1:-1]) * TRIGRAM_CLASSES + codes[2:]
+
+
+@lru_cache(maxsize=200_000)
+def _word_trigrams(word: str) -> npt.NDArray[np.int32]:
+    return string_trigrams(word)
+
+
+def word_trigrams(tokens: Sequence[str]) -> npt.NDArray[np.int32]:
+    """The trigrams of each word one after the other: ``hello`` -> ``#he hel ell llo lo#``."""
+    if not tokens:
+        return np.zeros(0, dtype=np.int32)
+    return np.concatenate([_word_trigrams(word) for word in tokens])

@@ -1,0 +1,63 @@
+"""Reading pre-trained word vectors: word2vec's binary form, and the text form of GloVe."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from rerankers.errors import RerankerError
+from rerankers.vocabulary import WordVectors
+
+
+def read_vectors(path: Path) -> WordVectors:
+    """Read word vectors; a name with ``.bin`` is word2vec's binary form, any other is text.
+
+    Either may be compressed by gzip (``.gz``).
+
+    Raises:
+        RerankerError: the file is missing, cut short or of another form.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise RerankerError(
+            f"{path}: word vectors cannot be read ({error}); fetch them with "
+            "`python scripts/fetch_data.py embeddings`, or name a GloVe or word2vec file"
+        ) from None
+    parse = _parse_binary if ".bin" in path.suffixes else _parse_text
+    try:
+        return parse(data)
+    except (ValueError, IndexError) as error:
+        raise RerankerError(
+            f"{path}: found no word vectors ({error}), expected word2vec's binary form in a .bin "
+            "file or lines of a word and its numbers"
+        ) from None
+
+
+def _parse_binary(data: bytes) -> WordVectors:
+    """``V E\\n``, then for each word its name, a space and E little-endian floats."""
+    position = data.index(b"\n") + 1
+    count, size = map(int, data[:position].split())
+    words, matrix = [], np.empty((count, size), dtype=np.float32)
+    for row in range(count):
+        end = data.index(b" ", position)
+        words.append(data[position:end].decode("utf-8", errors="replace").strip())
+        matrix[row] = np.frombuffer(data, dtype="<f4", count=size, offset=end + 1)
+        position = end + 1 + 4 * size
+    return WordVectors(words, matrix)
+
+
+def _parse_text(data: bytes) -> WordVectors:
+    """Lines of a word and E numbers; a first line of two numbers (word2vec's) is passed over."""
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    if lines and len(lines[0].split()) == 2:
+        lines = lines[1:]
+    if not lines:
+        raise ValueError("an empty file")
+    size = len(lines[0].split(" ")) - 1
+    words, matrix = [], np.empty((len(lines), size), dtype=np.float32)
+    for row, line in enumerate(lines):
+        word, *numbers = line.rsplit(" ", size)
+        words.append(word)
+        matrix[row] = np.array(numbers, dtype=np.float32)
+    return WordVectors(words, matrix)

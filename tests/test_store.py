@@ -1,0 +1,131 @@
+"""The store of posts: everything that goes in comes out, and nothing else."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from indexes.errors import CollectionError
+from indexes.posts import Post
+from indexes.store import PostStore, Summary, is_number
+
+ODD_TEXTS = ["", "nul\0byte", "💥 emoji", "مرحبا", "x" * 10_000, "line\nend", "'; DROP TABLE posts"]
+
+
+def store_of(path: Path, posts: list[Post]) -> PostStore:
+    PostStore.build(path, posts)
+    return PostStore(path)
+
+
+def test_everything_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    posts = [Post(str(n), text, f"http://x/{n}?a=1#b") for n, text in enumerate(ODD_TEXTS)]
+    assert PostStore.build(tmp_path / "p", posts) == Summary(7, 1, numeric_ids=True)
+    with PostStore(tmp_path / "p") as store:
+        assert len(store) == 7
+        assert sorted(store) == sorted(posts)
+        assert list(store.get_many(["3", "0", "99", "3"]).items()) == [
+            ("3", posts[3]),
+            ("0", posts[0]),
+        ]
+
+
+def test_more_ids_than_a_statement_takes(tmp_path: Path) -> None:
+    posts = [Post(str(n), f"text {n}") for n in range(5000)]
+    random.Random(0).shuffle(posts)
+    with store_of(tmp_path / "p", posts) as store:
+        wanted = [str(n) for n in range(4999, -1, -2)]
+        found = store.get_many(wanted)
+        assert list(found) == wanted
+        assert all(post == Post(doc_id, f"text {doc_id}") for doc_id, post in found.items())
+        assert store.ids_at(range(5000)) == [str(n) for n in range(4999, -1, -1)]
+        assert store.ids_at([7, 0, 7]) == ["4992", "4999", "4992"]
+
+
+def test_numbers_are_ordered_as_numbers_and_other_ids_as_text(tmp_path: Path) -> None:
+    numbers = [Post(doc_id, "") for doc_id in ("9", "100", "007", "7", "10")]
+    with store_of(tmp_path / "n", numbers) as store:
+        assert [post.doc_id for post in store] == ["100", "10", "9", "7", "007"]
+    names = [Post(doc_id, "") for doc_id in ("b", "9", "100", "é", "a")]
+    with store_of(tmp_path / "t", names) as store:
+        assert [post.doc_id for post in store] == ["é", "b", "a", "9", "100"]
+    assert not PostStore.build(tmp_path / "t2", names).numeric_ids
+
+
+def test_the_first_place_up_to_a_number(tmp_path: Path) -> None:
+    drawn = random.Random(1)
+    numbers = drawn.sample(range(10**6), 300) + [2**62, 2**63 - 1]
+    with store_of(tmp_path / "p", [Post(str(n), "") for n in numbers]) as store:
+        for limit in [0, 2**62 - 1, 2**62, 2**63 - 1, *drawn.sample(range(10**6), 50), *numbers]:
+            visible = store.ids_at(range(store.first_up_to(limit), len(store)))
+            assert {int(doc_id) for doc_id in visible} == {n for n in numbers if n <= limit}
+
+
+@pytest.mark.parametrize(
+    ("doc_id", "number"),
+    [("0", True), ("34952194402811904", True), (str(2**63 - 1), True), (str(2**63), False),
+     ("-1", False), ("1.5", False), ("1e5", False), ("٣", False), ("²", False), ("", False),
+     ("1" * 5000, False)],
+)  # fmt: skip
+def test_what_is_a_number(doc_id: str, number: bool) -> None:
+    assert is_number(doc_id) is number
+
+
+def test_paths_with_odd_characters(tmp_path: Path) -> None:
+    folder = tmp_path / "we?ird #1 100% é 'q'"
+    folder.mkdir()
+    with store_of(folder / "a?b#c%20d", [Post("1", "x")]) as store:
+        assert store.get_many(["1"]) == {"1": Post("1", "x")}
+    assert [file.name for file in folder.iterdir()] == ["a?b#c%20d"]
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    PostStore.build(path, [Post("1", "x")])
+    before = path.read_bytes()
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        with PostStore(path) as store:
+            assert len(list(store)) == 1
+    finally:
+        tmp_path.chmod(0o755)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("posts", "message"),
+    [
+        ([Post("1", "a"), Post("2", "b"), Post("1", "c")], "the id '1' comes twice"),
+        ([Post("a b", "x")], "found the id 'a b', expected a text without spaces"),
+        ([Post("", "x")], "found the id ''"),
+        ([Post("7", "half \ud800")], "post 7: found .*surrogates not allowed"),
+    ],
+)
+def test_posts_that_are_refused(tmp_path: Path, posts: list[Post], message: str) -> None:
+    with pytest.raises(CollectionError, match=message):
+        PostStore.build(tmp_path / "p", posts)
+
+
+def test_an_error_of_the_source_comes_through(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[Post]:
+        yield Post("1", "x")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        PostStore.build(tmp_path / "p", interrupted())
+
+
+def test_files_that_are_no_store(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="there is no such file of posts"):
+        PostStore(tmp_path / "none")
+    text = tmp_path / "text"
+    text.write_text("not a database, " * 100)
+    with pytest.raises(CollectionError, match="not a readable file of posts"):
+        PostStore(text)
+    path = tmp_path / "cut"
+    PostStore.build(path, [Post(str(n), "some text " * 20) for n in range(2000)])
+    path.write_bytes(path.read_bytes()[:50_000])
+    with pytest.raises(CollectionError, match="not a readable file of posts"), PostStore(path) as s:
+        list(s)
