@@ -42,7 +42,7 @@ class SearchTopic(Protocol):
 def build(
     posts: Iterable[Post],
     directory: Path | str,
-    sources: Sequence[Path],
+    sources: Sequence[Path | str],
     total: int | None = None,
     rebuild: str | None = None,
 ) -> Manifest:
@@ -106,7 +106,7 @@ class LuceneIndex:
         self._analyzer = analyzer()
 
     @classmethod
-    def open(cls, directory: Path | str, sources: Sequence[Path] | None = None) -> Self:
+    def open(cls, directory: Path | str, sources: Sequence[Path | str] | None = None) -> Self:
         """Open an index; with ``sources``, also check that it was built from these files.
 
         Raises:
@@ -115,7 +115,7 @@ class LuceneIndex:
         """
         directory = Path(directory)
         manifest = Manifest.read(directory)
-        manifest.check(directory, sources)
+        manifest.check(directory, None if sources is None else [*map(Path, sources)])
         posts = PostStore(directory / _POSTS)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
             readers = java_class("org.apache.lucene.index.DirectoryReader")
@@ -232,5 +232,8 @@ def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: in
             # Java must not keep a thread that may end at any time.
             detach_thread()
 
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    try:
         return list(pool.map(rank, texts, places))
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -20,6 +20,7 @@ from pipeline.trec import Run, Topic, ranked
 if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
     from indexes.methods import Method
+    from pipeline.collections import Collection
     from rerankers.base import Pairs
     from rerankers.checkpoint import Checkpoint
     from rerankers.vocabulary import Idf
@@ -119,6 +120,16 @@ class RunRetriever:
                 f"collection ({_some(unknown)}); name the collection that the run was made on"
             )
         return Candidates(topics, run, posts)
+
+
+def posts_of(collection: "Collection") -> Callable[[Sequence[str]], Mapping[str, Post]]:
+    """A look-up in a collection's posts: doc_ids -> those posts that are there."""
+    posts = {post.doc_id: post for post in collection.posts()}
+
+    def look_up(doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+
+    return look_up
 
 
 @dataclass(frozen=True)

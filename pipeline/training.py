@@ -21,7 +21,7 @@ from indexes.posts import Post
 from pipeline.collections import Collection
 from pipeline.errors import DataError
 from pipeline.evaluation import evaluate, mean
-from pipeline.reranking import Candidates, RunRetriever
+from pipeline.reranking import Candidates, RunRetriever, posts_of
 from pipeline.trec import Qrels, Run, Topic, format_run, read_run
 
 if TYPE_CHECKING:
@@ -86,16 +86,6 @@ def load_training_data(collections: Sequence[Collection]) -> TrainingData:
         posts |= candidates.posts
         qrels |= judgments
     return TrainingData(Candidates(topics, run, posts), qrels)
-
-
-def posts_of(collection: Collection) -> Callable[[Sequence[str]], Mapping[str, Post]]:
-    """A look-up in a collection's posts: doc_ids -> those posts that are there."""
-    posts = {post.doc_id: post for post in collection.posts()}
-
-    def look_up(doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
-
-    return look_up
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def test_numbers_are_ordered_as_numbers_and_other_ids_as_text(tmp_path: Path) ->
 
 def test_the_first_place_up_to_a_number(tmp_path: Path) -> None:
     drawn = random.Random(1)
-    numbers = drawn.sample(range(10**6), 300) + [2**62, 2**63 - 1]
+    numbers = [*drawn.sample(range(10**6), 300), 2**62, 2**63 - 1]
     with store_of(tmp_path / "p", [Post(str(n), "") for n in numbers]) as store:
         for limit in [0, 2**62 - 1, 2**62, 2**63 - 1, *drawn.sample(range(10**6), 50), *numbers]:
             visible = store.ids_at(range(store.first_up_to(limit), len(store)))

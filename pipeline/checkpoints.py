@@ -1,0 +1,56 @@
+"""Which checkpoint and which λ a search uses when none is named."""
+
+import json
+from pathlib import Path
+
+from pipeline.collections import home_directory
+from pipeline.errors import DataError
+
+TUNING_FILE = "lambda.json"
+"""In a checkpoint's folder: the tuned λ and how it was found."""
+
+
+def default_directory(model: str, collection: str) -> Path:
+    """The checkpoint that has not seen ``collection``: one's own if there is one, else shipped.
+
+    For a collection with judgments it is the one trained without them; for any other, the one
+    trained on all judged years.
+
+    Raises:
+        DataError: there is no checkpoint of the model; the message says how to train one.
+    """
+    from rerankers.checkpoint import SHIPPED
+
+    folders = [
+        root / model / name
+        for name in (collection, "all")
+        for root in (home_directory() / "checkpoints", SHIPPED)
+    ]
+    for folder in folders:
+        if (folder / "config.json").exists():
+            return folder
+    raise DataError(
+        f"there is no trained {model} here; train one with "
+        f"`python -m pipeline.train {model} --test {collection}` or name a --checkpoint"
+    )
+
+
+def tuned_weight(directory: Path, normalization: str) -> tuple[float, str] | None:
+    """λ and where it is from, or None if it was not tuned for this normalisation.
+
+    Raises:
+        DataError: the file that should tell is damaged.
+    """
+    path = directory / TUNING_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["normalization"] != normalization:
+            return None
+        where = ", ".join(content["collections"])
+        return float(content["weight"]), f"tuned on {where}; {path}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: found no tuned λ ({error!r}); make it again with scripts/tune_lambda.py"
+        ) from None

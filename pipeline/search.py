@@ -1,0 +1,198 @@
+"""Rank posts for topics: find candidates, rescore them, mix both scores, write a TREC run.
+
+python -m pipeline.search --topics mb2012
+python -m pipeline.search --topics mb2012 --candidates ql --output runs/mb2012.txt
+python -m pipeline.search --topics my-topics.tsv --index my-index
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli import (
+    existing_file,
+    fraction,
+    option,
+    output_file,
+    positive_float,
+    positive_int,
+    run_command,
+)
+from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.sources import Source
+    from pipeline.trec import Run
+
+METHODS = ("ql", "bm25", "rm3", "axiom")
+NORMALIZATIONS = ("minmax", "zscore", "reciprocal", "none")
+UNTUNED_WEIGHT = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to search, and how."""
+
+    topics: str = option(
+        "collection (mb2012, sample, …) or file of topics (TREC XML or qid<TAB>text)",
+        required=True, metavar="NAME|FILE",
+    )  # fmt: skip
+    method: str = option("first stage", default="ql", choices=METHODS)
+    mu: float | None = option("Dirichlet smoothing of ql, rm3 and axiom", parse=positive_float)
+    set: tuple[str, ...] = option(
+        "change another parameter of the first stage (k1, b, fb_terms, fb_docs, original_weight, "
+        "beta, …)", many=True, metavar="NAME=VALUE",
+    )  # fmt: skip
+    candidates: str | None = option(
+        "rerank this TREC run instead of searching; ql and rm3 name a collection's official runs",
+        metavar="RUN",
+    )
+    index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
+    qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
+    reranker: str = option("model, or none for the first stage alone", default="mp_hcnn")
+    checkpoint: Path | None = option(
+        "folder of a trained model (default: the shipped one that has not seen these topics)",
+        parse=Path, metavar="DIR",
+    )  # fmt: skip
+    idf: str | None = option(
+        "word frequencies: wordfreq, index (the collection's own) or a file (default: as trained)",
+        metavar="SOURCE",
+    )
+    weight: float | None = option(
+        "λ, the neural score's share (default: the checkpoint's tuned one)",
+        parse=fraction, names=("--lambda",),
+    )  # fmt: skip
+    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
+    hits: int = option("candidates per topic", default=1000, parse=positive_int)
+    batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
+    output: Path | None = option(
+        "run file to write (default: runs/TOPICS.txt)", parse=output_file, metavar="RUN"
+    )
+    runtag: str = option("last column of the run", default="tweetrerank")
+    show: str | None = option(
+        "query_id whose best posts are shown before and after (default: the first topic), or none",
+        metavar="QUERY_ID",
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+def main(options: Options) -> None:
+    """Search, rerank, interpolate, write the run, and show what it is worth."""
+    from pipeline import reports, runtime
+    from pipeline.reranking import interpolate
+    from pipeline.sources import open_source
+    from pipeline.trec import write_run
+
+    started = time.perf_counter()
+    _check(options)
+    if options.reranker != "none":
+        runtime.keep_allocations()
+    source = open_source(options.topics, options.index, options.qrels, options.data)
+    output = options.output or Path("runs") / f"{source.name}.txt"
+    candidates = _candidates(options, source)
+    found = time.perf_counter()
+    runs = {f"first stage ({options.candidates or options.method})": candidates.run}
+    best = candidates.run
+    if options.reranker != "none":
+        reranker = _load_reranker(options, source)
+        scores = _score(options, reranker, candidates)
+        weight, origin = _weight(options, reranker)
+        best = interpolate(candidates, scores, weight, options.normalize)
+        runs[f"neural ({options.reranker})"] = scores
+        runs["interpolated"] = best
+        print(f"λ = {weight:g} ({origin})", file=sys.stderr)
+    write_run(output, best, options.runtag)
+    reports.print_measures(source, runs)
+    reports.print_topic(source, candidates, list(runs.values()), options.show)
+    now = time.perf_counter()
+    print(
+        f"wrote {output}: {sum(map(len, best.values()))} results for {len(best)} of "
+        f"{len(source.topics)} topics in {now - started:.1f} s "
+        f"(candidates {found - started:.1f} s, reranking {now - found:.1f} s)",
+        file=sys.stderr,
+    )
+
+
+def _check(options: Options) -> None:
+    """Refuse arguments that contradict one another, all at once."""
+    problems = []
+    if options.candidates and (options.mu or options.set):
+        problems.append("--candidates: the run is given, so --mu and --set change nothing")
+    if options.mu and options.method == "bm25":
+        problems.append("--mu: bm25 has no μ; use --set k1=… and --set b=…")
+    if options.reranker == "none" and (options.checkpoint or options.weight is not None):
+        problems.append("--reranker none: there is nothing for --checkpoint or --lambda to do")
+    if any(c.isspace() for c in options.runtag) or not options.runtag:
+        problems.append(f"--runtag: found {options.runtag!r}, expected a word without spaces")
+    if problems:
+        raise UsageError(problems)
+
+
+def _candidates(options: Options, source: "Source") -> "Candidates":
+    from indexes.methods import METHODS
+    from pipeline.reranking import LuceneRetriever, RunRetriever
+    from pipeline.settings import change
+    from pipeline.trec import read_run
+
+    if options.candidates:
+        path = source.runs.get(options.candidates, Path(options.candidates))
+        run = read_run(path)
+        return RunRetriever(run, source.find_posts, str(path)).search(source.topics, options.hits)
+    changes = [*options.set, *([f"mu={options.mu}"] if options.mu else [])]
+    method = change(METHODS[options.method](), changes)
+    return LuceneRetriever(source.index(), method).search(source.topics, options.hits)
+
+
+def _load_reranker(options: Options, source: "Source") -> "NeuralReranker":
+    from pipeline import runtime
+    from pipeline.checkpoints import default_directory
+    from pipeline.reranking import NeuralReranker
+    from rerankers import models
+    from rerankers.checkpoint import idf_from
+
+    if options.reranker not in models.names():
+        raise UsageError(
+            f"--reranker: found {options.reranker!r}, expected one of "
+            f"{', '.join([*models.names(), 'none'])}"
+        )
+    device = runtime.choose_device(options.device, options.threads)
+    idf = None
+    if options.idf == "index":
+        idf = source.idf()
+    elif options.idf:
+        idf = idf_from(options.idf)
+    directory = options.checkpoint or default_directory(options.reranker, source.name)
+    reranker = NeuralReranker.load(directory, options.reranker, device, idf)
+    seen = reranker.checkpoint.metrics.get("trained_on", [])
+    if source.name in seen:
+        print(f"warning: {directory} was trained on {source.name}; its figures here mean nothing",
+              file=sys.stderr)  # fmt: skip
+    return reranker
+
+
+def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates") -> "Run":
+    from pipeline.runtime import pair_bar
+
+    with pair_bar(len(candidates.keys()), options.reranker) as progress:
+        return reranker.score(candidates, options.batch_size, progress)
+
+
+def _weight(options: Options, reranker: "NeuralReranker") -> tuple[float, str]:
+    """λ and where it is from."""
+    from pipeline.checkpoints import tuned_weight
+
+    if options.weight is not None:
+        return options.weight, "given"
+    return tuned_weight(reranker.checkpoint.directory, options.normalize) or (
+        UNTUNED_WEIGHT,
+        "not tuned: run scripts/tune_lambda.py for this checkpoint and normalisation",
+    )
+
+
+if __name__ == "__main__":
+    run_command(Options, main, "python -m pipeline.search", __doc__)

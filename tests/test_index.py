@@ -1,0 +1,174 @@
+"""The command that builds indexes."""
+
+import gzip
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from indexes.errors import CollectionError
+from indexes.lucene import LuceneIndex, QueryLikelihood
+from indexes.posts import Post
+from pipeline import index as command
+from pipeline.cli import parse_arguments
+from pipeline.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.index", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def parse(*arguments: str | Path) -> command.Options:
+    return parse_arguments(command.Options, "index", "", [str(word) for word in arguments])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    plain, packed = tmp_path / "monday.jsonl", tmp_path / "tues day.jsonl.gz"
+    plain.write_text('{"id": 1, "text": "alpha"}\n{"id": 2, "text": ""}\n')
+    packed.write_bytes(gzip.compress(b'{"id_str": "30", "full_text": "alpha bravo"}\n'))
+    return [plain, packed]
+
+
+def test_own_posts(tmp_path: Path, files: list[Path]) -> None:
+    place = tmp_path / "new" / "index"
+    done = run("--posts", files[0], "--posts", files[1], "--index", place)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no progress bar, no words of Java's
+    first, second = done.stdout.splitlines()
+    assert first.startswith("3 posts (1 empty) in ")
+    assert first.endswith(" posts/s")
+    assert second == f"index: {place}"
+    with LuceneIndex.open(place, files) as index:
+        assert index.posts.get_many(["30"]) == {"30": Post("30", "alpha bravo")}
+
+
+def test_the_command_in_a_message_works(tmp_path: Path, files: list[Path]) -> None:
+    place = tmp_path / "my index"
+    command.main(parse("--posts", files[0], "--posts", files[1], "--index", place))
+    files[0].write_text('{"id": 5, "text": "charlie"}\n')
+    with pytest.raises(CollectionError, match="has changed since") as error:
+        LuceneIndex.open(place, files)
+    words = shlex.split(str(error.value).splitlines()[-1])
+    assert words[:3] == ["python", "-m", "pipeline.index"]
+    command.main(parse(*words[3:]))
+    with LuceneIndex.open(place, files) as index:
+        assert index.size == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": 1}', 'monday.jsonl:1: found the keys "id", expected a text under "text"'),
+        ('{"id": 30, "text": "again"}', "the id '30' comes twice; expected every id once over all"),
+        ("", "found no posts, expected at least one"),
+    ],
+)
+def test_bad_posts_are_one_message(
+    tmp_path: Path, files: list[Path], line: str, message: str
+) -> None:
+    files[0].write_text(line + "\n")
+    only = files if line else files[:1]
+    words = [word for file in only for word in ("--posts", file)]
+    done = run(*words, "--index", tmp_path / "index")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.startswith("python -m pipeline.index: error: ")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_folder_that_is_no_index_is_left_alone(tmp_path: Path, files: list[Path]) -> None:
+    done = run("--posts", files[0], "--index", tmp_path)
+    assert done.returncode == 1
+    assert "found a folder that is not an index" in done.stderr
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "nothing to index"),
+        (["--index", "x"], "nothing to index"),
+        (["--posts", __file__], "--index DIR is missing"),
+        (["--posts", __file__, "--index", "x", "--collection", "mb2011"], "cannot be combined"),
+        (["--topics", "mb2011", "--collection", "mb2012"], "name different collections"),
+    ],
+)
+def test_bad_usage(arguments: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        command.main(parse(*arguments))
+
+
+def test_help_is_there_without_java_or_numpy() -> None:
+    code = (
+        "import sys\n"
+        "from pipeline.cli import run_command\n"
+        "from pipeline import index\n"
+        "try: run_command(index.Options, index.main, index.PROGRAM, index.__doc__, ['--help'])\n"
+        "except SystemExit: pass\n"
+        "print({'jnius', 'numpy', 'torch', 'tqdm'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "--collection NAME" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """As much of a collection as indexing needs."""
+
+    folder: Path
+    name: str = "tiny"
+    index_group: str = "tiny-group"
+
+    def post_sources(self) -> list[Path]:
+        return [self.folder / "posts.jsonl"]
+
+    def posts(self) -> Iterator[Post]:
+        for line in self.post_sources()[0].read_text().splitlines():
+            yield Post(**json.loads(line))
+
+
+def test_a_named_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collections = pytest.importorskip("pipeline.collections")
+    collection = Tiny(tmp_path)
+    collection.post_sources()[0].write_text('{"doc_id": "1", "text": "alpha"}\n')
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(collections, "find", lambda name, data: {"tiny": collection}[name])
+    for option in ("--collection", "--topics"):
+        command.main(parse(option, "tiny", "--data", tmp_path))
+        place = tmp_path / "home" / "indexes" / "tiny-group"
+        assert capsys.readouterr().out.splitlines()[-1] == f"index: {place}"
+        with LuceneIndex.open(place, collection.post_sources()) as index:
+            assert list(index.posts) == [Post("1", "alpha")]
+            assert index.manifest.rebuild == (
+                f"python -m pipeline.index --collection tiny --index {place} --data {tmp_path}"
+            )
+
+
+def test_the_sample(tmp_path: Path) -> None:
+    collections = pytest.importorskip("pipeline.collections")
+    done = run("--topics", "sample", "--index", tmp_path / "sample")
+    assert done.returncode == 0, done.stderr
+    sample = collections.find("sample")
+    with LuceneIndex.open(tmp_path / "sample", sample.post_sources()) as index:
+        assert list(index.posts) == list(sample.posts())[::-1]
+        found = index.search(sample.topics(), QueryLikelihood())
+    assert all(found.values())
