@@ -1,10 +1,10 @@
 """Which checkpoint and which λ a search uses when none is named."""
 
-import json
 from pathlib import Path
 
 from pipeline.collections import home_directory
 from pipeline.errors import DataError
+from pipeline.interpolation import load_tuning
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and how it was found."""
@@ -44,13 +44,7 @@ def tuned_weight(directory: Path, normalization: str) -> tuple[float, str] | Non
     path = directory / TUNING_FILE
     if not path.exists():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["normalization"] != normalization:
-            return None
-        where = ", ".join(content["collections"])
-        return float(content["weight"]), f"tuned on {where}; {path}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: found no tuned λ ({error!r}); make it again with scripts/tune_lambda.py"
-        ) from None
+    tuning = load_tuning(path)
+    if tuning.normalization != normalization:
+        return None
+    return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"

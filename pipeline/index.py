@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli import existing_file, option, run_command
-from pipeline.errors import UsageError
+from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from indexes.manifest import Manifest
@@ -83,15 +83,27 @@ def collection_directory(collection: "Collection") -> Path:
 def build_collection(
     collection: "Collection", directory: Path, data: Path | None = None
 ) -> "Manifest":
-    """Index a named collection's posts; raises CollectionError or DataError."""
+    """Index a named collection's posts.
+
+    Raises:
+        DataError: the collection's files are not there.
+        CollectionError: they are malformed, or the index cannot be written.
+    """
     from indexes import lucene
 
+    sources = collection.post_sources()
+    if missing := [path for path in sources if not path.exists()]:
+        raise DataError(
+            f"{collection.name}: there is no file {missing[0]}; get it by\n"
+            f"  python scripts/fetch_data.py {collection.name}\n"
+            "or name the folder of a copy by --data or $TWEETRERANK_DATA"
+        )
     words = ["--collection", collection.name, "--index", str(directory)]
     words += ["--data", str(data)] if data else []
     return lucene.build(
         collection.posts(),
         directory,
-        collection.post_sources(),
+        sources,
         rebuild=f"{PROGRAM} {shlex.join(words)}",
     )
 

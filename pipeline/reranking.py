@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from indexes.posts import Post
-from pipeline import interpolation
 from pipeline.errors import DataError
+from pipeline.interpolation import interpolate as mix
 from pipeline.trec import Run, Topic, ranked
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def interpolate(
     candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
 ) -> Run:
     """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2)."""
-    return interpolation.interpolate(candidates.run, scores, weight, normalization)
+    return mix(candidates.run, scores, weight, normalization)
 
 
 def _doc_ids(run: Run) -> list[str]:

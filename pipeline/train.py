@@ -78,7 +78,7 @@ def main(options: Options) -> None:
     device = runtime.choose_device(options.device, options.threads)
     trained_on = [
         collections.find(name, options.data)
-        for name in collections.training_collections(options.test)
+        for name in collections.training_collections(options.test, options.data)
     ]
     settings = _settings(options)
     config = _config(options)

@@ -1,12 +1,11 @@
 """Tuning λ on scores of held-out training topics, and keeping it with its provenance."""
 
+import dataclasses
 import datetime
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexes.files import atomic_file
 from pipeline import interpolation
 from pipeline.checkpoints import TUNING_FILE, default_directory
 from pipeline.collections import find, training_collections
@@ -54,8 +53,10 @@ def held_out_scores(
             f"`python -m pipeline.train {model} --test {test}`"
         )
     neural = read_run(path)
-    names, lexical, qrels = [], {}, {}
-    for name in training_collections(test):
+    names: list[str] = []
+    lexical: Run = {}
+    qrels: Qrels = {}
+    for name in training_collections(test, data):
         collection = find(name, data)
         judgments = collection.qrels() or {}
         topics = set(judgments) & set(neural)
@@ -81,22 +82,14 @@ def tune(held_out: HeldOut, measure: str, normalization: str, folds: int, seed: 
 
 
 def save(directory: Path, output: Path | None, held_out: HeldOut, tuning: Tuning) -> Path:
-    """Write λ and how it was found as JSON; gives the file's path."""
+    """Write λ with its provenance; gives the file's path."""
     path = output or directory / TUNING_FILE
-    content = {
-        "weight": tuning.weight,
-        "normalization": tuning.normalization,
-        "measure": tuning.measure,
-        "cross_validated": round(tuning.cross_validated, 4),
-        "collections": list(held_out.collections),
-        "topics": len(held_out.qrels),
-        "first_stage": "official query-likelihood runs",
-        "folds": tuning.folds,
-        "seed": tuning.seed,
-        "date": datetime.date.today().isoformat(),
-        "curve": {f"{weight:.2f}": round(value, 4) for weight, value in tuning.curve.items()},
-    }
-    with atomic_file(path) as stream:
-        json.dump(content, stream, indent=2)
-        stream.write("\n")
+    described = dataclasses.replace(
+        tuning,
+        collections=tuple(held_out.collections),
+        first_stage="official query-likelihood runs",
+        checkpoint=f"{directory.parent.name}/{directory.name}",
+        date=datetime.date.today().isoformat(),
+    )
+    interpolation.save_tuning(path, described)
     return path

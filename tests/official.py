@@ -1,4 +1,4 @@
-"""The official trec_eval, as a second opinion: its binary is in the jar that comes with Pyserini."""
+"""The official trec_eval, as a second opinion: its binary comes in Pyserini's jar."""
 
 import importlib.util
 import subprocess

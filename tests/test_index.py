@@ -15,9 +15,10 @@ import pytest
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex, QueryLikelihood
 from indexes.posts import Post
+from pipeline import collections
 from pipeline import index as command
 from pipeline.cli import parse_arguments
-from pipeline.errors import UsageError
+from pipeline.errors import DataError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -147,7 +148,6 @@ class Tiny:
 def test_a_named_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    collections = pytest.importorskip("pipeline.collections")
     collection = Tiny(tmp_path)
     collection.post_sources()[0].write_text('{"doc_id": "1", "text": "alpha"}\n')
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
@@ -163,8 +163,15 @@ def test_a_named_collection(
             )
 
 
+def test_a_collection_without_its_files(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"tiny: there is no file .*posts\.jsonl; get it by\n  pyth"
+    ):
+        command.build_collection(Tiny(tmp_path), tmp_path / "index")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_sample(tmp_path: Path) -> None:
-    collections = pytest.importorskip("pipeline.collections")
     done = run("--topics", "sample", "--index", tmp_path / "sample")
     assert done.returncode == 0, done.stderr
     sample = collections.find("sample")

@@ -1,0 +1,176 @@
+"""Named test collections: their topics, posts, candidates and judgments.
+
+A collection is a row of :data:`_MICROBLOG`; a new one is a new row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from indexes.posts import Post, read_pair_folder, read_posts
+from pipeline.cli import did_you_mean
+from pipeline.errors import DataError, UsageError
+from pipeline.locations import data_directory, home_directory
+from pipeline.trec import Qrels, Topic, read_qrels, read_topics
+
+__all__ = ["Collection", "data_directory", "find", "home_directory", "names",
+           "training_collections"]  # fmt: skip
+
+SAMPLE = Path(__file__).parent / "sample"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Where the parts of a test collection are.
+
+    Attributes:
+        name: as on the command line.
+        title: for reports.
+        topics_path: file of topics.
+        qrels_path: file of judgments; it may be absent.
+        runs: name -> official first-stage run.
+        index_group: collections of the same group share their posts and so their index.
+        pair_folders: folders of parallel files that hold the group's posts.
+        posts_path: file of JSON lines that holds them instead.
+    """
+
+    name: str
+    title: str
+    topics_path: Path
+    qrels_path: Path
+    runs: Mapping[str, Path]
+    index_group: str
+    pair_folders: Sequence[Path] = field(default=())
+    posts_path: Path | None = None
+
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file. Raises DataError if files are missing."""
+        self._require()
+        return read_topics(self.topics_path)
+
+    def qrels(self) -> Qrels | None:
+        """The judgments, or None where their file is absent."""
+        return read_qrels(self.qrels_path) if self.qrels_path.exists() else None
+
+    def missing_judgments(self) -> str:
+        """Why there are no judgments, for reports."""
+        return (
+            f"{self.name} has no judgments here ({self.qrels_path} is absent), so the run is "
+            "written but not evaluated"
+        )
+
+    def posts(self) -> Iterator[Post]:
+        """The posts of the index group, each once, by growing id.
+
+        Of a post that several folders hold the first text that is not empty counts.
+
+        Raises:
+            DataError: files are missing.
+        """
+        self._require()
+        if self.posts_path:
+            yield from read_posts(self.posts_path)
+            return
+        posts: dict[str, Post] = {}
+        for folder in self.pair_folders:
+            for _, post in read_pair_folder(folder):
+                known = posts.get(post.doc_id)
+                if known is None or not known.text.strip():
+                    posts[post.doc_id] = post
+        yield from sorted(posts.values(), key=lambda post: int(post.doc_id))
+
+    def post_sources(self) -> list[Path]:
+        """The files that the posts are read from."""
+        if self.posts_path:
+            return [self.posts_path]
+        return [
+            folder / name
+            for folder in self.pair_folders
+            for name in ("b.toks", "url.txt", "id.txt")
+        ]
+
+    def missing(self) -> list[Path]:
+        """The files that should be there and are not; judgments may be absent."""
+        files = [self.topics_path, *self.runs.values(), *self.post_sources()]
+        return [path for path in dict.fromkeys(files) if not path.exists()]
+
+    def _require(self) -> None:
+        if missing := self.missing():
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            raise DataError(
+                f"{self.name}: {missing[0]}{more} not found; fetch the data with\n"
+                f"  python scripts/fetch_data.py {self.name}\n"
+                "or name a folder that has them by --data or TWEETRERANK_DATA"
+            )
+
+
+class _Microblog(NamedTuple):
+    """A year of the TREC Microblog track."""
+
+    year: int
+    index_group: str
+    pool_years: tuple[int, ...]
+
+
+# The tracks of 2011 and 2012 searched the same tweets, and so did those of 2013 and 2014.
+_MICROBLOG = {
+    "mb2011": _Microblog(2011, "tweets2011", (2011, 2012)),
+    "mb2012": _Microblog(2012, "tweets2011", (2011, 2012)),
+    "mb2013": _Microblog(2013, "tweets2013", (2013, 2014)),
+    "mb2014": _Microblog(2014, "tweets2013", (2013, 2014)),
+}
+_ALIASES = {f"mb{row.year % 100}": name for name, row in _MICROBLOG.items()}
+
+
+def names() -> list[str]:
+    """The names of all collections."""
+    return [*_MICROBLOG, "sample"]
+
+
+def find(name: str, data: Path | None = None) -> Collection:
+    """The collection of a name or an alias (``mb12``).
+
+    Args:
+        name: of the collection.
+        data: folder of the data; None is the usual one.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    name = _ALIASES.get(name, name)
+    if name == "sample":
+        return Collection(
+            "sample", "sample collection written for this project", SAMPLE / "topics.txt",
+            SAMPLE / "qrels.txt", {}, "sample", posts_path=SAMPLE / "posts.jsonl",
+        )  # fmt: skip
+    if name not in _MICROBLOG:
+        raise UsageError(
+            f"found neither a file nor a collection {name!r}, expected one of "
+            f"{', '.join(names())}" + did_you_mean(name, [*names(), *_ALIASES])
+        )
+    row, folder = _MICROBLOG[name], data_directory(data) / "microblog"
+    return Collection(
+        name,
+        f"TREC Microblog {row.year}",
+        folder / f"topics.microblog{row.year}.txt",
+        folder / f"qrels.microblog{row.year}.txt",
+        {
+            "ql": folder / f"trec-{row.year}" / "id.txt",
+            "rm3": folder / "runs" / f"run.microblog{row.year}.RM3.txt",
+        },
+        row.index_group,
+        [folder / f"trec-{year}" for year in row.pool_years],
+    )
+
+
+def training_collections(test: str | None = None, data: Path | None = None) -> list[str]:
+    """The judged microblog collections other than ``test``; all of them for None.
+
+    Raises:
+        UsageError: there is no collection of that name.
+    """
+    left_out = find(test, data).name if test else None
+    return [
+        name for name in _MICROBLOG if name != left_out and find(name, data).qrels_path.exists()
+    ]
