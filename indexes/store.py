@@ -122,7 +122,9 @@ class PostStore:
 
     def _select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         try:
-            yield from self._connection.execute(query, values)
+            # Not `yield from`: it would close the cursor, which fails after the connection's end.
+            for row in self._connection.execute(query, values):  # noqa: UP028
+                yield row
         except sqlite3.Error as error:
             raise self._unusable(error) from None
 

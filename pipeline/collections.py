@@ -169,8 +169,14 @@ def training_collections(test: str | None = None, data: Path | None = None) -> l
 
     Raises:
         UsageError: there is no collection of that name.
+        DataError: there are no judgments of any.
     """
     left_out = find(test, data).name if test else None
-    return [
-        name for name in _MICROBLOG if name != left_out and find(name, data).qrels_path.exists()
-    ]
+    judged = [name for name in _MICROBLOG if find(name, data).qrels_path.exists()]
+    if not judged:
+        raise DataError(
+            f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
+            "with\n  python scripts/fetch_data.py\nor name a folder that has them by --data or "
+            "TWEETRERANK_DATA"
+        )
+    return [name for name in judged if name != left_out]

@@ -79,7 +79,7 @@ def _judgments(name: str, data: Path | None) -> "Qrels":
     path = Path(name)
     if path.exists() and not path.is_dir():
         return read_qrels(path)
-    if len(path.parts) > 1 or path.suffix:
+    if name != path.stem:
         raise DataError(f"there is no file of judgments {name}")
     collection = collections.find(name, data)
     qrels = collection.qrels()

@@ -16,7 +16,7 @@ from pipeline.trec import Qrels, Run, single_precision
 
 DEFAULT_MEASURES = ("AP", "P@30")
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
-DEEPEST_CUTOFF = 1_000_000
+HIGHEST_PARAMETER = 1_000_000
 
 # What people write, in lower case, for ir_measures' names.
 _OTHER_NAMES = {
@@ -54,7 +54,13 @@ class Evaluator:
             raise DataError("found no judged topic, expected at least one")
         self.measures = parse_measures(measures)
         self.query_ids = list(qrels)
-        self._evaluator = ir_measures.pytrec_eval.evaluator(set(self.measures.values()), qrels)
+        # pytrec_eval corrupts memory on a topic whose grades are all below 0, and gives wrong
+        # figures for one without any; whatever is retrieved for it, nothing in it is relevant.
+        judged = {
+            query_id: grades if max(grades.values(), default=-1) >= 0 else {"": 0}
+            for query_id, grades in qrels.items()
+        }
+        self._evaluator = ir_measures.pytrec_eval.evaluator(set(self.measures.values()), judged)
 
     def __call__(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Measure -> query_id -> value; topics that are not judged are left out."""
@@ -124,11 +130,13 @@ def _parse(name: str) -> Any:
             f"found the measure {name!r}, expected one of trec_eval's under ir_measures' name, "
             f"such as {EXAMPLES}{_suggestion(name)}"
         )
-    cutoff = measure.params.get("cutoff", 1)
-    if isinstance(cutoff, bool) or not 1 <= cutoff <= DEEPEST_CUTOFF:
-        raise ValueError(
-            f"{name}: found the cutoff {cutoff}, expected a whole number from 1 to {DEEPEST_CUTOFF}"
-        )
+    for parameter in ("cutoff", "rel"):
+        value = measure.params.get(parameter, 1)
+        if isinstance(value, bool) or not 1 <= value <= HIGHEST_PARAMETER:
+            raise ValueError(
+                f"{name}: found {parameter} {value}, "
+                f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
+            )
     return measure
 
 

@@ -35,11 +35,11 @@ def _minmax(scores: Scores) -> dict[str, float]:
 
 
 def _zscore(scores: Scores) -> dict[str, float]:
-    if min(scores.values()) == max(scores.values()):
-        return dict.fromkeys(scores, 0.0)
-    center = mean(scores)
-    deviation = math.sqrt(mean((score - center) ** 2 for score in scores.values()))
-    return {doc_id: (score - center) / deviation for doc_id, score in scores.items()}
+    # Scaling first does not change z-scores, and its squares can neither vanish nor overflow.
+    scaled = _minmax(scores)
+    center = mean(scaled)
+    deviation = math.sqrt(mean((score - center) ** 2 for score in scaled.values()))
+    return {doc_id: (score - center) / (deviation or 1) for doc_id, score in scaled.items()}
 
 
 def _reciprocal(scores: Scores) -> dict[str, float]:
@@ -277,7 +277,7 @@ def _curve(
 
 def _best(curve: Mapping[float, float]) -> float:
     """The middle of the longest stretch of best weights, the lower one of two middles."""
-    # Means of the same values in another order may differ in the last bit.
+    # Equal means of different values, 1/30 and 2/30 or 3/30 and 0, may differ in the last bit.
     limit = max(curve.values()) - 1e-12
     stretches = [
         list(stretch)

@@ -189,7 +189,9 @@ def cross_train(
 
 def held_out_bytes(run: Run) -> bytes:
     """A run as a compressed file's content; the same run gives the same bytes."""
-    return gzip.compress("".join(format_run(run, "held-out")).encode(), mtime=0)
+    return gzip.compress(
+        "".join(f"{line}\n" for line in format_run(run, "held-out")).encode(), mtime=0
+    )
 
 
 def _subset(examples: "Examples", rows: npt.NDArray[np.int64]) -> "Examples":

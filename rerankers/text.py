@@ -61,7 +61,8 @@ def url_text(url: str) -> str:
 
 
 def _fold_accents(text: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", text)
+    # Styled letters (𝐇, Ⓗ, ™) have a lower case only once they are decomposed.
+    decomposed = unicodedata.normalize("NFKD", text).lower()
     return "".join(c for c in decomposed if not unicodedata.combining(c))
 
 

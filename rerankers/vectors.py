@@ -1,6 +1,7 @@
 """Reading pre-trained word vectors: word2vec's binary form, and the text form of GloVe."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +20,30 @@ def read_vectors(path: Path) -> WordVectors:
     """
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise RerankerError(
             f"{path}: word vectors cannot be read ({error}); fetch them with "
             "`python scripts/fetch_data.py embeddings`, or name a GloVe or word2vec file"
         ) from None
     parse = _parse_binary if ".bin" in path.suffixes else _parse_text
     try:
-        return parse(data)
+        vectors = parse(data)
+        if not np.isfinite(vectors.matrix).all():
+            raise ValueError("a number that is not finite")
     except (ValueError, IndexError) as error:
         raise RerankerError(
             f"{path}: found no word vectors ({error}), expected word2vec's binary form in a .bin "
             "file or lines of a word and its numbers"
         ) from None
+    return vectors
 
 
 def _parse_binary(data: bytes) -> WordVectors:
     """``V E\\n``, then for each word its name, a space and E little-endian floats."""
     position = data.index(b"\n") + 1
     count, size = map(int, data[:position].split())
+    if size < 1 or not 0 <= count * size <= len(data) // 4:
+        raise ValueError(f"{count} vectors of {size} numbers announced in {len(data)} bytes")
     words, matrix = [], np.empty((count, size), dtype=np.float32)
     for row in range(count):
         end = data.index(b" ", position)
@@ -49,15 +55,22 @@ def _parse_binary(data: bytes) -> WordVectors:
 
 def _parse_text(data: bytes) -> WordVectors:
     """Lines of a word and E numbers; a first line of two numbers (word2vec's) is passed over."""
-    lines = data.decode("utf-8", errors="replace").splitlines()
+    # Only \n ends a line: published files hold words of other line separators.
+    lines = [line.rstrip(" \r") for line in data.decode("utf-8", errors="replace").split("\n")]
+    if lines[-1] == "":
+        lines.pop()
     if lines and len(lines[0].split()) == 2:
         lines = lines[1:]
     if not lines:
         raise ValueError("an empty file")
     size = len(lines[0].split(" ")) - 1
+    if size < 1:
+        raise ValueError(f"a first line without numbers, {lines[0][:40]!r}")
     words, matrix = [], np.empty((len(lines), size), dtype=np.float32)
     for row, line in enumerate(lines):
         word, *numbers = line.rsplit(" ", size)
+        if len(numbers) != size:
+            raise ValueError(f"{len(numbers)} numbers for {word[:40]!r} in place of {size}")
         words.append(word)
         matrix[row] = np.array(numbers, dtype=np.float32)
     return WordVectors(words, matrix)

@@ -23,18 +23,18 @@ class Packed:
     Attributes:
         ids: [T] term identifiers of all texts, one text after the other.
         starts: [N + 1] where each text begins in ``ids``.
-        weights: [T] importance of each term, or [0] for posts, which have none.
+        weights: [T] importance of each term; None for posts, which have none.
     """
 
     ids: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32] | None = None
 
     @classmethod
     def of(
         cls,
         ids: Sequence[npt.ArrayLike],
-        weights: Sequence[npt.NDArray[np.float32]] = (),
+        weights: Sequence[npt.NDArray[np.float32]] | None = None,
     ) -> "Packed":
         """Pack one array of identifiers (and weights) a text."""
         arrays = [np.asarray(row, dtype=np.int32) for row in ids]
@@ -42,7 +42,9 @@ class Packed:
         np.cumsum([len(row) for row in arrays], out=starts[1:])
         empty_ids, no_weights = np.zeros(0, np.int32), np.zeros(0, np.float32)
         return cls(
-            np.concatenate([empty_ids, *arrays]), starts, np.concatenate([no_weights, *weights])
+            np.concatenate([empty_ids, *arrays]),
+            starts,
+            None if weights is None else np.concatenate([no_weights, *weights]),
         )
 
     @property
@@ -57,11 +59,11 @@ class Packed:
         inside = columns < lengths[:, None]
         places = np.where(inside, starts[:, None] + columns, 0)
         ids = np.zeros(places.shape, dtype=np.int64)
-        weights = np.zeros(places.shape if len(self.weights) else (len(rows), 0), np.float32)
+        weights = np.zeros((len(rows), 0) if self.weights is None else places.shape, np.float32)
         if len(self.ids):
             ids = np.where(inside, self.ids[places], 0)
-        if len(self.weights):
-            weights = np.where(inside, self.weights[places], np.float32(0))
+            if self.weights is not None:
+                weights = np.where(inside, self.weights[places], np.float32(0))
         return Terms(
             torch.from_numpy(ids.astype(np.int64)).to(device), torch.from_numpy(weights).to(device)
         )

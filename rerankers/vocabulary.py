@@ -94,16 +94,15 @@ class Vocabulary:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, size, buckets = content["words"], content["vector_size"], content["buckets"]
+            known, found = [str(word) for word in content["words"]], content["format"]
+            size, buckets = int(content["vector_size"]), int(content["buckets"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no readable vocabulary ({error}), expected the JSON that training "
                 "writes; train again or restore the file"
             ) from None
-        if content["format"] != FORMAT:
-            raise RerankerError(
-                f"{path}: found vocabulary format {content['format']}, expected {FORMAT}"
-            )
+        if found != FORMAT:
+            raise RerankerError(f"{path}: found vocabulary format {found}, expected {FORMAT}")
         return cls(known, np.zeros((len(known), size), dtype=np.float32), buckets)
 
 
@@ -170,12 +169,12 @@ class Idf:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise RerankerError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-        if not lines or not lines[0].strip().isdigit() or int(lines[0]) == 0:
+        if not lines or not lines[0].strip().isdecimal() or int(lines[0]) == 0:
             found = lines[0] if lines else "an empty file"
             raise RerankerError(f"{path}:1: found {found!r}, expected the number of posts")
         for number, line in enumerate(lines[1:], start=2):
             word, _, count = line.partition("\t")
-            if not word or not count.strip().isdigit():
+            if not word or not count.strip().isdecimal():
                 raise RerankerError(
                     f"{path}:{number}: found {line!r}, expected word<TAB>document frequency"
                 )

@@ -83,6 +83,10 @@ def test_no_difference_is_no_evidence(test: Test) -> None:
     assert test([0.0, 1.0] * 20, [1.0, 0.0] * 20) == 1.0
 
 
+def test_every_pattern_of_the_sample_counts_once() -> None:
+    assert randomization_test([0.0, 1.0] * 20, [1.0, 0.0] * 20, permutations=12_345) == 1.0
+
+
 @pytest.mark.parametrize("topics", [2, 5, 49, 170])
 def test_t_test_as_scipy_has_it(topics: int) -> None:
     a, b = some_values(topics, seed=topics)

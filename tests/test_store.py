@@ -1,5 +1,6 @@
 """The store of posts: everything that goes in comes out, and nothing else."""
 
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_an_error_of_the_source_comes_through(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         PostStore.build(tmp_path / "p", interrupted())
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_may_end_early(tmp_path: Path) -> None:
+    with store_of(tmp_path / "p", [Post(str(n), "x") for n in range(3)]) as store:
+        posts = iter(store)
+        assert next(posts) == Post("2", "x")
+    del posts
+    gc.collect()
 
 
 def test_files_that_are_no_store(tmp_path: Path) -> None:

@@ -308,8 +308,8 @@ def test_written_runs_are_compressed_by_their_name(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "x.run").read_bytes() == text
     assert gzip.decompress(first := (tmp_path / "x.gz").read_bytes()) == text
     assert bz2.decompress((tmp_path / "x.bz2").read_bytes()) == text
-    write_run(tmp_path / "x.gz", run, "t")
-    assert (tmp_path / "x.gz").read_bytes() == first
+    # No time stamp (RFC 1952, bytes 4 to 7): the same run gives the same bytes.
+    assert first[4:8] == b"\0\0\0\0"
 
 
 IDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=3).filter(
@@ -327,7 +327,7 @@ SCORES = st.one_of(
 )  # fmt: skip
 RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=12), max_size=3)
 in_a_folder = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None
 )
 
 

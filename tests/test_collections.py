@@ -1,0 +1,92 @@
+"""Named collections and the locations of data."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import collections
+from pipeline.errors import DataError, UsageError
+
+
+def test_names_and_aliases() -> None:
+    assert collections.names() == ["mb2011", "mb2012", "mb2013", "mb2014", "sample"]
+    assert collections.find("mb11").name == "mb2011"
+    with pytest.raises(UsageError, match="did you mean 'mb2012'"):
+        collections.find("mb20012")
+
+
+def test_years_share_their_tweets_by_two() -> None:
+    groups = {name: collections.find(name).index_group for name in collections.names()}
+    assert groups["mb2011"] == groups["mb2012"]
+    assert groups["mb2013"] == groups["mb2014"]
+    assert len(set(groups.values())) == 3
+
+
+def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
+    monkeypatch.delenv("TWEETRERANK_DATA", raising=False)
+    assert collections.data_directory() == tmp_path / "data"
+    monkeypatch.setenv("TWEETRERANK_DATA", "/data")
+    assert collections.data_directory() == Path("/data")
+    assert collections.data_directory(Path("mine")) == Path("mine")
+    monkeypatch.delenv("TWEETRERANK_HOME")
+    assert collections.home_directory().name == "tweetrerank"
+
+
+def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
+    collection = collections.find("mb2012", tmp_path)
+    for read in (collection.topics, lambda: list(collection.posts())):
+        with pytest.raises(DataError, match=r"scripts/fetch_data\.py mb2012"):
+            read()
+    assert collection.qrels() is None
+    assert "mb2012 has no judgments" in collection.missing_judgments()
+    with pytest.raises(DataError, match=r"scripts/fetch_data\.py"):
+        collections.training_collections("mb2012", tmp_path)
+
+
+def make_pair_folder(folder: Path, rows: list[tuple[str, str, str]]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "a.toks").write_text("query\n" * len(rows))
+    (folder / "b.toks").write_text("".join(f"{text}\n" for _, text, _ in rows))
+    (folder / "url.txt").write_text("".join(f"{url}\n" for *_, url in rows))
+    (folder / "id.txt").write_text(
+        "".join(f"1 Q0 {doc_id} {r} 1.0 x\n" for r, (doc_id, *_) in enumerate(rows, start=1))
+    )
+
+
+def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
+    folder = tmp_path / "microblog"
+    make_pair_folder(folder / "trec-2011", [("30", "c", ""), ("9", "", "http://u")])
+    make_pair_folder(folder / "trec-2012", [("9", "a", ""), ("100", "d", ""), ("30", "other", "")])
+    (folder / "topics.microblog2011.txt").write_text("1\tquery\n")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "run.microblog2011.RM3.txt").write_text("")
+    posts = list(collections.find("mb2011", tmp_path).posts())
+    assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
+
+
+def test_the_sample_is_whole() -> None:
+    sample = collections.find("sample")
+    assert sample.missing() == []
+    posts = {post.doc_id for post in sample.posts()}
+    qrels = sample.qrels()
+    assert qrels
+    assert set(qrels) == {topic.query_id for topic in sample.topics()}
+    assert all(doc_id in posts for judged in qrels.values() for doc_id in judged)
+
+
+def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
+    judged = collections.training_collections(None, data_dir)
+    assert "mb2012" in judged
+    assert collections.training_collections("mb12", data_dir) == [
+        name for name in judged if name != "mb2012"
+    ]
+    with pytest.raises(UsageError):
+        collections.training_collections("mb2020", data_dir)
+
+
+def test_real_collections(data_dir: Path) -> None:
+    collection = collections.find("mb2012", data_dir)
+    assert len(collection.topics()) == 60
+    assert len(list(collection.posts())) == 85_379
+    assert set(collection.runs) == {"ql", "rm3"}

@@ -1,0 +1,224 @@
+"""Downloads against a local server that truncates, stalls, lies and fails."""
+
+import hashlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pipeline import downloads
+from pipeline.downloads import Entry, Patience, catalogue, fetch, fetch_all, select, state
+from pipeline.errors import DataError, UsageError
+
+CONTENT = bytes(range(256)) * 2000
+QUICK = Patience(attempts=4, timeout=0.3, pause=0.0)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers request n by the n-th behaviour; the last one goes on for ever."""
+
+    behaviours: list[str]
+    ranges: list[str | None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        requested = self.headers.get("Range")
+        self.server.ranges.append(requested)
+        behaviours = self.server.behaviours
+        behaviour = behaviours.pop(0) if len(behaviours) > 1 else behaviours[0]
+        if behaviour.isdigit():
+            self.send_error(int(behaviour))
+            return
+        begin = int(re.fullmatch(r"bytes=(\d+)-", requested).group(1)) if requested else 0
+        if behaviour == "no ranges":
+            begin = 0
+        content = b"x" * len(CONTENT) if behaviour == "wrong bytes" else CONTENT
+        content = content + b"more" if behaviour == "too long" else content
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        body = content[begin:]
+        if behaviour in ("truncate", "stall"):
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            if behaviour == "stall":
+                # Holds the connection open and silent until the client gives up.
+                self.connection.settimeout(5)
+                self.rfile.read(1)
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.behaviours, server.ranges = ["serve"], []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def entry(server: Server) -> Entry:
+    return Entry(
+        "some/file.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), ("mb2011",),
+        f"http://127.0.0.1:{server.server_port}/file.bin",
+    )  # fmt: skip
+
+
+def place(folder: Path) -> Path:
+    return folder / "some" / "file.bin"
+
+
+def test_a_file_is_fetched_and_progress_is_told(entry: Entry, tmp_path: Path) -> None:
+    told: list[int] = []
+    fetch(entry, tmp_path, QUICK, told.append)
+    assert place(tmp_path).read_bytes() == CONTENT
+    assert sum(told) == len(CONTENT)
+    assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
+
+
+@pytest.mark.parametrize("first", ["truncate", "stall"])
+def test_a_broken_off_download_is_continued(
+    first: str, entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    server.behaviours = [first, "serve"]
+    fetch(entry, tmp_path, QUICK)
+    assert place(tmp_path).read_bytes() == CONTENT
+    first_range, second_range = server.ranges
+    assert first_range is None
+    continued_at = int(str(second_range).removeprefix("bytes=").removesuffix("-"))
+    # At most the block that was being read is fetched twice.
+    assert len(CONTENT) // 2 - downloads.BLOCK < continued_at <= len(CONTENT) // 2
+
+
+def test_what_an_earlier_call_left_is_not_fetched_again(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    place(tmp_path).parent.mkdir()
+    place(tmp_path).with_name("file.bin.part").write_bytes(CONTENT[:1000])
+    fetch(entry, tmp_path, QUICK)
+    assert server.ranges == ["bytes=1000-"]
+    assert place(tmp_path).read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_sends_everything_anew(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    server.behaviours = ["truncate", "no ranges"]
+    fetch(entry, tmp_path, QUICK)
+    assert place(tmp_path).read_bytes() == CONTENT
+
+
+def test_a_part_of_other_content_is_thrown_away(entry: Entry, tmp_path: Path) -> None:
+    place(tmp_path).parent.mkdir()
+    place(tmp_path).with_name("file.bin.part").write_bytes(b"x" * 1000)
+    fetch(entry, tmp_path, QUICK)
+    assert place(tmp_path).read_bytes() == CONTENT
+
+
+def test_a_busy_server_is_asked_again(entry: Entry, server: Server, tmp_path: Path) -> None:
+    server.behaviours = ["503", "503", "serve"]
+    fetch(entry, tmp_path, QUICK)
+    assert place(tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
+def test_bad_content_never_gets_the_final_name(
+    behaviour: str, entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    server.behaviours = [behaviour]
+    entry = Entry(entry.path, entry.size, "0" * 64, entry.groups, entry.url)
+    with pytest.raises(DataError) as error:
+        fetch(entry, tmp_path, QUICK)
+    assert not place(tmp_path).exists()
+    assert entry.url in str(error.value)
+    assert str(place(tmp_path)) in str(error.value)
+
+
+def test_wrong_bytes_once_are_replaced(entry: Entry, server: Server, tmp_path: Path) -> None:
+    server.behaviours = ["wrong bytes", "serve"]
+    fetch(entry, tmp_path, QUICK)
+    assert place(tmp_path).read_bytes() == CONTENT
+
+
+def test_files_that_are_there_are_checked_before_they_are_trusted(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    assert state(entry, tmp_path) == "missing"
+    place(tmp_path).parent.mkdir()
+    place(tmp_path).write_bytes(b"y" * len(CONTENT))
+    assert "SHA-256" in state(entry, tmp_path)
+    assert fetch_all([entry], tmp_path, QUICK) == (1, [])
+    assert place(tmp_path).read_bytes() == CONTENT
+    assert fetch_all([entry], tmp_path, QUICK) == (0, [])
+    assert len(server.ranges) == 1
+
+
+def test_one_failure_does_not_stop_the_others(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    local = Entry("other", 3, "0" * 64, ("embeddings",), None)
+    fetched, failures = fetch_all([local, entry], tmp_path, QUICK)
+    assert fetched == 1
+    assert len(failures) == 1
+    assert str(tmp_path / "other") in failures[0]
+
+
+def test_no_server(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/x"
+    with pytest.raises(DataError, match="after 2 attempts"):
+        fetch(Entry("x", 1, "0" * 64, (), url), tmp_path, Patience(2, 0.3, 0.0))
+
+
+def test_the_catalogue_is_sound() -> None:
+    entries = catalogue()
+    assert len({entry.path for entry in entries}) == len(entries)
+    for entry in entries:
+        assert re.fullmatch("[0-9a-f]{64}", entry.sha256)
+        assert entry.size > 0
+        assert entry.groups
+        assert not Path(entry.path).is_absolute()
+        assert ".." not in Path(entry.path).parts
+        if entry.url:
+            assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
+        for group in entry.groups:
+            assert any(group.startswith(beginning) for beginning in downloads.terms())
+
+
+def test_the_catalogue_agrees_with_the_data(data_dir: Path) -> None:
+    for entry in catalogue():
+        if (data_dir / entry.path).exists():
+            assert (data_dir / entry.path).stat().st_size == entry.size
+    small = next(entry for entry in catalogue() if "topics" in entry.path)
+    assert state(small, data_dir) == "present"
+
+
+def test_selecting() -> None:
+    assert select([]) == list(catalogue())
+    assert select(["mb12"]) == select(["mb2012"])
+    paths = {entry.path for entry in select(["mb2012"])}
+    # Both years search the same tweets.
+    assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= paths
+    assert "microblog/qrels.microblog2013.txt" not in paths
+    with pytest.raises(UsageError) as error:
+        select(["mb2021", "glove"])
+    assert len(error.value.problems) == 2
+    assert "did you mean 'mb20" in str(error.value)

@@ -1,0 +1,223 @@
+"""What every reranker must do, for each file in ``rerankers/models`` and each configuration."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from reranking_samples import (
+    AWKWARD,
+    POSTS,
+    QUERIES,
+    all_pairs,
+    encoder,
+    every_model,
+    small_model,
+)
+
+from rerankers import checkpoint, models, scoring
+from rerankers.base import Pairs, Reranker, Terms
+from rerankers.errors import RerankerError
+from rerankers.interactions import CachedInteractions
+from rerankers.losses import listwise, pointwise
+from rerankers.scoring import Encoded
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=every_model(), ids="-".join)
+def named(request: pytest.FixtureRequest) -> tuple[str, Reranker]:
+    """A model and its name; tests leave its weights alone."""
+    name, configuration = request.param
+    return name, small_model(name, configuration)
+
+
+@pytest.fixture
+def model(named: tuple[str, Reranker]) -> Reranker:
+    return named[1].eval()
+
+
+def score(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
+    return scoring.score(model, pairs, encoder(), batch_size)
+
+
+def one(query: str, text: str, url: str = "") -> Pairs:
+    return all_pairs([query], [(text, url)])
+
+
+def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
+    scores = score(model, all_pairs())
+    assert scores.shape == (len(QUERIES) * len(POSTS),)
+    assert np.isfinite(scores).all()
+    first = scores[: len(POSTS)]
+    assert np.ptp(first) > 1e-5, "all posts score the same"
+
+
+def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
+    together = score(model, all_pairs())
+    alone = [score(model, one(query, *post))[0] for query in QUERIES for post in POSTS]
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_does_not_change_scores(model: Reranker) -> None:
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    queries, posts, query_of_post = encoded.batch(np.arange(len(encoded.query_index)), CPU)
+
+    def wider(views: Any, columns: int) -> dict[str, Terms]:
+        return {
+            view: Terms(
+                F.pad(terms.ids, (0, columns)),
+                F.pad(terms.weights, (0, columns if terms.weights.shape[1] else 0)),
+            )
+            for view, terms in views.items()
+        }
+
+    with torch.no_grad():
+        narrow = model(queries, posts, query_of_post)
+        for columns in (1, 7, 200):
+            wide = model(wider(queries, columns), wider(posts, columns), query_of_post)
+            torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
+
+
+def test_a_longer_text_in_the_batch_does_not_change_scores(model: Reranker) -> None:
+    long = (" ".join(f"word{n}" for n in range(200)), "http://long.example.org/" + "path/" * 60)
+    pairs = all_pairs([QUERIES[0]])
+    with_long = all_pairs([QUERIES[0], long[0]], [*POSTS, long])
+    encoded = Encoded.of(with_long, encoder(), model)
+    queries, posts, query_of_post = encoded.batch(np.arange(len(with_long)), CPU)
+    with torch.no_grad():
+        scores = model(queries, posts, query_of_post)[: len(POSTS)]
+    np.testing.assert_allclose(scores.numpy(), score(model, pairs), rtol=1e-5, atol=1e-5)
+
+
+def test_permuting_candidates_permutes_scores(model: Reranker) -> None:
+    pairs = all_pairs()
+    order = np.random.default_rng(3).permutation(len(pairs))
+    shuffled = Pairs(
+        pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
+    )
+    np.testing.assert_allclose(
+        score(model, shuffled), score(model, pairs)[order], rtol=1e-6, atol=1e-6
+    )
+
+
+def test_batch_sizes_agree(model: Reranker) -> None:
+    pairs = all_pairs()
+    whole = score(model, pairs, 256)
+    for size in (1, 3):
+        np.testing.assert_allclose(score(model, pairs, size), whole, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_awkward_texts_have_finite_scores_alone_and_together(model: Reranker, kind: str) -> None:
+    text = AWKWARD[kind]
+    for pairs in (one("water", text), one(text, "water"), one(text, text, text)):
+        assert np.isfinite(score(model, pairs)).all()
+    queries, posts = [QUERIES[1], text], [POSTS[2], (text, ""), (text, text), ("water", text)]
+    together = score(model, all_pairs(queries, posts), 3)
+    alone = [score(model, one(query, *post))[0] for query in queries for post in posts]
+    np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_only_awkward_texts(model: Reranker) -> None:
+    posts = [(text, text) for text in AWKWARD.values()]
+    assert np.isfinite(score(model, all_pairs(list(AWKWARD.values()), posts), 7)).all()
+
+
+def test_no_pairs_no_scores(model: Reranker) -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    assert score(model, Pairs([], [], [], nothing, nothing)).shape == (0,)
+
+
+def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    rows = np.arange(len(encoded.query_index))
+    trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+    assert trained
+    steep: dict[str, bool] = dict.fromkeys(trained, False)
+    # The listwise loss does not see a shift of all scores; the pointwise one does.
+    for loss in (listwise, pointwise):
+        model.zero_grad(set_to_none=True)
+        loss(encoded.scores_of(model, rows, CPU).view(len(QUERIES), len(POSTS)), 3).backward()
+        for key, value in trained.items():
+            assert value.grad is not None, f"{key} has no gradient"
+            assert bool(value.grad.isfinite().all()), f"{key} has a gradient that is not finite"
+            steep[key] |= bool(value.grad.abs().max() > 0)
+    model.zero_grad(set_to_none=True)
+    assert all(steep.values()), [key for key, moved in steep.items() if not moved]
+
+
+def test_saved_and_loaded_gives_identical_scores(
+    named: tuple[str, Reranker], tmp_path: Path
+) -> None:
+    name, model = named
+    idf = tmp_path / "idf.tsv"
+    idf.write_text("1000\nthe\t900\nin\t800\nworld\t90\nwater\t40\nservice\t30\nbbc\t20\n")
+    reader = checkpoint.TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
+    before = scoring.score(model, all_pairs(), reader)
+    checkpoint.save(tmp_path / "saved", name, model, reader, {"note": "é"})
+    loaded = checkpoint.load(tmp_path / "saved", name)
+    assert loaded.name == name
+    assert loaded.metrics == {"note": "é"}
+    assert loaded.model.config == model.config
+    assert not loaded.model.training
+    np.testing.assert_array_equal(loaded.score(all_pairs()), before)
+
+
+@pytest.mark.parametrize(("name", "configuration"), every_model())
+def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
+    """Labels against the words: only a model that learns can tell the pairs apart."""
+    model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
+    encoded = Encoded.of(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
+    order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    losses = []
+    for _ in range(60):
+        loss = listwise(encoded.scores_of(model, order, CPU).view(1, 10), 3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0], f"the loss fell from {losses[0]} to {losses[-1]} only"
+
+
+def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
+    if not model.interactions_are_fixed():
+        pytest.skip("this configuration trains what comes before the evidence")
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    cached = CachedInteractions.of(model, encoded)
+    rows = np.random.default_rng(1).integers(len(encoded.query_index), size=60)  # with repeats
+    with torch.no_grad():
+        torch.testing.assert_close(
+            cached.scores_of(model, rows, CPU), encoded.scores_of(model, rows, CPU),
+            rtol=1e-5, atol=1e-5,
+        )  # fmt: skip
+    np.testing.assert_allclose(
+        scoring.score_encoded(model, cached, 7), scoring.score_encoded(model, encoded),
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
+    """Caching is right only if nothing that is trained lies before ``integrate``."""
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    queries, posts, query_of_post = encoded.batch(np.arange(12), CPU)
+    interactions = model.interact(
+        model.encode_queries(queries), model.encode_posts(posts), query_of_post
+    )
+    trained = any(value.requires_grad for value in interactions.values())
+    assert trained is not model.interactions_are_fixed()
+
+
+def test_views_are_those_declared(model: Reranker) -> None:
+    """A model is given its own views and no other."""
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    assert set(encoded.queries) == set(model.query_views)
+    assert set(encoded.posts) == set(model.post_views)
+
+
+def test_an_unknown_model_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(RerankerError, match=r"'mp_hcn'.*mp_hcnn"):
+        models.find("mp_hcn")

@@ -1,0 +1,159 @@
+"""Shared layers against numpy and against loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from rerankers.layers import (
+    TYPICAL_LENGTH,
+    FrozenVectors,
+    HashedVectors,
+    MaskedConvolution,
+    TrainedVectors,
+    hashed_vectors,
+    mask_of,
+    weighted_mean,
+    window_means,
+)
+
+KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
+
+
+def splitmix64(number: int) -> int:
+    """The generator in Python's whole numbers, as Steele et al. (2014) print it."""
+    bits = 2**64 - 1
+    z = number * 0x9E3779B97F4A7C15 & bits
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & bits
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & bits
+    return (z >> 40) % 255 - 127
+
+
+def test_hashed_vectors_are_splitmix64() -> None:
+    expected = [[splitmix64(2 * 2**32 + row * 3 + column) for column in range(3)]
+                for row in range(4)]  # fmt: skip
+    assert hashed_vectors(4, 3, seed=2).tolist() == expected
+
+
+def test_hashed_vectors_never_change() -> None:
+    """By literals: other numbers would make every shipped checkpoint misread unknown terms."""
+    assert hashed_vectors(2, 4, seed=1).tolist() == PINNED_SEED_1
+    assert hashed_vectors(64_000, 32, seed=2)[-1, -4:].tolist() == PINNED_SEED_2
+
+
+PINNED_SEED_1 = [[-109, 12, -22, -68], [110, 120, -108, -21]]
+PINNED_SEED_2 = [65, 49, 8, -18]
+
+
+def test_hashed_vectors_have_the_length_asked_for_and_are_nearly_orthogonal() -> None:
+    vectors = HashedVectors(500, 100, seed=3, length=6.0)(torch.arange(1, 501))
+    lengths = vectors.norm(dim=1)
+    assert lengths.mean().item() == pytest.approx(6.0, rel=0.02)
+    cosines = (vectors @ vectors.T) / lengths[:, None] / lengths
+    cosines.fill_diagonal_(0)
+    assert cosines.abs().max() < 0.6
+    assert cosines.std() < 0.12
+    assert cosines.mean().abs() < 0.01
+
+
+def test_hashed_vectors_are_not_stored() -> None:
+    vectors = HashedVectors(10, 4, seed=1)
+    assert not vectors.state_dict()
+    assert vectors(torch.tensor([[0, 3]])).shape == (1, 2, 4)
+    assert not vectors(torch.tensor([0])).any()
+
+
+def test_frozen_vectors_are_close_to_the_originals() -> None:
+    vectors = FrozenVectors(KNOWN, buckets=8)(torch.arange(1, 21)).numpy()
+    half_a_step = np.abs(KNOWN).max(axis=1, keepdims=True) / 127 / 2
+    assert (np.abs(vectors - KNOWN) <= half_a_step * 1.001).all()
+    cosines = (vectors * KNOWN).sum(1) / np.linalg.norm(vectors, axis=1)
+    np.testing.assert_allclose(cosines, np.linalg.norm(KNOWN, axis=1), rtol=1e-3)
+
+
+def test_frozen_vectors_of_padding_and_unknown_words() -> None:
+    frozen = FrozenVectors(KNOWN, buckets=8)
+    ids = torch.tensor([[0, 21, 28], [20, 0, 22]])
+    vectors = frozen(ids)
+    assert vectors.shape == (2, 3, 50)
+    assert not vectors[0, 0].any() and not vectors[1, 1].any()
+    table = hashed_vectors(8, 50, seed=1) * np.float32(TYPICAL_LENGTH / (73.6 * 50**0.5))
+    for place, row in (((0, 1), 0), ((0, 2), 7), ((1, 2), 1)):
+        np.testing.assert_allclose(vectors[place].numpy(), table[row], rtol=1e-6)
+    np.testing.assert_array_equal(vectors[1, 0], frozen(torch.tensor([20]))[0])
+
+
+def test_frozen_vectors_without_known_words_and_of_zeros() -> None:
+    assert FrozenVectors(np.zeros((0, 5), np.float32), 3)(torch.tensor([0, 1, 3])).shape == (3, 5)
+    zeros = FrozenVectors(np.zeros((2, 5), np.float32), 3)(torch.tensor([1, 2]))
+    assert not zeros.any()
+
+
+def test_frozen_vectors_have_no_parameters_and_ship_in_eight_bits() -> None:
+    frozen = FrozenVectors(KNOWN, buckets=8)
+    assert not list(frozen.parameters())
+    stored = sum(v.numel() * v.element_size() for v in frozen.state_dict().values())
+    assert stored <= 21 * (50 + 4)
+
+
+def test_trained_vectors_begin_with_the_known() -> None:
+    torch.manual_seed(0)
+    vectors = TrainedVectors(KNOWN, 300)
+    weight = vectors.weight.detach().numpy()
+    assert weight.shape == (1 + 20 + 300, 50)
+    np.testing.assert_array_equal(weight[1:21], KNOWN)
+    assert not weight[0].any()
+    new = weight[21:]
+    assert 0 <= new.min() < 0.001 and 0.099 < new.max() <= 0.1
+    vectors(torch.tensor([[0, 1, 321 - 1]])).sum().backward()
+    assert vectors.weight.grad is not None
+    assert not vectors.weight.grad[0].any(), "padding must not be trained"
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_convolution_is_the_loop_of_section_3_2(width: int) -> None:
+    torch.manual_seed(1)
+    convolution = MaskedConvolution(3, 5, width)
+    torch.nn.init.normal_(convolution.bias)
+    ids = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    mask = mask_of(ids).unsqueeze(2)
+    terms = torch.randn(3, 5, 3) * mask
+    with torch.no_grad():
+        result = convolution(terms, mask).numpy()
+        weight, bias = convolution.weight.numpy(), convolution.bias.numpy()
+    for row, length in enumerate((5, 2, 0)):
+        for place in range(5):
+            expected = np.zeros(5)
+            if place < length:
+                window = [terms[row, place + j].numpy() if place + j < 5 else np.zeros(3)
+                          for j in range(width)]  # fmt: skip
+                expected = np.maximum(np.concatenate(window) @ weight + bias, 0)
+            np.testing.assert_allclose(result[row, place], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weighted_mean_is_numpys() -> None:
+    rng = np.random.default_rng(2)
+    features, weights = rng.normal(size=(4, 6, 3)), rng.uniform(size=(4, 6))
+    weights[1, 3:] = 0
+    weights[2] = 0
+    result = weighted_mean(torch.from_numpy(features), torch.from_numpy(weights)).numpy()
+    for row in (0, 1, 3):
+        expected = np.average(features[row], axis=0, weights=weights[row])
+        np.testing.assert_allclose(result[row], expected, rtol=1e-9)
+    np.testing.assert_array_equal(result[2], 0)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 9])
+def test_window_means_are_numpys(width: int) -> None:
+    rng = np.random.default_rng(3)
+    values, lengths = rng.uniform(size=(4, 6)), [6, 3, 1, 0]
+    mask = np.arange(6) < np.array(lengths)[:, None]
+    result = window_means(torch.from_numpy(values), torch.from_numpy(mask).double(), width)
+    for row, length in enumerate(lengths):
+        for place in range(length):
+            expected = values[row, place : min(place + width, length)].mean()
+            assert result[row, place].item() == pytest.approx(expected)
+        assert not result[row, length:].any()
+
+
+def test_mask() -> None:
+    assert mask_of(torch.tensor([[3, 0], [0, 70_000]])).tolist() == [[1.0, 0.0], [0.0, 1.0]]

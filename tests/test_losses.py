@@ -1,0 +1,67 @@
+"""Losses against loops over pairs of one positive and one negative."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rerankers.losses import LOSSES, listwise, pairwise, pointwise
+
+SHAPES = [(1, 1, 1), (4, 3, 7), (2, 5, 1)]
+
+
+def scores_of(lists: int, positives: int, negatives: int) -> Tensor:
+    torch.manual_seed(lists + positives)
+    return 3 * torch.randn(lists, positives + negatives, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pointwise(shape: tuple[int, int, int]) -> None:
+    scores, total = scores_of(*shape), 0.0
+    for row in scores.tolist():
+        for column, score in enumerate(row):
+            probability = 1 / (1 + math.exp(-score))
+            total -= math.log(probability if column < shape[1] else 1 - probability)
+    assert pointwise(scores, shape[1]).item() == pytest.approx(total / scores.numel())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pairwise(shape: tuple[int, int, int]) -> None:
+    scores, terms = scores_of(*shape), []
+    for row in scores.tolist():
+        for positive in row[: shape[1]]:
+            terms += [max(0.0, 1 - positive + negative) for negative in row[shape[1] :]]
+    assert pairwise(scores, shape[1]).item() == pytest.approx(sum(terms) / len(terms))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_listwise(shape: tuple[int, int, int]) -> None:
+    scores, terms = scores_of(*shape), []
+    for row in scores.tolist():
+        rivals = sum(math.exp(negative) for negative in row[shape[1] :])
+        for positive in row[: shape[1]]:
+            terms.append(-math.log(math.exp(positive) / (math.exp(positive) + rivals)))
+    assert listwise(scores, shape[1]).item() == pytest.approx(sum(terms) / len(terms))
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_better_scores_lose_less(loss: object) -> None:
+    assert callable(loss)
+    right = torch.tensor([[3.0, 2.0, -2.0, -3.0]])
+    assert loss(right, 2) < loss(torch.zeros(1, 4), 2) < loss(right.flip(1), 2)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_extreme_scores_give_finite_losses_and_gradients(loss: object) -> None:
+    assert callable(loss)
+    scores = torch.tensor([[1e4, -1e4, 1e4, -1e4]], requires_grad=True)
+    value = loss(scores, 2)
+    value.backward()
+    assert value.isfinite()
+    assert scores.grad is not None and scores.grad.isfinite().all()
+
+
+def test_positives_are_no_rivals() -> None:
+    one = listwise(torch.tensor([[1.0, 0.0]]), 1)
+    assert listwise(torch.tensor([[1.0, 1.0, 0.0]]), 2).item() == pytest.approx(one.item())

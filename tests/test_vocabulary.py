@@ -1,0 +1,197 @@
+"""Words to identifiers, word vectors from files, and inverse document frequencies."""
+
+import gzip
+import json
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerankers.errors import RerankerError
+from rerankers.vectors import read_vectors
+from rerankers.vocabulary import Idf, Vocabulary, WordVectors
+
+MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
+
+
+def small() -> Vocabulary:
+    return Vocabulary(["the", "bbc"], MATRIX, buckets=100)
+
+
+def test_known_words_come_first_and_unknown_ones_are_hashed() -> None:
+    bucket = zlib.crc32("océan".encode()) % 100
+    assert small().ids(["bbc", "the", "océan", "bbc"]) == [2, 1, 3 + bucket, 2]
+    assert small().ids([]) == []
+
+
+def test_unknown_words_are_the_same_everywhere() -> None:
+    """By a literal: another hash would make every shipped checkpoint misread unknown words."""
+    assert Vocabulary([], np.zeros((0, 3), np.float32)).ids(["hello", "wörld"]) == [
+        1 + zlib.crc32(b"hello") % 32768, 1 + zlib.crc32("wörld".encode()) % 32768,
+    ]  # fmt: skip
+    assert Vocabulary([], np.zeros((0, 3), np.float32)).ids(["hello"]) == [1 + 0x3610A686 % 32768]
+
+
+def test_identifiers_are_in_range() -> None:
+    ids = small().ids([f"word{n}" for n in range(1000)] + ["\ud83d", "\0", ""])
+    assert min(ids) >= 3
+    assert max(ids) <= 2 + 100
+    assert len(set(ids)) > 90
+
+
+def test_build_keeps_used_and_common_words_that_have_vectors() -> None:
+    vectors = WordVectors(
+        ["the", "of", "bbc", "cuts", "rare", "never"], np.arange(12, dtype=np.float32).reshape(6, 2)
+    )
+    texts = ["BBC cuts", "#bbc bbc", "rare rare rare", "cuts novector", "novector"]
+    vocabulary = Vocabulary.build(texts, vectors, minimum_count=2, common=1)
+    assert vocabulary.known == ["the", "bbc", "cuts"]
+    np.testing.assert_array_equal(vocabulary.vectors, [[0, 1], [4, 5], [6, 7]])
+    assert Vocabulary.build([], vectors, common=2).known == ["the", "of"]
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    vocabulary = Vocabulary(["thé", "b\u0085c", '"'], np.ones((3, 4), np.float32), 77)
+    vocabulary.save(tmp_path / "vocabulary.json")
+    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
+    tokens = ["thé", "b\u0085c", '"', "unknown"]
+    assert (loaded.known, loaded.buckets) == (vocabulary.known, 77)
+    assert loaded.ids(tokens) == vocabulary.ids(tokens)
+    assert loaded.vectors.shape == (3, 4)
+
+
+WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None, "", "{", "[]", "3", json.dumps(WHOLE)[:-9], "\udcff",
+        *(json.dumps({k: v for k, v in WHOLE.items() if k != key}) for key in WHOLE),
+        json.dumps(WHOLE | {"format": 2}), json.dumps(WHOLE | {"words": 7}),
+        json.dumps(WHOLE | {"vector_size": "x"}),
+    ],
+)  # fmt: skip
+def test_a_damaged_vocabulary_is_an_error_that_names_the_file(
+    tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "vocabulary.json"
+    if content is not None:
+        path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(RerankerError, match=r"vocabulary\.json: found"):
+        Vocabulary.load(path)
+
+
+TEXT = "bbc 0.5 -1.25 3.0\nthe 1e-3 2 -7.5\n"
+BINARY = b"2 3\nbbc " + MATRIX[0].tobytes() + b"\nthe " + MATRIX[1].tobytes() + b"\n"
+FILES = {
+    "glove.txt": TEXT.encode(),
+    "with_header.txt": b"2 3\n" + TEXT.encode(),
+    "spaces_at_the_end.txt": b"2 3\n" + TEXT.replace("\n", " \n").encode(),
+    "no_last_newline.txt": TEXT.encode().rstrip(),
+    "windows.txt": TEXT.replace("\n", "\r\n").encode(),
+    "glove.txt.gz": gzip.compress(TEXT.encode()),
+    "word2vec.bin": BINARY,
+    "no_newlines.bin": BINARY.replace(b"\nthe", b"the"),
+    "word2vec.bin.gz": gzip.compress(BINARY),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    vectors = read_vectors(tmp_path / name)
+    assert vectors.words == ["bbc", "the"]
+    assert vectors.matrix.dtype == np.float32
+    np.testing.assert_array_equal(vectors.matrix, MATRIX)
+
+
+def test_words_with_odd_characters(tmp_path: Path) -> None:
+    """Published GloVe files hold words with spaces and with characters that end lines elsewhere."""
+    path = tmp_path / "odd.txt"
+    path.write_text("a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n", encoding="utf-8", newline="")
+    vectors = read_vectors(path)
+    assert vectors.words == ["a", ". . b", "c\u0085d", "\u2028"]
+    assert vectors.matrix.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]
+
+
+DAMAGED = {
+    "absent.txt": None,
+    "empty.txt": b"",
+    "empty.bin": b"",
+    "one_number_short.txt": TEXT.encode() + b"of 1 2\n",
+    "all_but_one_cut.txt": TEXT.encode() + b"of 1\n",
+    "only_the_word.txt": TEXT.encode() + b"of",
+    "letters.txt": b"once upon a time\n",
+    "only_header.txt": b"2 3\n",
+    "no_numbers.txt": b"once\nupon\n",
+    "cut.bin": BINARY[:-9],
+    "cut_in_the_word.bin": BINARY[:-15],
+    "text.bin": TEXT.encode(),
+    "too_many.bin": b"99999999999999 300\nbbc ",
+    "negative.bin": b"-2 3\n" + BINARY[4:],
+    "cut.txt.gz": gzip.compress(TEXT.encode())[:-9],
+    "damaged.bin.gz": gzip.compress(BINARY)[:10] + b"\x07" * 20,
+    "plain.txt.gz": TEXT.encode(),
+    "not_a_number.txt": b"bbc nan 1 2\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_vectors_are_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
+    content = DAMAGED[name]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(RerankerError, match=name):
+        read_vectors(tmp_path / name)
+
+
+def test_idf_is_the_formula_of_its_docstring() -> None:
+    idf = Idf.from_document_frequencies({"the": 1000, "cuts": 10, "once": 1}, 1000, "test")
+    expected = [math.log(1 + 1000 / n) / math.log(1 + 1000) for n in (1000, 10, 1, 1)]
+    weights = idf.weights(["the", "cuts", "once", "never seen"])
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    assert weights[3] == pytest.approx(1.0)
+    assert idf.weights([]).shape == (0,)
+
+
+def test_idf_from_a_file_equals_idf_from_counts(tmp_path: Path) -> None:
+    path = tmp_path / "idf.tsv"
+    path.write_text("1000\nthe\t900\ncafé\t3\n", encoding="utf-8")
+    idf = Idf.read(path)
+    same = Idf.from_document_frequencies({"the": 900, "café": 3}, 1000, "same")
+    tokens = ["the", "café", "other"]
+    np.testing.assert_array_equal(idf.weights(tokens), same.weights(tokens))
+    assert (idf.posts, idf.source) == (1000.0, str(path))
+
+
+def test_idf_from_wordfreq() -> None:
+    wordfreq = pytest.importorskip("wordfreq")
+    idf = Idf.from_wordfreq()
+    the, cuts, never = idf.weights(["the", "cuts", "qzxvkq"])
+    assert 0 < the < 0.1 < cuts < never == pytest.approx(1.0)
+    share = 15 * wordfreq.word_frequency("cuts", "en")
+    assert cuts == pytest.approx(math.log(1 + 1 / share) / math.log(1 + 1e7))
+    assert idf.source == "wordfreq:en"
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (None, "idf.tsv:"), (b"", "idf.tsv:1:"), (b"many\nthe\t3\n", "idf.tsv:1:"),
+        (b"0\nthe\t0\n", "idf.tsv:1:"), (b"10\nthe 3\n", "idf.tsv:2:"),
+        (b"10\nthe\t3\nof\tx\n", "idf.tsv:3:"), (b"10\n\t3\n", "idf.tsv:2:"),
+        (b"10\nthe\t-3\n", "idf.tsv:2:"), (b"10\n\xff\t3\n", "idf.tsv:"),
+        ("10\nthe\t²\n".encode(), "idf.tsv:2:"), ("²\nthe\t1\n".encode(), "idf.tsv:1:"),
+    ],
+)  # fmt: skip
+def test_a_damaged_idf_file_is_an_error_that_names_file_and_line(
+    tmp_path: Path, content: bytes | None, place: str
+) -> None:
+    if content is not None:
+        (tmp_path / "idf.tsv").write_bytes(content)
+    with pytest.raises(RerankerError, match=place):
+        Idf.read(tmp_path / "idf.tsv")
