@@ -22,6 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import RerankerError
+
 WORDS = "words"
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
@@ -134,3 +136,11 @@ class Reranker(nn.Module, ABC):
     def device_of(self) -> torch.device:
         """Where the model's parameters live."""
         return next(self.parameters()).device
+
+
+def require_choice(name: str, found: str, choices: Sequence[str]) -> None:
+    """Check a setting that is one of a few words; raises RerankerError naming them."""
+    if found not in choices:
+        raise RerankerError(
+            f"setting {name}: found {found!r}, expected one of {', '.join(choices)}"
+        )

@@ -130,6 +130,34 @@ class MaskedConvolution(nn.Module):
         return hidden * mask
 
 
+class ConvolutionTower(nn.Module):
+    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
+
+    Args:
+        vectors: module that turns identifiers into vectors of ``size`` numbers.
+        size: E.
+        filters: F of every convolution.
+        width: terms under a filter.
+        depth: number of convolutions.
+    """
+
+    def __init__(self, vectors: nn.Module, size: int, filters: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.vectors = vectors
+        sizes = [size] + [filters] * depth
+        self.convolutions = nn.ModuleList(
+            MaskedConvolution(inputs, filters, width) for inputs in sizes[:depth]
+        )
+
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        """Vectors of every depth for ids [B, L]: depth + 1 tensors [B, L, ·]."""
+        mask = mask_of(ids).unsqueeze(2)
+        levels = [self.vectors(ids)]
+        for convolution in self.convolutions:
+            levels.append(convolution(levels[-1], mask))
+        return levels
+
+
 def weighted_mean(features: Tensor, weights: Tensor) -> Tensor:
     """Mean of ``features`` [P, L, K] over L weighted by ``weights`` [P, L]: [P, K].
 
@@ -150,3 +178,52 @@ def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
 def mask_of(ids: Tensor) -> Tensor:
     """1.0 where there is a term, 0.0 where there is padding; the shape of ``ids``."""
     return ids.ne(0).float()
+
+
+def partial_softmax(logits: Tensor, mask: Tensor, axis: int, length: int) -> Tensor:
+    """Softmax over ``length`` positions of which only those of ``mask`` are there.
+
+    A position that is not there has the logit 0: it matches nothing, and takes its share.
+
+    Args:
+        logits: [P, Lq, Ld].
+        mask: 1 for positions that are there, broadcast to ``logits``.
+        axis: to normalise over.
+        length: positions in all, at least as many as are there.
+
+    Returns:
+        [P, Lq, Ld], 0 where there is no position.
+    """
+    logits = logits.masked_fill(mask == 0, -torch.inf)
+    peak = logits.amax(dim=axis, keepdim=True).clamp_min(0.0)
+    exponentials = torch.exp(logits - peak)
+    unused = (length - mask.sum(dim=axis, keepdim=True)) * torch.exp(-peak)
+    return exponentials / (exponentials.sum(dim=axis, keepdim=True) + unused)
+
+
+def max_over_posts(similarity: Tensor, post_mask: Tensor) -> Tensor:
+    """Best match of each query position: [P, Lq] of ``similarity`` [P, Lq, Ld].
+
+    A post without terms (a row of ``post_mask`` [P, Ld] that is 0) matches nothing: 0.
+    """
+    best = similarity.masked_fill(post_mask.unsqueeze(1) == 0, -1e4).amax(dim=2)
+    return torch.where(post_mask.any(dim=1, keepdim=True), best, 0.0)
+
+
+def mean_over_posts(similarity: Tensor, post_mask: Tensor, length: int | None = None) -> Tensor:
+    """Mean match of each query position: [P, Lq].
+
+    Args:
+        similarity: [P, Lq, Ld].
+        post_mask: [P, Ld], 1 where the post has a term.
+        length: positions to divide by; None is the number of the post's terms.
+    """
+    total = torch.bmm(similarity, post_mask.unsqueeze(2)).squeeze(2)
+    return total / (length or post_mask.sum(dim=1, keepdim=True).clamp_min(1.0))
+
+
+def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
+    """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    )

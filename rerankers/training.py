@@ -248,9 +248,10 @@ def _restore(
     device = str(model.device_of())
     try:
         with safe_open(path, "pt", device=device) as file:
-            metadata: dict[str, Any] = file.metadata()
+            metadata: dict[str, Any] = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+        history = History(**json.loads(metadata["history"]))
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise RerankerError(
             f"{path}: the interrupted training cannot be read ({error}); "
             "start it anew without --resume"
@@ -260,13 +261,19 @@ def _restore(
             f"{path}: the interrupted training had other settings ({metadata['settings']}); "
             "repeat them, or start anew without --resume"
         )
-    model.load_state_dict(_with_prefix(tensors, "model."))
+    try:
+        model.load_state_dict(_with_prefix(tensors, "model."))
+    except RuntimeError:
+        raise RerankerError(
+            f"{path}: the interrupted training was of a model of other sizes; "
+            "repeat its configuration, or start anew without --resume"
+        ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _with_prefix(tensors, "optimizer.").items():
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
-    return History(**json.loads(metadata["history"])), _with_prefix(tensors, "best.")
+    return history, _with_prefix(tensors, "best.")
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:
         pass
 
     def do_GET(self) -> None:
@@ -170,9 +170,7 @@ def test_files_that_are_there_are_checked_before_they_are_trusted(
     assert len(server.ranges) == 1
 
 
-def test_one_failure_does_not_stop_the_others(
-    entry: Entry, server: Server, tmp_path: Path
-) -> None:
+def test_one_failure_does_not_stop_the_others(entry: Entry, server: Server, tmp_path: Path) -> None:
     local = Entry("other", 3, "0" * 64, ("embeddings",), None)
     fetched, failures = fetch_all([local, entry], tmp_path, QUICK)
     assert fetched == 1

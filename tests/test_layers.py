@@ -12,6 +12,7 @@ from rerankers.layers import (
     TrainedVectors,
     hashed_vectors,
     mask_of,
+    partial_softmax,
     weighted_mean,
     window_means,
 )
@@ -157,3 +158,25 @@ def test_window_means_are_numpys(width: int) -> None:
 
 def test_mask() -> None:
     assert mask_of(torch.tensor([[3, 0], [0, 70_000]])).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_partial_softmax_is_the_softmax_with_zeros_for_what_is_not_there(axis: int) -> None:
+    rng = np.random.default_rng(4)
+    logits, there = 30 * rng.normal(size=(3, 4, 4)), [4, 2, 0]
+    mask = torch.from_numpy((np.arange(4) < np.array(there)[:, None]).astype(np.float64))
+    mask = mask.unsqueeze(3 - axis)
+    result = partial_softmax(torch.from_numpy(logits), mask, axis, 9).numpy()
+    for row, count in enumerate(there):
+        for line in range(4):
+            own = logits[row, line, :count] if axis == 2 else logits[row, :count, line]
+            powers = np.exp(np.append(own, np.zeros(9 - count)))
+            expected = np.append((powers / powers.sum())[:count], np.zeros(4 - count))
+            found = result[row, line] if axis == 2 else result[row, :, line]
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_partial_softmax_of_huge_logits() -> None:
+    mask = torch.ones(1, 1, 2)
+    assert partial_softmax(torch.tensor([[[1e5, -1e5]]]), mask, 2, 3).tolist() == [[[1.0, 0.0]]]
+    assert partial_softmax(torch.full((1, 1, 2), -1e5), mask, 2, 3).tolist() == [[[0.0, 0.0]]]

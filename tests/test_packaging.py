@@ -169,9 +169,9 @@ def test_every_file_beside_the_modules_is_shipped(shipped: dict[str, Any]) -> No
         "*/README.md",
         "pipeline/catalogue.json",
         "pipeline/sample/*",
-        "rerankers/checkpoints/*/config.json",
-        "rerankers/checkpoints/*/model.safetensors",
-        "rerankers/checkpoints/*/vocabulary.json",
+        "rerankers/checkpoints/*/*/config.json",
+        "rerankers/checkpoints/*/*/model.safetensors",
+        "rerankers/checkpoints/*/*/vocabulary.json",
     ],
 )
 def test_what_the_commands_read_is_shipped(shipped: dict[str, Any], pattern: str) -> None:

@@ -45,13 +45,26 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions, Reranker, Terms, Views
+from rerankers.base import (
+    TRIGRAMS,
+    URL_TRIGRAMS,
+    WORDS,
+    Interactions,
+    Reranker,
+    Terms,
+    Views,
+    require_choice,
+)
 from rerankers.layers import (
+    ConvolutionTower,
     FrozenVectors,
     HashedVectors,
-    MaskedConvolution,
     TrainedVectors,
     mask_of,
+    max_over_posts,
+    mean_over_posts,
+    partial_softmax,
+    perceptron,
     weighted_mean,
     window_means,
 )
@@ -59,65 +72,69 @@ from rerankers.text import TRIGRAMS as TRIGRAM_IDS
 from rerankers.text import URL_PLACEHOLDER
 from rerankers.vocabulary import Vocabulary
 
+# Section 3.3: the weights of longer phrases are too sparse to use.
+WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
+
 
 @dataclass(frozen=True)
 class Config:
     """Hyperparameters; the defaults are the configuration ``robust``."""
 
-    trigram_size: int = 32
-    """Numbers in a trigram's vector."""
-    word_filters: int = 64
-    """F of the word tower (paper: tuned in 64, 128, 256)."""
-    trigram_filters: int = 32
-    """F of the tower that post and URL trigrams share."""
-    word_width: int = 2
-    """k, terms under a filter (section 4.3)."""
-    trigram_width: int = 4
-    """k for trigrams (section 4.3)."""
-    depth: int = 2
-    """N, convolutional layers (section 4.3; Figure 2 varies it from 0 to 4)."""
-    similarity: str = "cosine"
-    """``cosine`` or ``dot`` (section 3.3)."""
+    trigram_size: int = 32  # Numbers in a trigram's vector
+    word_filters: int = 64  # F of the word tower (paper: tuned in 64, 128, 256)
+    trigram_filters: int = 32  # F of the tower that post and URL trigrams share
+    word_width: int = 2  # k, terms under a filter (section 4.3)
+    trigram_width: int = 4  # k for trigrams (section 4.3)
+    depth: int = 2  # N, convolutional layers (section 4.3; Figure 2 varies it from 0 to 4)
+    similarity: str = "cosine"  # ``cosine`` or ``dot`` (section 3.3)
     normalization: str = "none"
     """``none``, ``post`` (softmax over the post's positions, section 3.3) or ``query`` (over the
     query's, as in the authors' code)."""
-    temperature: float = 1.0
-    """Similarities are multiplied by it before the softmax."""
-    max_pooling: bool = True
-    """Keep each query position's best match (Table 4)."""
-    mean_pooling: bool = True
-    """Keep each query position's mean match (Table 4)."""
-    idf_weights: bool = True
-    """Scale evidence by IDF (Table 4)."""
-    use_words: bool = True
-    """The word module (Table 4)."""
-    use_post_trigrams: bool = True
-    """Character representation of the post (Table 4)."""
-    use_url_trigrams: bool = True
-    """Character representation of the URL (Table 4)."""
+    temperature: float = 1.0  # Similarities are multiplied by it before the softmax
+    max_pooling: bool = True  # Keep each query position's best match (Table 4)
+    mean_pooling: bool = True  # Keep each query position's mean match (Table 4)
+    idf_weights: bool = True  # Scale evidence by IDF (Table 4)
+    use_words: bool = True  # The word module (Table 4)
+    use_post_trigrams: bool = True  # Character representation of the post (Table 4)
+    use_url_trigrams: bool = True  # Character representation of the URL (Table 4)
     evidence: str = "terms"
     """``terms``: one network for all query positions, averaged; ``positions``: one feature for
     each position (section 3.4)."""
-    url_presence: bool = True
-    """Add to the evidence whether the post has a URL."""
-    train_vectors: bool = False
-    """Train word and trigram vectors (section 4.3 does)."""
-    train_filters: bool = False
-    """Train the convolutions (the paper does)."""
-    hidden: int = 32
-    """Units of the hidden layers (paper: 150)."""
-    dropout: float = 0.1
-    """Share of hidden units dropped in training (paper: tuned in 0 … 0.5)."""
-    query_words: int = 10
-    """Words of a query that are read (section 4.3)."""
-    query_trigrams: int = 51
-    """Trigrams of a query that are read (section 4.3)."""
-    post_words: int = 68
-    """Words of a post that are read (section 4.3)."""
-    post_trigrams: int = 140
-    """Trigrams of a post that are read (section 4.3)."""
-    url_trigrams: int = 120
-    """Trigrams of a URL that are read (section 4.3)."""
+    url_presence: bool = True  # Add to the evidence whether the post has a URL
+    train_vectors: bool = False  # Train word and trigram vectors (section 4.3 does)
+    train_filters: bool = False  # Train the convolutions (the paper does)
+    hidden: int = 32  # Units of the hidden layers (paper: 150)
+    dropout: float = 0.1  # Share of hidden units dropped in training (paper: tuned in 0 … 0.5)
+    query_words: int = 10  # Words of a query that are read (section 4.3)
+    query_trigrams: int = 51  # Trigrams of a query that are read (section 4.3)
+    post_words: int = 68  # Words of a post that are read (section 4.3)
+    post_trigrams: int = 140  # Trigrams of a post that are read (section 4.3)
+    url_trigrams: int = 120  # Trigrams of a URL that are read (section 4.3)
+
+    def __post_init__(self) -> None:
+        require_choice("similarity", self.similarity, ("cosine", "dot"))
+        require_choice("normalization", self.normalization, ("none", "post", "query"))
+        require_choice("evidence", self.evidence, ("terms", "positions"))
+
+
+class Perspective(NamedTuple):
+    """What is compared with what.
+
+    Attributes:
+        query_view: read of the query.
+        post_view: read of the post.
+        post_length: positions of a post that are read.
+        query_length: positions of a query that are read.
+        width: terms under a filter.
+        weighted: levels, from the term vectors on, whose matches are scaled by IDF.
+    """
+
+    query_view: str
+    post_view: str
+    post_length: int
+    query_length: int
+    width: int
+    weighted: int
 
 
 class Encoding(NamedTuple):
@@ -130,26 +147,6 @@ class Encoding(NamedTuple):
 
     levels: dict[str, list[Tensor]]
     terms: dict[str, Terms]
-
-
-class Tower(nn.Module):
-    """Term vectors and the convolutions stacked on them (section 3.2)."""
-
-    def __init__(self, vectors: nn.Module, size: int, filters: int, width: int, depth: int) -> None:
-        super().__init__()
-        self.vectors = vectors
-        sizes = [size] + [filters] * depth
-        self.convolutions = nn.ModuleList(
-            MaskedConvolution(inputs, filters, width) for inputs in sizes[:depth]
-        )
-
-    def forward(self, ids: Tensor) -> list[Tensor]:
-        """Vectors of every depth for ids [B, L]: depth + 1 tensors [B, L, ·]."""
-        mask = mask_of(ids).unsqueeze(2)
-        levels = [self.vectors(ids)]
-        for convolution in self.convolutions:
-            levels.append(convolution(levels[-1], mask))
-        return levels
 
 
 class Model(Reranker):
@@ -178,51 +175,37 @@ class Model(Reranker):
         for name, parameter in self.towers.named_parameters():
             if "convolutions" in name:
                 parameter.requires_grad_(config.train_filters)
-        # Perspective -> (query view, post view, query positions, post positions).
-        self.perspectives = {
-            name: places
-            for name, used, places in (
-                ("words", config.use_words,
-                 (WORDS, WORDS, config.query_words, config.post_words)),
-                ("post_trigrams", config.use_post_trigrams,
-                 (TRIGRAMS, TRIGRAMS, config.query_trigrams, config.post_trigrams)),
-                ("url_trigrams", config.use_url_trigrams,
-                 (TRIGRAMS, URL_TRIGRAMS, config.query_trigrams, config.url_trigrams)),
-            )
-            if used
-        }  # fmt: skip
+        self.perspectives = _perspectives(config)
         self._build_evidence(config)
 
     def _build_evidence(self, config: Config) -> None:
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
         if config.evidence == "terms":
             self.position = nn.ModuleDict(
-                {name: _perceptron(pooled + 1, config.hidden, config.hidden // 2, config.dropout)
+                {name: perceptron(pooled + 1, config.hidden, config.hidden // 2, config.dropout)
                  for name in self.perspectives}
             )  # fmt: skip
             size = len(self.perspectives) * (config.hidden // 2)
         else:
-            size = sum(pooled * places[2] for places in self.perspectives.values())
-        self.score = _perceptron(
-            size + config.url_presence, config.hidden, 1, config.dropout
-        )  # fmt: skip
+            size = sum(pooled * places.query_length for places in self.perspectives.values())
+        self.score = perceptron(size + config.url_presence, config.hidden, 1, config.dropout)
 
     def encode_queries(self, views: Views) -> Encoding:
         """Encode Q queries."""
-        return self._encode(
-            {WORDS: _first(views[WORDS], self.config.query_words),
-             TRIGRAMS: _first(views[TRIGRAMS], self.config.query_trigrams)}
-        )  # fmt: skip
+        config = self.config
+        return self._encode(views, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
 
     def encode_posts(self, views: Views) -> Encoding:
         """Encode D posts and their URLs."""
-        return self._encode(
-            {WORDS: _first(views[WORDS], self.config.post_words),
-             TRIGRAMS: _first(views[TRIGRAMS], self.config.post_trigrams),
-             URL_TRIGRAMS: _first(views[URL_TRIGRAMS], self.config.url_trigrams)}
-        )  # fmt: skip
+        config = self.config
+        return self._encode(views, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
+                                    URL_TRIGRAMS: config.url_trigrams})  # fmt: skip
 
-    def _encode(self, terms: dict[str, Terms]) -> Encoding:
+    def _encode(self, views: Views, lengths: Mapping[str, int]) -> Encoding:
+        terms = {
+            view: Terms(views[view].ids[:, :length], views[view].weights[:, :length])
+            for view, length in lengths.items()
+        }
         levels = {}
         for view, (ids, _) in terms.items():
             tower = WORDS if view == WORDS else TRIGRAMS
@@ -235,12 +218,9 @@ class Model(Reranker):
     def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
         """Equation 1 for each perspective: its features and, last, the IDF of each position."""
         interactions = {}
-        for name, (query_view, post_view, *lengths) in self.perspectives.items():
-            terms = queries.terms[query_view]
-            features = self._features(
-                queries.levels[query_view], posts.levels[post_view], terms,
-                mask_of(posts.terms[post_view].ids), query_of_post, lengths,
-            )  # [P, Lq, K]  # fmt: skip
+        for name, places in self.perspectives.items():
+            features = self._features(queries, posts, query_of_post, places)  # [P, Lq, K]
+            terms = queries.terms[places.query_view]
             weights = terms.weights if self.config.idf_weights else mask_of(terms.ids)
             interactions[name] = torch.cat(
                 [features, weights[query_of_post].unsqueeze(2)], dim=2
@@ -252,13 +232,13 @@ class Model(Reranker):
     def integrate(self, interactions: Interactions) -> Tensor:
         """Evidence integration (section 3.4): [P]."""
         evidence = []
-        for name, (_, _, query_length, _) in self.perspectives.items():
+        for name, places in self.perspectives.items():
             features = interactions[name]
             if self.config.evidence == "terms":
                 weights = features[:, :, -1]
                 evidence.append(weighted_mean(self.position[name](features), weights))
             else:
-                padding = query_length - features.shape[1]
+                padding = places.query_length - features.shape[1]
                 evidence.append(F.pad(features[:, :, :-1], (0, 0, 0, padding)).flatten(1))
         if self.config.url_presence:
             evidence.append(interactions["url_presence"].flatten(1))
@@ -270,89 +250,84 @@ class Model(Reranker):
         return not (self.config.train_vectors or self.config.train_filters)
 
     def _features(
-        self, queries: list[Tensor], posts: list[Tensor], terms: Terms, post_mask: Tensor,
-        query_of_post: Tensor, lengths: list[int],
-    ) -> Tensor:  # fmt: skip
+        self, queries: Encoding, posts: Encoding, query_of_post: Tensor, places: Perspective
+    ) -> Tensor:
         """Equation 1: pooled matches of each query position at every depth: [P, Lq, K]."""
-        config = self.config
-        query_mask = mask_of(terms.ids)
-        width, weighted = (
-            (config.word_width, 2)
-            if lengths[0] == config.query_words
-            else (config.trigram_width, 3)
-        )
+        config, terms = self.config, queries.terms[places.query_view]
+        query_mask = mask_of(terms.ids)  # [Q, Lq]
+        post_mask = mask_of(posts.terms[places.post_view].ids)  # [P, Ld]
+        levels = zip(queries.levels[places.query_view], posts.levels[places.post_view], strict=True)
         features = []
-        for level, (query, post) in enumerate(zip(queries, posts, strict=True)):
+        for level, (query, post) in enumerate(levels):
             similarity = torch.bmm(query[query_of_post], post.transpose(1, 2))  # [P, Lq, Ld]
-            similarity = self._normalize(similarity, query_mask[query_of_post], post_mask, lengths)
-            pooled = self._pool(similarity, post_mask, lengths)
-            if config.evidence == "positions" and config.idf_weights and level < weighted:
-                weights = window_means(terms.weights, query_mask, 1 + level * (width - 1))
+            pooled = self._pool(similarity, query_mask[query_of_post], post_mask, places)
+            if config.evidence == "positions" and config.idf_weights and level < places.weighted:
+                weights = window_means(terms.weights, query_mask, 1 + level * (places.width - 1))
                 pooled = [values * weights[query_of_post] for values in pooled]
             features += pooled
         return torch.stack(features, dim=2) * query_mask[query_of_post].unsqueeze(2)
 
-    def _normalize(
-        self, similarity: Tensor, query_mask: Tensor, post_mask: Tensor, lengths: list[int]
-    ) -> Tensor:
-        """Softmax in which each position past a text's end counts as a similarity of 0."""
-        if self.config.normalization == "none":
-            return similarity
-        axis, mask, length = (
-            (2, post_mask.unsqueeze(1), lengths[1])
-            if self.config.normalization == "post"
-            else (1, query_mask.unsqueeze(2), lengths[0])
-        )
-        logits = (similarity * self.config.temperature).masked_fill(mask == 0, -torch.inf)
-        peak = logits.amax(dim=axis, keepdim=True).clamp_min(0.0)
-        exponentials = torch.exp(logits - peak)
-        unused = (length - mask.sum(dim=axis, keepdim=True)) * torch.exp(-peak)
-        return exponentials / (exponentials.sum(dim=axis, keepdim=True) + unused)
-
-    def _pool(self, similarity: Tensor, post_mask: Tensor, lengths: list[int]) -> list[Tensor]:
-        """Max and mean over the post's positions: [P, Lq] each."""
-        mask = post_mask.unsqueeze(1)
+    def _pool(
+        self, similarity: Tensor, query_mask: Tensor, post_mask: Tensor, places: Perspective
+    ) -> list[Tensor]:
+        """Normalise, then max and mean over the post's positions: [P, Lq] each."""
+        config, length = self.config, None
+        if config.normalization != "none":
+            over_post = config.normalization == "post"
+            length = places.post_length
+            similarity = partial_softmax(
+                similarity * config.temperature,
+                post_mask.unsqueeze(1) if over_post else query_mask.unsqueeze(2),
+                2 if over_post else 1,
+                length if over_post else places.query_length,
+            )
         pooled = []
-        if self.config.max_pooling:
-            best = similarity.masked_fill(mask == 0, -1e4).amax(dim=2)
-            # A post without terms matches nothing.
-            pooled.append(torch.where(post_mask.any(dim=1, keepdim=True), best, 0.0))
-        if self.config.mean_pooling:
-            total = (similarity * mask).sum(dim=2)
-            if self.config.normalization == "none":
-                # Means of cosines are small numbers; times 5 they are as large as the maxima.
-                pooled.append(5.0 * total / mask.sum(dim=2).clamp_min(1.0))
-            else:
-                pooled.append(total / lengths[1])
+        if config.max_pooling:
+            pooled.append(max_over_posts(similarity, post_mask))
+        if config.mean_pooling:
+            # Means of cosines are small numbers; times 5 they are as large as the maxima.
+            scale = 5.0 if config.normalization == "none" else 1.0
+            pooled.append(scale * mean_over_posts(similarity, post_mask, length))
         return pooled
 
 
-def _word_tower(config: Config, vocabulary: Vocabulary) -> Tower:
+def _perspectives(config: Config) -> dict[str, Perspective]:
+    """The comparisons that are switched on, by name."""
+    trigrams = (config.query_trigrams, config.trigram_width, WEIGHTED_TRIGRAM_LEVELS)
+    perspectives = {}
+    if config.use_words:
+        perspectives["words"] = Perspective(
+            WORDS, WORDS, config.post_words, config.query_words, config.word_width,
+            WEIGHTED_WORD_LEVELS,
+        )  # fmt: skip
+    if config.use_post_trigrams:
+        perspectives["post_trigrams"] = Perspective(
+            TRIGRAMS, TRIGRAMS, config.post_trigrams, *trigrams
+        )
+    if config.use_url_trigrams:
+        perspectives["url_trigrams"] = Perspective(
+            TRIGRAMS, URL_TRIGRAMS, config.url_trigrams, *trigrams
+        )
+    return perspectives
+
+
+def _word_tower(config: Config, vocabulary: Vocabulary) -> ConvolutionTower:
     kind = TrainedVectors if config.train_vectors else FrozenVectors
     vectors = kind(vocabulary.vectors, vocabulary.buckets)
     size = vocabulary.vectors.shape[1]
-    return Tower(vectors, size, config.word_filters, config.word_width, config.depth)
+    return ConvolutionTower(vectors, size, config.word_filters, config.word_width, config.depth)
 
 
-def _trigram_tower(config: Config) -> Tower:
+def _trigram_tower(config: Config) -> ConvolutionTower:
     size = config.trigram_size
     vectors = (
         TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_IDS)
         if config.train_vectors
         else HashedVectors(TRIGRAM_IDS, size, seed=2)
     )
-    return Tower(vectors, size, config.trigram_filters, config.trigram_width, config.depth)
-
-
-def _perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
-    """Two linear layers with a ReLU between them (section 3.4)."""
-    return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    return ConvolutionTower(
+        vectors, size, config.trigram_filters, config.trigram_width, config.depth
     )
-
-
-def _first(terms: Terms, length: int) -> Terms:
-    return Terms(terms.ids[:, :length], terms.weights[:, :length])
 
 
 def _url_presence(posts: Encoding) -> Tensor:

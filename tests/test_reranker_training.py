@@ -1,0 +1,307 @@
+"""The training loop: resuming, stopping early, what it refuses, and the cached interactions."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reranking_samples import all_pairs, encoder, small_model
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rerankers import training
+from rerankers.base import Reranker
+from rerankers.errors import RerankerError
+from rerankers.interactions import CachedInteractions
+from rerankers.scoring import Encoded
+from rerankers.training import Examples, History, Settings, train
+
+FAST = Settings(epochs=4, steps=5, lists=3, positives=2, negatives=2, learning_rate=5e-3, seed=7)
+LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
+
+
+def model_of(configuration: str = "robust", seed: int = 0) -> Reranker:
+    return small_model("mp_hcnn", configuration, seed=seed, dropout=0.3)
+
+
+def examples(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    cached = CachedInteractions.of(model, encoded) if model.interactions_are_fixed() else encoded
+    return Examples(cached, labels)
+
+
+def run(
+    model: Reranker, state: Path, settings: Settings = FAST, validate: bool = True,
+    measure: Any = None, **options: Any,
+) -> History:  # fmt: skip
+    data = examples(model)
+    measured = measure or (lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean()))
+    return train(model, data, data if validate else None, measured, settings, state, **options)
+
+
+def weights(model: Reranker) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for key in a:
+        assert torch.equal(a[key], b[key]), key
+
+
+def interrupt_at(epoch: int, step: int) -> Any:
+    def progress(now: int, done: int, message: str) -> None:
+        if (now, done) == (epoch, step):
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("configuration", ["robust", "paper"])
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_resumed_training_ends_with_the_same_weights(
+    tmp_path: Path, optimizer: str, configuration: str, epoch: int
+) -> None:
+    settings = dataclasses.replace(FAST, optimizer=optimizer)
+    whole = model_of(configuration)
+    history = run(whole, tmp_path / "whole", settings)
+    state = tmp_path / "state"
+    with pytest.raises(KeyboardInterrupt):
+        run(model_of(configuration), state, settings, progress=interrupt_at(epoch, 3))
+    # What else the process has drawn must not matter.
+    torch.manual_seed(99)
+    resumed = model_of(configuration)
+    seen: list[int] = []
+    again = run(
+        resumed, state, settings, resume=True, progress=lambda now, done, text: seen.append(now)
+    )
+    assert min(seen) == epoch, "began from another epoch than the interrupted one"
+    assert again == history
+    assert_same(weights(resumed), weights(whole))
+
+
+def test_resuming_what_had_ended_changes_nothing(tmp_path: Path) -> None:
+    whole = model_of()
+    history = run(whole, tmp_path / "state")
+    again = model_of(seed=5)
+    assert run(again, tmp_path / "state", resume=True) == history
+    assert_same(weights(again), weights(whole))
+
+
+def test_without_resume_a_state_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("of another day")
+    first, second = model_of(), model_of()
+    run(first, tmp_path / "state")
+    run(second, tmp_path / "state")
+    assert_same(weights(first), weights(second))
+
+
+def test_seeds_matter(tmp_path: Path) -> None:
+    first, second = model_of(), model_of()
+    run(first, tmp_path / "a")
+    run(second, tmp_path / "b", dataclasses.replace(FAST, seed=8))
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(),
+                                                     strict=True))  # fmt: skip
+
+
+def test_what_is_not_trainable_stays(tmp_path: Path) -> None:
+    model = model_of()
+    before = weights(model)
+    run(model, tmp_path / "state")
+    trained = {key for key, value in model.named_parameters() if value.requires_grad}
+    for key, value in weights(model).items():
+        assert torch.equal(value, before[key]) is (key not in trained), key
+
+
+@pytest.mark.parametrize("loss", ["listwise", "pairwise", "pointwise"])
+@pytest.mark.parametrize("configuration", ["robust", "paper"])
+def test_every_loss_falls(tmp_path: Path, loss: str, configuration: str) -> None:
+    settings = dataclasses.replace(FAST, loss=loss, epochs=6, steps=15, learning_rate=2e-2)
+    model = small_model("mp_hcnn", configuration, hidden=32, dropout=0.0)
+    history = run(model, tmp_path / "state", settings, validate=False)
+    losses = [figures["training_loss"] for figures in history.epochs]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_learning_rate_falls_linearly_to_a_tenth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    set_rate = training._set_learning_rate
+
+    def spy(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> None:
+        set_rate(optimizer, settings, step)
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(training, "_set_learning_rate", spy)
+    run(model_of(), tmp_path / "state", validate=False)
+    expected = [5e-3 * (1 - 0.9 * step / 20) for step in range(20)]
+    np.testing.assert_allclose(rates, expected)
+
+
+def figures_of(*values: float) -> Any:
+    """A measure that gives these figures, one an epoch."""
+    left = list(values)
+    return lambda scores: left.pop(0)
+
+
+def test_early_stopping_stops_and_the_best_epoch_is_kept(tmp_path: Path) -> None:
+    settings = dataclasses.replace(FAST, epochs=9, patience=2)
+    after_epoch: dict[int, dict[str, Tensor]] = {}
+    model = model_of()
+
+    def progress(epoch: int, step: int, message: str) -> None:
+        if step == 0:
+            after_epoch[epoch] = weights(model)
+
+    measure = figures_of(0.1, 0.3, 0.2, 0.3, 0.9)
+    history = run(model, tmp_path / "state", settings, measure=measure, progress=progress)
+    assert history.best == 2
+    assert [round(f["validation_map"], 1) for f in history.epochs] == [0.1, 0.3, 0.2, 0.3]
+    assert_same(weights(model), after_epoch[2])
+    resumed = model_of(seed=3)
+    assert run(resumed, tmp_path / "state", settings, resume=True) == history
+    assert_same(weights(resumed), weights(model))
+
+
+def test_a_late_best_epoch_gives_more_epochs(tmp_path: Path) -> None:
+    settings = dataclasses.replace(FAST, epochs=5, patience=2)
+    history = run(
+        model_of(), tmp_path / "state", settings, measure=figures_of(0.1, 0.05, 0.2, 0.1, 0.3)
+    )
+    assert (history.best, len(history.epochs)) == (5, 5)
+
+
+def test_select_by_loss_and_by_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for select, best in (("map", 1), ("loss", 3)):
+        losses = [0.9, 0.8, 0.4, 0.5]
+        monkeypatch.setattr(
+            training, "_validation_loss", lambda *_, left=losses: left.pop(0)
+        )  # fmt: skip
+        history = run(
+            model_of(), tmp_path / select, dataclasses.replace(FAST, select=select),
+            measure=figures_of(0.9, 0.8, 0.7, 0.6),
+        )  # fmt: skip
+        assert history.best == best
+        assert len(history.epochs) == 4
+
+
+def test_without_validation_all_epochs_are_run_and_the_last_is_best(tmp_path: Path) -> None:
+    def never(scores: np.ndarray) -> float:
+        raise AssertionError("measured without validation pairs")
+
+    settings = dataclasses.replace(FAST, epochs=6, patience=1)
+    history = run(model_of(), tmp_path / "state", settings, validate=False, measure=never)
+    assert (len(history.epochs), history.best) == (6, 6)
+    assert all(set(figures) == {"training_loss"} for figures in history.epochs)
+
+
+def test_validation_loss_is_of_the_same_lists_after_every_epoch() -> None:
+    model = model_of()
+    data = examples(model)
+    first = training._validation_loss(model, data, FAST)
+    np.random.default_rng().random(5)
+    torch.manual_seed(1)
+    assert training._validation_loss(model, data, FAST) == first > 0
+    unjudged = Examples(data.encoded, np.zeros(48, dtype=bool))
+    assert training._validation_loss(model, unjudged, FAST) == 0.0
+
+
+@pytest.mark.parametrize(
+    "change", [{"learning_rate": 1e-3}, {"seed": 8}, {"epochs": 5}, {"loss": "pairwise"}]
+)
+def test_a_state_file_of_other_settings_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    run(model_of(), tmp_path / "state.safetensors")
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*had other settings"):
+        run(
+            model_of(), tmp_path / "state.safetensors", dataclasses.replace(FAST, **change),
+            resume=True,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [0, 5, 100, -1])
+def test_a_truncated_state_file_is_refused(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "state.safetensors"
+    run(model_of(), path)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without --resume"):
+        run(model_of(), path, resume=True)
+
+
+def test_a_state_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    run(model_of("paper"), path)
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without --resume"):
+        run(model_of("robust"), path, resume=True)
+
+
+def test_a_file_that_is_no_state_of_training_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    save_file({"x": torch.zeros(2)}, path)
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without --resume"):
+        run(model_of(), path, resume=True)
+
+
+def test_a_failed_write_leaves_the_state_of_the_epoch_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = model_of()
+    run(whole, tmp_path / "whole")
+    state, calls = tmp_path / "states" / "state", []
+
+    def full(tensors: object, path: str, metadata: object) -> None:
+        calls.append(path)
+        Path(path).write_bytes(b"half")
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        save_file(tensors, path, metadata)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        run(model_of(), state)
+    assert [path.name for path in state.parent.iterdir()] == ["state"]
+    resumed = model_of()
+    run(resumed, state, resume=True)
+    assert_same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_a_number_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    monkeypatch.setitem(training.LOSSES, "listwise", lambda scores, count: scores.sum() * bad)
+    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*--learning-rate"):
+        run(model_of(), tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("labels", [np.zeros(48, dtype=bool), np.ones(48, dtype=bool)])
+def test_nothing_to_learn_from_is_an_error(tmp_path: Path, labels: np.ndarray) -> None:
+    model = model_of()
+    with pytest.raises(RerankerError, match="no training topic"):
+        train(model, examples(model, labels), None, lambda s: 0.0, FAST, tmp_path / "state")
+
+
+def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
+    cached, computed = (small_model("mp_hcnn", "robust", dropout=0.0) for _ in range(2))
+    # AdamW would make whole steps of rounding errors where the gradient is nothing.
+    settings = dataclasses.replace(FAST, optimizer="sgd", learning_rate=0.05)
+    encoded = Encoded.of(all_pairs(), encoder(), computed)
+    train(cached, examples(cached), None, lambda s: 0.0, settings, tmp_path / "a")
+    train(computed, Examples(encoded, LABELS), None, lambda s: 0.0, settings, tmp_path / "b")
+    for a, b in zip(cached.parameters(), computed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_caching_compares_in_evaluation_mode_and_leaves_the_mode() -> None:
+    model = model_of().train()
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    cached = CachedInteractions.of(model, encoded)
+    assert model.training
+    assert sorted(map(tuple, cached.places.tolist())) == [
+        (part, row) for part in range(4) for row in range(12)
+    ]
+    assert not any(values.requires_grad for part in cached.parts for values in part.values())
