@@ -101,7 +101,11 @@ def replace_directory(new: Path, directory: Path) -> None:
     if directory.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
         directory.replace(old)
-        new.replace(directory)
+        try:
+            new.replace(directory)
+        except BaseException:
+            old.replace(directory)
+            raise
         shutil.rmtree(old)
     else:
         new.replace(directory)
@@ -136,17 +140,21 @@ def load(
             f"{directory}: found a checkpoint of {found}, expected one of {name}; "
             f"use --reranker {found} or another --checkpoint"
         )
-    model_type = models.find(found)
+    try:
+        model_type = models.find(found)
+    except RerankerError as error:
+        raise RerankerError(f"{directory / 'config.json'}: {error}") from None
     vocabulary = Vocabulary.load(directory / "vocabulary.json")
     try:
         model = model_type(model_type.config_type(**config["config"]), vocabulary)
-    except (KeyError, TypeError) as error:
+        idf_source = str(config["idf"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
-            f"{directory / 'config.json'}: found settings that {found} does not have ({error}); "
+            f"{directory / 'config.json'}: found settings that {found} cannot use ({error}); "
             "train again with this version"
         ) from None
     _load_weights(model, directory / "model.safetensors")
-    encoder = TextEncoder(vocabulary, idf or idf_from(str(config["idf"])))
+    encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
     return Checkpoint(
         found, model.to(device).eval(), encoder, _read_json(directory / "metrics.json"), directory
     )

@@ -93,9 +93,7 @@ def every_model() -> list[tuple[str, str]]:
     return [(name, key) for name in models.names() for key in models.find(name).configurations]
 
 
-def all_pairs(
-    queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS
-) -> Pairs:
+def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS) -> Pairs:
     """Every query with every post, query by query."""
     query_index, post_index = np.divmod(np.arange(len(queries) * len(posts)), len(posts))
     return Pairs(

@@ -51,7 +51,7 @@ def test_words(raw: str, expected: str) -> None:
     [
         ("`` bbc -LRB- ap -RRB- '' cuts", '"bbc (ap)" cuts'),
         ("-LCB- a -RCB- -LSB- b -RSB-", "{a} [b]"),
-        ("ahead of briefings \\/ details on weds  ## bbccuts", "ahead of briefings/details on weds #bbccuts"),
+        ("after briefings \\/ details on weds  ## cuts", "after briefings/details on weds #cuts"),
         ("rt @names : hello @url", "RT @bob: hello http://t.co/x"),
         ("17 5 %", "17 5%"),
     ],

@@ -42,7 +42,9 @@ def test_posts_have_no_weights_and_queries_always_have_theirs() -> None:
 
 
 def rows_of(packed: Packed) -> list[list[int]]:
-    return [packed.ids[a:b].tolist() for a, b in zip(packed.starts, packed.starts[1:], strict=False)]
+    return [
+        packed.ids[a:b].tolist() for a, b in zip(packed.starts, packed.starts[1:], strict=False)
+    ]
 
 
 def test_queries_and_posts_are_read_alike() -> None:
@@ -55,9 +57,7 @@ def test_queries_and_posts_are_read_alike() -> None:
 @pytest.mark.parametrize("side", ["queries", "posts"])
 def test_views_are_words_and_trigrams_of_the_text(side: str) -> None:
     reader = encoder()
-    views = (
-        reader.queries(TEXTS, ALL) if side == "queries" else reader.posts(TEXTS, TEXTS, ALL)
-    )
+    views = reader.queries(TEXTS, ALL) if side == "queries" else reader.posts(TEXTS, TEXTS, ALL)
     assert rows_of(views[WORDS]) == [reader.vocabulary.ids(words(text)) for text in TEXTS]
     # 0 is padding, so trigrams count from 1.
     assert rows_of(views[TRIGRAMS]) == [(word_trigrams(words(t)) + 1).tolist() for t in TEXTS]

@@ -111,7 +111,9 @@ def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
 def test_words_with_odd_characters(tmp_path: Path) -> None:
     """Published GloVe files hold words with spaces and with characters that end lines elsewhere."""
     path = tmp_path / "odd.txt"
-    path.write_text("a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n", encoding="utf-8", newline="")
+    path.write_text(
+        "a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n", encoding="utf-8", newline=""
+    )
     vectors = read_vectors(path)
     assert vectors.words == ["a", ". . b", "c\u0085d", "\u2028"]
     assert vectors.matrix.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]

@@ -80,9 +80,9 @@ WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
 class Config:
     """Hyperparameters; the defaults are the configuration ``robust``."""
 
-    trigram_size: int = 32  # Numbers in a trigram's vector
-    word_filters: int = 64  # F of the word tower (paper: tuned in 64, 128, 256)
-    trigram_filters: int = 32  # F of the tower that post and URL trigrams share
+    trigram_size: int = 64  # Numbers in a trigram's vector
+    word_filters: int = 128  # F of the word tower (paper: tuned in 64, 128, 256)
+    trigram_filters: int = 64  # F of the tower that post and URL trigrams share
     word_width: int = 2  # k, terms under a filter (section 4.3)
     trigram_width: int = 4  # k for trigrams (section 4.3)
     depth: int = 2  # N, convolutional layers (section 4.3; Figure 2 varies it from 0 to 4)

@@ -1,0 +1,110 @@
+"""Command lines from dataclasses."""
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from indexes.errors import CollectionError
+from pipeline import cli
+from pipeline.cli import argument, fraction, option, parse_arguments, positive_int, run_command
+from pipeline.errors import DataError, UsageError
+from rerankers.errors import RerankerError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a command that only the tests have."""
+
+    name: str = argument("what to do")
+    more: tuple[str, ...] = argument("and more", many=True, required=False)
+    hits: int = option("how many", default=1000, parse=positive_int)
+    weight: float | None = option("λ", parse=fraction, names=("--lambda",))
+    method: str = option("way", default="ql", choices=("ql", "bm25"))
+    measure: tuple[str, ...] = option("measures", many=True, names=("-m", "--measure"))
+    quiet: bool = option("say nothing", flag=True)
+    output: Path | None = option("file", parse=cli.output_file)
+
+
+def parse(*arguments: str) -> Options:
+    return parse_arguments(Options, "program", "What it does.", arguments)
+
+
+def test_defaults() -> None:
+    assert parse("go") == Options("go", (), 1000, None, "ql", (), False, None)
+
+
+def test_values() -> None:
+    found = parse("go", "a", "b", "--hits", "5", "--lambda", "0.25", "--method", "bm25", "-m", "AP",
+                  "-m", "P@30", "--quiet", "--output", "x.txt")  # fmt: skip
+    assert found == Options("go", ("a", "b"), 5, 0.25, "bm25", ("AP", "P@30"), True, Path("x.txt"))
+
+
+def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        parse("--hits", "0", "--lambda", "2", "--method", "bm52", "--qiet", "--output",
+              str(tmp_path))  # fmt: skip
+    text = "\n".join(error.value.problems)
+    assert len(error.value.problems) == 6
+    assert "name is missing" in text
+    assert "--hits: found 0, expected a whole number of at least 1" in text
+    assert "--lambda: found 2, expected a number from 0 to 1" in text
+    assert "'bm52', expected one of ql, bm25; did you mean 'bm25'?" in text
+    assert "unknown argument '--qiet'; did you mean '--quiet'?" in text
+    assert f"found the folder {tmp_path}" in text
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1e400", "x"])
+def test_numbers_are_checked(text: str) -> None:
+    for check in (cli.positive_float, cli.positive_int, cli.fraction):
+        with pytest.raises(ValueError, match=r"expected a (whole )?number"):
+            check(text)
+
+
+def test_existing_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no file"):
+        cli.existing_file(str(tmp_path / "none"))
+    with pytest.raises(ValueError, match="expected a file"):
+        cli.existing_file(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UsageError(["one", "two"]), 2, "one\n  two"),
+        (DataError("runs/x:3: bad"), 1, "runs/x:3: bad"),
+        (CollectionError("no Java"), 1, "no Java"),
+        (RerankerError("no weights"), 1, "no weights"),
+        (OSError(errno.ENOSPC, "No space left on device", "out.txt"), 1, "No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_errors_become_messages_and_exit_codes(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(options: Options) -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as exit_:
+        run_command(Options, main, "program", None, ["go"])
+    assert exit_.value.code == code
+    assert message in capsys.readouterr().err
+
+
+def test_mistakes_of_ours_keep_their_traceback() -> None:
+    def main(options: Options) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_command(Options, main, "program", None, ["go"])
+
+
+def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run_command(Options, lambda options: None, "program", "What it does.", ["--help"])
+    assert exit_.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "What it does." in text
+    assert "how many (default: 1000)" in text
+    assert "way; one of ql, bm25 (default: ql)" in text

@@ -1,0 +1,69 @@
+"""Files and folders that appear whole or not at all."""
+
+import errno
+import stat
+from pathlib import Path
+
+import pytest
+
+from indexes.files import atomic_directory, atomic_file
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    with atomic_file(path) as stream:
+        stream.write("λ\n")
+        assert not path.exists()
+    assert path.read_bytes() == "λ\n".encode()
+    assert names(path.parent) == ["file.txt"]
+    assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_a_failure_leaves_the_old_file_and_no_litter(error: BaseException, tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(type(error)), atomic_file(path) as stream:
+        stream.write("new")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_permissions_and_links_stay(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("old")
+    target.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with atomic_file(link) as stream:
+        stream.write("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+def test_a_folder_is_replaced_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "old").write_text("old")
+    with atomic_directory(path) as new:
+        (new / "new").write_text("new")
+        assert names(path) == ["old"]
+    assert names(path) == ["new"]
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "old").write_text("old")
+    with pytest.raises(KeyboardInterrupt), atomic_directory(path) as new:
+        (new / "half").write_text("half")
+        raise KeyboardInterrupt
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["folder"]
