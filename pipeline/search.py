@@ -21,6 +21,7 @@ from pipeline.cli import (
     run_command,
 )
 from pipeline.errors import UsageError
+from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.reranking import Candidates, NeuralReranker
@@ -83,15 +84,13 @@ class Options:
 
 def main(options: Options) -> None:
     """Search, rerank, interpolate, write the run, and show what it is worth."""
-    from pipeline import reports, runtime
+    from pipeline import reports
     from pipeline.reranking import interpolate
     from pipeline.sources import open_source
     from pipeline.trec import write_run
 
     started = time.perf_counter()
     _check(options)
-    if options.reranker != "none":
-        runtime.keep_allocations()
     source = open_source(options.topics, options.index, options.qrels, options.data)
     output = options.output or Path("runs") / f"{source.name}.txt"
     candidates = _candidates(options, source)
@@ -195,4 +194,5 @@ def _weight(options: Options, reranker: "NeuralReranker") -> tuple[float, str]:
 
 
 if __name__ == "__main__":
+    keep_allocations()
     run_command(Options, main, "python -m pipeline.search", __doc__)

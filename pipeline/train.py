@@ -21,6 +21,7 @@ from pipeline.cli import (
     run_command,
 )
 from pipeline.errors import UsageError
+from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.collections import Collection
@@ -217,4 +218,5 @@ def _save(
 
 
 if __name__ == "__main__":
+    keep_allocations()
     run_command(Options, main, "python -m pipeline.train", __doc__)

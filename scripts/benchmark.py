@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli import option, positive_int, run_command
+from pipeline.runtime import keep_allocations
 
 COMMANDS = ("search", "index", "train", "evaluate")
 
@@ -42,9 +43,6 @@ class Options:
 
 def main(options: Options) -> None:
     """Run all measurements."""
-    from pipeline.runtime import keep_allocations
-
-    keep_allocations()
     print(f"machine: {_machine()}\n")
     _compare_engine(options)
     _measure_indexing(options)
@@ -197,4 +195,5 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
+    keep_allocations()
     run_command(Options, main, "scripts/benchmark.py", __doc__)

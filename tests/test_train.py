@@ -1,0 +1,138 @@
+"""Training, tuning λ and searching with the result, on a small data folder that is made up."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from microblog_samples import write_data
+from safetensors.numpy import load_file
+
+from pipeline.training import folds_of
+from pipeline.trec import read_run
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def run(data: Path, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TWEETRERANK_HOME": str(home), "TWEETRERANK_DATA": str(data)}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, env=environment
+    )
+
+
+def train(data: Path, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    vectors = ["--vectors", str(data / "vectors.txt")]
+    return run(data, home, "-m", "pipeline.train", "mp_hcnn", *SMALL, *vectors, *arguments)
+
+
+def test_folds_hold_every_topic_out_once() -> None:
+    query_index = np.repeat(np.arange(11), 3)
+    folds = list(folds_of(query_index, 4, seed=1))
+    held_out = np.concatenate([np.unique(query_index[fold.held_out]) for fold in folds])
+    assert sorted(held_out.tolist()) == list(range(11))
+    for fold in folds:
+        assert not set(query_index[fold.held_out]) & set(query_index[fold.training])
+        assert len(fold.held_out) + len(fold.training) == len(query_index)
+    (single,) = folds_of(query_index, 1, seed=1)
+    assert len(np.unique(query_index[single.held_out])) == 2
+
+
+def test_train_tune_search(data: Path, tmp_path: Path) -> None:
+    """Everything that a year's figures need, and none of it from that year's judgments."""
+    result = train(data, tmp_path, "--test", "mb12")
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "checkpoints" / "mp_hcnn" / "mb2012"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz",
+    }  # fmt: skip
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["trained_on"] == ["mb2011", "mb2013"]
+    assert metrics["left_out"] == "mb12"
+    assert metrics["topics"] == 16
+    assert 0 < metrics["validation"]["AP"] <= 1
+    held_out = read_run(folder / "held_out.run.gz")
+    assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 25)]}
+
+    tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
+                "--plot", tmp_path / "curve.png")  # fmt: skip
+    assert tuned.returncode == 0, tuned.stderr
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    content = json.loads((folder / "lambda.json").read_text())
+    assert content["collections"] == ["mb2011", "mb2013"]
+    assert len(content["curve"]) == 21
+    assert "<- chosen" in tuned.stdout
+
+    found = run(data, tmp_path, "-m", "pipeline.search", "--topics", "mb2012", "--candidates",
+                "ql", "--output", tmp_path / "run.txt")  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013" in found.stderr
+    assert len(read_run(tmp_path / "run.txt")) == 8
+
+
+def test_the_weights_of_the_test_year_do_not_depend_on_its_judgments(
+    data: Path, tmp_path: Path
+) -> None:
+    other = write_data(tmp_path / "other")
+    qrels = other / "microblog" / "qrels.microblog2012.txt"
+    flipped = qrels.read_text().translate(str.maketrans("01", "01"))
+    lines = [line.rsplit(" ", 1) for line in flipped.splitlines()]
+    qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))
+    weights = []
+    for name, folder in (("a", data), ("b", other)):
+        result = train(folder, tmp_path / name, "--test", "mb2012")
+        assert result.returncode == 0, result.stderr
+        weights.append(load_file(tmp_path / name / "checkpoints/mp_hcnn/mb2012/model.safetensors"))
+    assert weights[0].keys() == weights[1].keys()
+    assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_leak_is_refused(data: Path, tmp_path: Path) -> None:
+    """Held-out scores that include the test year's topics cannot tune its λ."""
+    result = train(data, tmp_path, "--output", tmp_path / "everything")
+    assert result.returncode == 0, result.stderr
+    tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
+                "--checkpoint", tmp_path / "everything")  # fmt: skip
+    assert tuned.returncode == 1
+    assert "belong to none of the collections that mb2012 may be tuned on" in tuned.stderr
+    warned = run(data, tmp_path, "-m", "pipeline.search", "--topics", "mb2012", "--candidates",
+                 "ql", "--checkpoint", tmp_path / "everything", "--output",
+                 tmp_path / "run.txt")  # fmt: skip
+    assert "was trained on mb2012" in warned.stderr
+
+
+def test_a_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "held_out.run.gz").write_bytes(gzip.compress(b"1 Q0 2 1 x tag\n"))
+    tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
+                "--checkpoint", folder)  # fmt: skip
+    assert tuned.returncode == 1
+    assert "held_out.run.gz:1" in tuned.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--configuration", "papre"], "expected one of robust, paper"),
+        (["--set", "detph=3"], "did you mean 'depth'"),
+        (["--epochs", "0", "--learning-rate", "-1"], "--learning-rate: found -1"),
+        (["--test", "mb1999"], "mb1999"),
+        (["--device", "tpu"], "expected one of auto, cpu, cuda"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, data: Path, tmp_path: Path) -> None:
+    result = train(data, tmp_path, *arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
