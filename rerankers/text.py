@@ -34,6 +34,8 @@ _WORDS = RegexpTokenizer(r"\w+(?:['’]\w+)*")
 # The Stanford tokenizer's names for brackets, and its escapes.
 _BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
 _MENTION_OR_LINK = re.compile(r"(?:https?://|www\.)\S+|@\w+")
+# Where the Stanford tokenizer cuts: do|n't, bbc|'s.
+_CONTRACTION = re.compile(r"(?<=\w)(?=n['’]t\b)|(?<=\w)['’](?=(?:s|re|ve|ll|d|m)\b)")
 _ELONGATION = re.compile(r"([^\W\d])\1{2,}")
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
@@ -47,7 +49,8 @@ def words(text: str) -> list[str]:
     text = _MENTION_OR_LINK.sub(" ", text).lower()
     if not text.isascii():
         text = _fold_accents(text)
-    return _WORDS.tokenize(_ELONGATION.sub(r"\1\1", text.replace("_", " ")))
+    text = _CONTRACTION.sub(" ", text.replace("_", " "))
+    return _WORDS.tokenize(_ELONGATION.sub(r"\1\1", text).replace("’", "'"))
 
 
 def url_text(url: str) -> str:

@@ -107,6 +107,22 @@ def test_seeds_matter(tmp_path: Path) -> None:
                                                      strict=True))  # fmt: skip
 
 
+def test_every_step_of_every_epoch_sees_other_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[bytes] = []
+    draw = training.random_lists
+
+    def spy(*arguments: Any) -> np.ndarray:
+        rows = draw(*arguments)
+        drawn.append(rows.tobytes())
+        return rows
+
+    monkeypatch.setattr(training, "random_lists", spy)
+    run(model_of(), tmp_path / "state", validate=False)
+    assert len(drawn) == len(set(drawn)) == FAST.epochs * FAST.steps
+
+
 def test_what_is_not_trainable_stays(tmp_path: Path) -> None:
     model = model_of()
     before = weights(model)
