@@ -164,7 +164,7 @@ def parse_arguments(
     """
     fields = dataclasses.fields(options_type)  # type: ignore[arg-type]
     parser = _parser(fields, program, description)
-    found, unknown = parser.parse_known_args(arguments)
+    found, unknown = parser.parse_known_intermixed_args(arguments)
     problems = [_unknown(text, fields) for text in unknown]
     values: dict[str, Any] = {}
     for field in fields:

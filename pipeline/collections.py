@@ -56,8 +56,8 @@ class Collection:
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
         return (
-            f"{self.name} has no judgments here ({self.qrels_path} is absent), so the run is "
-            "written but not evaluated"
+            f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
+            "be evaluated"
         )
 
     def posts(self) -> Iterator[Post]:
