@@ -90,11 +90,15 @@ def main(options: Options) -> None:
     build = _builder(options, config, encoder, device)
     examples = _examples(build(), data, encoder)
     state_directory = directory.parent / f".{directory.name}.training"
-    with runtime.step_bar(settings.steps) as progress:
-        outcome = cross_train(
-            build, examples, data, settings, options.folds, state_directory, options.resume,
-            progress,
-        )  # fmt: skip
+    try:
+        with runtime.step_bar(settings.steps) as progress:
+            outcome = cross_train(
+                build, examples, data, settings, options.folds, state_directory, options.resume,
+                progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
+        raise
     _save(directory, options, encoder, outcome, data, trained_on, settings)
     runtime.remove_directory(state_directory)
     for name, value in outcome.validation_map.items():
