@@ -39,6 +39,10 @@ def atomic_file(path: Path | str) -> Iterator[IO[str]]:
         temporary.chmod(_mode_of(target))
         temporary.replace(target)
         _sync(target.parent)
+    except OSError as error:
+        # A full disk does not say which file it is about.
+        error.filename = error.filename or str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

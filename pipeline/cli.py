@@ -145,7 +145,8 @@ def run_command(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILURE)
     except OSError as error:
-        _leave(FAILURE, f"{program}: error: {error.strerror or error}: {error.filename or ''}")
+        where = f"{error.filename}: " if error.filename else ""
+        _leave(FAILURE, f"{program}: error: {where}{error.strerror or error}")
     except KeyboardInterrupt:
         _leave(INTERRUPTED, f"{program}: interrupted; nothing half-written was left behind")
     sys.exit(0)

@@ -113,6 +113,11 @@ def train(
         raise RerankerError(
             "found no training topic with both a relevant and another post among its candidates"
         )
+    if validation is not None and settings.select == "loss" and not validation.topics():
+        raise RerankerError(
+            "found no held-out topic with both a relevant and another post, so there is no "
+            "validation loss to select by; select by map, or hold more topics out"
+        )
     optimizer = _optimizer(model, settings)
     history, best = History(), _weights(model)
     if resume and state_file.exists():

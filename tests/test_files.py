@@ -34,6 +34,12 @@ def test_a_failure_leaves_the_old_file_and_no_litter(error: BaseException, tmp_p
     assert names(tmp_path) == ["file.txt"]
 
 
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full") as caught, atomic_file(tmp_path / "file.txt"):
+        raise OSError(errno.ENOSPC, "full")
+    assert caught.value.filename == str(tmp_path / "file.txt")
+
+
 def test_permissions_and_links_stay(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("old")

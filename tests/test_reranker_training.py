@@ -301,6 +301,13 @@ def test_nothing_to_learn_from_is_an_error(tmp_path: Path, labels: np.ndarray) -
         train(model, examples(model, labels), None, lambda s: 0.0, FAST, tmp_path / "state")
 
 
+def test_selecting_by_a_loss_that_cannot_be_computed_is_an_error(tmp_path: Path) -> None:
+    model, settings = model_of(), dataclasses.replace(FAST, select="loss")
+    unjudged = examples(model, np.zeros(48, dtype=bool))
+    with pytest.raises(RerankerError, match="select by map"):
+        train(model, examples(model), unjudged, lambda s: 0.0, settings, tmp_path / "state")
+
+
 def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
     cached, computed = (small_model("mp_hcnn", "robust", dropout=0.0) for _ in range(2))
     # AdamW would make whole steps of rounding errors where the gradient is nothing.
