@@ -41,9 +41,9 @@ class Settings:
     """L2 (decoupled for AdamW)."""
     epochs: int = 12
     """At most so many."""
-    steps: int = 80
+    steps: int = 50
     """Steps an epoch."""
-    lists: int = 24
+    lists: int = 12
     """Topics in a step."""
     positives: int = 3
     """Relevant posts drawn for each topic of a step."""
