@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,10 +58,10 @@ def _parse(line: str, where: str) -> dict[str, Any]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise CollectionError(
-            f"{where}: found {_short(line)}, expected one JSON object a line ({error})"
+            f"{where}: found {short(line)}, expected one JSON object a line ({error})"
         ) from None
     if not isinstance(record, dict):
-        raise CollectionError(f"{where}: found {_short(line)}, expected a JSON object {{…}}")
+        raise CollectionError(f"{where}: found {short(line)}, expected a JSON object {{…}}")
     return record
 
 
@@ -83,7 +83,7 @@ def _doc_id(record: dict[str, Any], where: str) -> str:
             return str(value)
         if value is not None:
             raise CollectionError(
-                f"{where}: found {key} {_short(json.dumps(value))}, "
+                f"{where}: found {key} {short(json.dumps(value))}, "
                 "expected a whole number or a text without spaces"
             )
     raise CollectionError(f'{where}: found {_keys(record)}, expected "id" or "id_str"')
@@ -122,7 +122,7 @@ def _own_text(record: dict[str, Any], where: str) -> str:
                 return value
             if value is not None:
                 raise CollectionError(
-                    f"{where}: found {key} {_short(json.dumps(value))}, expected a text"
+                    f"{where}: found {key} {short(json.dumps(value))}, expected a text"
                 )
     raise CollectionError(
         f'{where}: found {_keys(record)}, expected a text under "text", "contents" or "full_text"'
@@ -135,7 +135,7 @@ def _url(record: dict[str, Any], where: str) -> str:
     if isinstance(url, str):
         return url
     if url is not None:
-        raise CollectionError(f"{where}: found url {_short(json.dumps(url))}, expected a text")
+        raise CollectionError(f"{where}: found url {short(json.dumps(url))}, expected a text")
     extended, original = record.get("extended_tweet"), record.get("retweeted_status")
     for place in (extended, record):
         if isinstance(place, dict) and (found := _expanded(place)):
@@ -162,8 +162,8 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _short(text: str) -> str:
-    """The beginning of what was found, for a message."""
+def short(text: str) -> str:
+    """The beginning of what was found, in quotes, for a message."""
     text = text.strip()
     return repr(text if len(text) <= 60 else text[:57] + "…")
 
@@ -188,12 +188,37 @@ def read_pair_folder(folder: Path | str) -> Iterator[tuple[str, Post]]:
         CollectionError: a file is missing, has another number of lines than the others, or
             ``id.txt`` has a line of another form.
     """
+    lines = parallel_lines(folder, ("a.toks", "b.toks", "id.txt"), ("url.txt",))
+    for number, line in lines:
+        columns = line["id.txt"].split()
+        if len(columns) != 6:
+            raise CollectionError(
+                f"{Path(folder) / 'id.txt'}:{number}: found {short(line['id.txt'])}, "
+                "expected `query_id Q0 doc_id rank score tag`"
+            )
+        yield columns[0], Post(columns[2], line["b.toks"], line.get("url.txt", "").strip())
+
+
+def parallel_lines(
+    folder: Path | str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (number from 1, file name -> its line) from files of one folder that go together.
+
+    Args:
+        folder: where the files are.
+        required: names of the files that must be there.
+        optional: names of those that may be absent; they then have no lines.
+
+    Raises:
+        CollectionError: a file is missing, or has another number of lines than the others.
+    """
     folder = Path(folder)
-    names = ["a.toks", "b.toks", "id.txt", "url.txt"]
-    missing = [name for name in names[:3] if not (folder / name).exists()]
+    missing = [name for name in required if not (folder / name).exists()]
     if missing:
-        raise CollectionError(f"{folder}: found no {', no '.join(missing)}; expected {names[:3]}")
-    present = [name for name in names if (folder / name).exists()]
+        raise CollectionError(
+            f"{folder}: found no {', no '.join(missing)}; expected {list(required)}"
+        )
+    present = [*required, *(name for name in optional if (folder / name).exists())]
     streams = [numbered_lines(folder / name) for name in present]
     for number, lines in enumerate(itertools.zip_longest(*streams), start=1):
         if None in lines:
@@ -202,11 +227,4 @@ def read_pair_folder(folder: Path | str) -> Iterator[tuple[str, Post]]:
                 f"{folder / ended}: found {number - 1} lines, expected as many as the files "
                 "beside it have; the files are parallel"
             )
-        _, text, ids, *url = [line for _, line in lines]
-        columns = ids.split()
-        if len(columns) != 6:
-            raise CollectionError(
-                f"{folder / 'id.txt'}:{number}: found {_short(ids)}, "
-                "expected `query_id Q0 doc_id rank score tag`"
-            )
-        yield columns[0], Post(columns[2], text, url[0].strip() if url else "")
+        yield number, {name: line for name, (_, line) in zip(present, lines, strict=True)}

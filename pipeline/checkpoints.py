@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pipeline import answers
 from pipeline.collections import home_directory
 from pipeline.errors import DataError
 from pipeline.interpolation import load_tuning
@@ -13,7 +14,8 @@ TUNING_FILE = "lambda.json"
 def default_directory(model: str, collection: str) -> Path:
     """The checkpoint that has not seen ``collection``: one's own if there is one, else shipped.
 
-    For a collection with judgments it is the one trained without them; for any other, the one
+    For a microblog collection with judgments it is the one trained without them, for an
+    answer-selection collection the one trained on its training part, and for any other the one
     trained on all judged years.
 
     Raises:
@@ -21,17 +23,21 @@ def default_directory(model: str, collection: str) -> Path:
     """
     from rerankers.checkpoint import SHIPPED
 
+    own_training = collection in answers.NAMES
+    # What ranks tweets knows nothing of answers.
+    names = [collection] if own_training else [collection, "all"]
     folders = [
         root / model / name
-        for name in (collection, "all")
+        for name in names
         for root in (home_directory() / "checkpoints", SHIPPED)
     ]
     for folder in folders:
         if (folder / "config.json").exists():
             return folder
+    option = "--collection" if own_training else "--test"
     raise DataError(
-        f"there is no trained {model} here; train one with "
-        f"`python -m pipeline.train {model} --test {collection}` or name a --checkpoint"
+        f"there is no {model} trained for {collection} here; train one with "
+        f"`python -m pipeline.train {model} {option} {collection}` or name a --checkpoint"
     )
 
 

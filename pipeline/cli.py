@@ -97,6 +97,11 @@ def positive_float(text: str) -> float:
     return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
 
 
+def non_negative_float(text: str) -> float:
+    """A finite number of at least 0."""
+    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
 def fraction(text: str) -> float:
     """A number from 0 to 1."""
     return _number(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")

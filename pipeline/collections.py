@@ -1,28 +1,79 @@
 """Named test collections: their topics, posts, candidates and judgments.
 
-A collection is a row of :data:`_MICROBLOG`; a new one is a new row.
+A collection is a row of :data:`_MICROBLOG` or of :mod:`pipeline.answers`; a new one is a new row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from indexes.posts import Post, read_pair_folder, read_posts
+from pipeline import answers
+from pipeline.answers import AnswerCollection
 from pipeline.cli import did_you_mean
 from pipeline.errors import DataError, UsageError
-from pipeline.locations import data_directory, home_directory
-from pipeline.trec import Qrels, Topic, read_qrels, read_topics
+from pipeline.evaluation import DEFAULT_MEASURES
+from pipeline.locations import data_directory, home_directory, require_files
+from pipeline.trec import Qrels, Run, Topic, read_qrels, read_topics
 
-__all__ = ["Collection", "data_directory", "find", "home_directory", "names",
-           "training_collections"]  # fmt: skip
+__all__ = ["Collection", "SearchedCollection", "data_directory", "find", "find_answers",
+           "home_directory", "names", "training_collections"]  # fmt: skip
 
 SAMPLE = Path(__file__).parent / "sample"
 
 
+class Collection(Protocol):
+    """What every collection can be asked, whether its posts are searched or its candidates given.
+
+    One kind is :class:`SearchedCollection`, the other :class:`pipeline.answers.AnswerCollection`.
+    """
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+
+    @property
+    def title(self) -> str:
+        """For reports."""
+
+    @property
+    def runs(self) -> Mapping[str, Path]:
+        """Name -> official first-stage run."""
+
+    @property
+    def index_group(self) -> str | None:
+        """Collections of a group share their posts and so their index; None: nothing to search."""
+
+    @property
+    def measures(self) -> Sequence[str]:
+        """What its runs are usually compared by."""
+
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file. Raises DataError if files are missing."""
+
+    def candidates(self) -> Run | None:
+        """The candidates that are given, without scores (all 0); None where they are searched."""
+
+    def qrels(self) -> Qrels | None:
+        """The judgments, or None where their file is absent."""
+
+    def missing_judgments(self) -> str:
+        """Why there are no judgments, for reports."""
+
+    def posts(self) -> Iterator[Post]:
+        """The posts, each once. Raises DataError if files are missing."""
+
+    def post_sources(self) -> list[Path]:
+        """The files that the posts are read from."""
+
+    def missing(self) -> list[Path]:
+        """The files that should be there and are not; judgments may be absent."""
+
+
 @dataclass(frozen=True)
-class Collection:
-    """Where the parts of a test collection are.
+class SearchedCollection:
+    """A collection whose posts are searched, and where its parts are.
 
     Attributes:
         name: as on the command line.
@@ -33,6 +84,7 @@ class Collection:
         index_group: collections of the same group share their posts and so their index.
         pair_folders: folders of parallel files that hold the group's posts.
         posts_path: file of JSON lines that holds them instead.
+        measures: what its runs are usually compared by.
     """
 
     name: str
@@ -43,11 +95,15 @@ class Collection:
     index_group: str
     pair_folders: Sequence[Path] = field(default=())
     posts_path: Path | None = None
+    measures: Sequence[str] = DEFAULT_MEASURES
 
     def topics(self) -> list[Topic]:
         """The topics, in the order of their file. Raises DataError if files are missing."""
-        self._require()
+        require_files(self.name, self.missing())
         return read_topics(self.topics_path)
+
+    def candidates(self) -> None:
+        """None: they are searched."""
 
     def qrels(self) -> Qrels | None:
         """The judgments, or None where their file is absent."""
@@ -68,7 +124,7 @@ class Collection:
         Raises:
             DataError: files are missing.
         """
-        self._require()
+        require_files(self.name, self.missing())
         if self.posts_path:
             yield from read_posts(self.posts_path)
             return
@@ -95,15 +151,6 @@ class Collection:
         files = [self.topics_path, *self.runs.values(), *self.post_sources()]
         return [path for path in dict.fromkeys(files) if not path.exists()]
 
-    def _require(self) -> None:
-        if missing := self.missing():
-            more = f" and {len(missing) - 1} more" if missing[1:] else ""
-            raise DataError(
-                f"{self.name}: {missing[0]}{more} not found; fetch the data with\n"
-                f"  python scripts/fetch_data.py {self.name}\n"
-                "or name a folder that has them by --data or TWEETRERANK_DATA"
-            )
-
 
 class _Microblog(NamedTuple):
     """A year of the TREC Microblog track."""
@@ -125,11 +172,11 @@ _ALIASES = {f"mb{row.year % 100}": name for name, row in _MICROBLOG.items()}
 
 def names() -> list[str]:
     """The names of all collections."""
-    return [*_MICROBLOG, "sample"]
+    return [*_MICROBLOG, "sample", *answers.NAMES]
 
 
 def find(name: str, data: Path | None = None) -> Collection:
-    """The collection of a name or an alias (``mb12``).
+    """The collection of a name or an alias (``mb12``); of answer selection, its test part.
 
     Args:
         name: of the collection.
@@ -139,18 +186,65 @@ def find(name: str, data: Path | None = None) -> Collection:
         UsageError: there is none of that name.
     """
     name = _ALIASES.get(name, name)
+    if name in _MICROBLOG:
+        return _microblog(name, data)
+    if name in answers.NAMES:
+        return answers.find(name, data)
     if name == "sample":
-        return Collection(
+        return SearchedCollection(
             "sample", "sample collection written for this project", SAMPLE / "topics.txt",
             SAMPLE / "qrels.txt", {}, "sample", posts_path=SAMPLE / "posts.jsonl",
         )  # fmt: skip
-    if name not in _MICROBLOG:
+    raise UsageError(
+        f"found neither a file nor a collection {name!r}, expected one of "
+        f"{', '.join(names())}" + did_you_mean(name, [*names(), *_ALIASES])
+    )
+
+
+def find_answers(name: str, data: Path | None = None) -> AnswerCollection:
+    """The test part of an answer-selection collection; its other parts are at hand from it.
+
+    Args:
+        name: of the collection.
+        data: folder of the data; None is the usual one.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in answers.NAMES:
         raise UsageError(
-            f"found neither a file nor a collection {name!r}, expected one of "
-            f"{', '.join(names())}" + did_you_mean(name, [*names(), *_ALIASES])
+            f"found {name!r}, expected a collection of questions with given answers, one of "
+            f"{', '.join(answers.NAMES)}" + did_you_mean(name, answers.NAMES)
         )
+    return answers.find(name, data)
+
+
+def training_collections(test: str | None = None, data: Path | None = None) -> list[str]:
+    """The judged microblog collections other than ``test``; all of them for None.
+
+    Raises:
+        UsageError: there is no collection of that name, or it has a training part of its own.
+        DataError: there are no judgments of any.
+    """
+    left_out = find(test, data).name if test else None
+    if left_out in answers.NAMES:
+        raise UsageError(
+            f"found {left_out}, expected a microblog collection: {left_out} has a training part "
+            f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
+        )
+    judged = [name for name in _MICROBLOG if _microblog(name, data).qrels_path.exists()]
+    if not judged:
+        raise DataError(
+            f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
+            "with\n  python scripts/fetch_data.py\nor name a folder that has them by --data or "
+            "TWEETRERANK_DATA"
+        )
+    return [name for name in judged if name != left_out]
+
+
+def _microblog(name: str, data: Path | None) -> SearchedCollection:
     row, folder = _MICROBLOG[name], data_directory(data) / "microblog"
-    return Collection(
+    return SearchedCollection(
         name,
         f"TREC Microblog {row.year}",
         folder / f"topics.microblog{row.year}.txt",
@@ -162,21 +256,3 @@ def find(name: str, data: Path | None = None) -> Collection:
         row.index_group,
         [folder / f"trec-{year}" for year in row.pool_years],
     )
-
-
-def training_collections(test: str | None = None, data: Path | None = None) -> list[str]:
-    """The judged microblog collections other than ``test``; all of them for None.
-
-    Raises:
-        UsageError: there is no collection of that name.
-        DataError: there are no judgments of any.
-    """
-    left_out = find(test, data).name if test else None
-    judged = [name for name in _MICROBLOG if find(name, data).qrels_path.exists()]
-    if not judged:
-        raise DataError(
-            f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
-            "with\n  python scripts/fetch_data.py\nor name a folder that has them by --data or "
-            "TWEETRERANK_DATA"
-        )
-    return [name for name in judged if name != left_out]

@@ -27,10 +27,11 @@ Values = dict[str, dict[str, float]]
 class Options:
     """What to measure."""
 
-    qrels: str = argument("name of a collection (mb2012, sample, …) or file of judgments")
+    qrels: str = argument("name of a collection (mb2012, trecqa-raw, …) or file of judgments")
     runs: tuple[Path, ...] = argument("files of runs", parse=existing_file, many=True)
     measures: tuple[str, ...] = option(
-        "a measure, may be repeated: AP, P@30, RR, nDCG@20, R@1000, … (default: AP and P@30)",
+        "a measure, may be repeated: AP, P@30, RR, nDCG@20, R@1000, … (default: AP and P@30, or "
+        "what is usual for the named collection)",
         many=True, names=("-m", "--measure"),
     )  # fmt: skip
     per_topic: bool = option(
@@ -46,12 +47,12 @@ class Options:
 
 def main(options: Options) -> None:
     """Read everything, tell what does not fit together, print tables."""
-    from pipeline.evaluation import DEFAULT_MEASURES, Evaluator, parse_measures, without_relevant
+    from pipeline.evaluation import Evaluator, parse_measures, without_relevant
     from pipeline.trec import read_run
 
-    measures = options.measures or DEFAULT_MEASURES
-    parse_measures(measures)
-    qrels = _judgments(options.qrels, options.data)
+    parse_measures(options.measures)
+    qrels, usual_measures = _judgments(options.qrels, options.data)
+    measures = options.measures or usual_measures
     paths = _with_baseline_first(options)
     evaluator = Evaluator(qrels, measures)
     results: list[Values] = []
@@ -70,22 +71,23 @@ def main(options: Options) -> None:
         print((_comparison if options.against else _summary)(paths, results))
 
 
-def _judgments(name: str, data: Path | None) -> "Qrels":
-    """Judgments of a file or, if there is no file of that name, of a collection."""
+def _judgments(name: str, data: Path | None) -> "tuple[Qrels, Sequence[str]]":
+    """Judgments of a file or, if there is no file of that name, of a collection; usual measures."""
     from pipeline import collections
     from pipeline.errors import DataError
+    from pipeline.evaluation import DEFAULT_MEASURES
     from pipeline.trec import read_qrels
 
     path = Path(name)
     if path.exists() and not path.is_dir():
-        return read_qrels(path)
+        return read_qrels(path), DEFAULT_MEASURES
     if name != path.stem:
         raise DataError(f"there is no file of judgments {name}")
     collection = collections.find(name, data)
     qrels = collection.qrels()
     if qrels is None:
         raise DataError(collection.missing_judgments())
-    return qrels
+    return qrels, collection.measures
 
 
 def _with_baseline_first(options: Options) -> list[Path]:

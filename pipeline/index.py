@@ -64,7 +64,9 @@ def main(options: Options) -> None:
         from pipeline import collections
 
         collection = collections.find(name, options.data)
-        directory = options.index or collection_directory(collection)
+        # First of all it says whether the collection has an index.
+        usual = collection_directory(collection)
+        directory = options.index or usual
         manifest = build_collection(collection, directory, options.data)
     seconds = time.perf_counter() - start
     print(
@@ -74,9 +76,19 @@ def main(options: Options) -> None:
 
 
 def collection_directory(collection: "Collection") -> Path:
-    """Where the index of a named collection is kept."""
+    """Where the index of a named collection is kept.
+
+    Raises:
+        UsageError: its candidates are given, so there is nothing to index.
+    """
     from pipeline import collections
 
+    if collection.index_group is None:
+        raise UsageError(
+            f"found {collection.name}, expected a collection whose posts are searched: the "
+            "candidates of this one are given, and it needs no index "
+            f"(python -m pipeline.search --topics {collection.name} ranks them)"
+        )
     return collections.home_directory() / "indexes" / collection.index_group
 
 

@@ -1,7 +1,10 @@
 """Where things live on disk."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+
+from pipeline.errors import DataError
 
 
 def home_directory() -> Path:
@@ -26,3 +29,18 @@ def data_directory(explicit: Path | None = None) -> Path:
     if given := os.environ.get("TWEETRERANK_DATA"):
         return Path(given)
     return home_directory() / "data"
+
+
+def require_files(collection: str, missing: Sequence[Path]) -> None:
+    """Say how to get the files of a collection that are missing.
+
+    Raises:
+        DataError: there are some.
+    """
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise DataError(
+            f"{collection}: {missing[0]}{more} not found; fetch the data with\n"
+            f"  python scripts/fetch_data.py {collection}\n"
+            "or name a folder that has them by --data or TWEETRERANK_DATA"
+        )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.evaluation import DEFAULT_MEASURES, evaluate, mean
+from pipeline.evaluation import evaluate, mean
 from pipeline.trec import Run, Topic, ranked
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def print_measures(source: "Source", runs: Mapping[str, Run]) -> None:
         return
     rows = []
     for name, run in runs.items():
-        values = evaluate(source.qrels, run, DEFAULT_MEASURES)
-        rows.append([name, *(f"{mean(values[m].values()):.4f}" for m in DEFAULT_MEASURES)])
+        values = evaluate(source.qrels, run, source.measures)
+        rows.append([name, *(f"{mean(values[m].values()):.4f}" for m in source.measures)])
     print(f"{source.name}, {len(source.qrels)} judged topics")
-    print(table(["", *DEFAULT_MEASURES], rows))
+    print(table(["", *source.measures], rows))
 
 
 def print_topic(

@@ -40,11 +40,14 @@ class Candidates:
         topics: the topics that were asked for, those without a result included.
         run: first-stage score of each candidate.
         posts: doc_id -> post, for every candidate.
+        priors: query_id -> doc_id -> what the runs to rerank think of a candidate, 0 where
+            nothing is said; None takes the ranks of ``run``.
     """
 
     topics: Sequence[Topic]
     run: Run
     posts: Mapping[str, Post]
+    priors: Run | None = None
 
     def keys(self) -> list[tuple[str, str]]:
         """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
@@ -63,13 +66,35 @@ class Candidates:
         query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
         post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
         keys = self.keys()
+        priors = priors_of([self.run]) if self.priors is None else self.priors
         return Pairs(
             [topic.text for topic in self.topics],
             [post.text for post in self.posts.values()],
             [post.url for post in self.posts.values()],
             np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
             np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
+            np.array([priors.get(q, {}).get(d, 0.0) for q, d in keys], dtype=np.float32),
         )
+
+
+def priors_of(runs: Sequence[Run]) -> Run:
+    """The mean over ``runs`` of 1 / ln(rank + 1), ranks counted from 1, as trec_eval ranks.
+
+    A post that a run does not have is worth 0 there (Severyn & Moschitti 2015, section 5).
+    """
+    import numpy as np
+
+    from rerankers.base import prior_of_rank
+
+    priors: Run = {}
+    for run in runs:
+        for query_id, scores in run.items():
+            of_topic = priors.setdefault(query_id, {})
+            doc_ids = [doc_id for doc_id, _ in ranked(scores)]
+            values = prior_of_rank(np.arange(1, len(doc_ids) + 1)) / len(runs)
+            for doc_id, value in zip(doc_ids, values.tolist(), strict=True):
+                of_topic[doc_id] = of_topic.get(doc_id, 0.0) + value
+    return priors
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 python -m pipeline.search --topics mb2012
 python -m pipeline.search --topics mb2012 --candidates ql --output runs/mb2012.txt
 python -m pipeline.search --topics my-topics.tsv --index my-index
+python -m pipeline.search --topics trecqa-raw --reranker sm_cnn
 """
 
 import sys
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pipeline.trec import Run
 
 METHODS = ("ql", "bm25", "rm3", "axiom")
+DEFAULT_METHOD = "ql"
+DEFAULT_HITS = 1000
 NORMALIZATIONS = ("minmax", "zscore", "reciprocal", "none")
 UNTUNED_WEIGHT = 0.5
 
@@ -38,10 +41,10 @@ class Options:
     """What to search, and how."""
 
     topics: str = option(
-        "collection (mb2012, sample, …) or file of topics (TREC XML or qid<TAB>text)",
+        "collection (mb2012, trecqa-raw, sample, …) or file of topics (TREC XML or qid<TAB>text)",
         required=True, metavar="NAME|FILE",
     )  # fmt: skip
-    method: str = option("first stage", default="ql", choices=METHODS)
+    method: str | None = option(f"first stage (default: {DEFAULT_METHOD})", choices=METHODS)
     mu: float | None = option("Dirichlet smoothing of ql, rm3 and axiom", parse=positive_float)
     set: tuple[str, ...] = option(
         "change another parameter of the first stage (k1, b, fb_terms, fb_docs, original_weight, "
@@ -63,11 +66,12 @@ class Options:
         metavar="SOURCE",
     )
     weight: float | None = option(
-        "λ, the neural score's share (default: the checkpoint's tuned one)",
+        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
+        "are given without scores)",
         parse=fraction, names=("--lambda",),
     )  # fmt: skip
     normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
-    hits: int = option("candidates per topic", default=1000, parse=positive_int)
+    hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
@@ -92,18 +96,19 @@ def main(options: Options) -> None:
     started = time.perf_counter()
     _check(options)
     source = open_source(options.topics, options.index, options.qrels, options.data)
+    _check_given(options, source)
     output = options.output or Path("runs") / f"{source.name}.txt"
     candidates = _candidates(options, source)
     found = time.perf_counter()
-    runs = {f"first stage ({options.candidates or options.method})": candidates.run}
+    runs = {f"first stage ({_first_stage(options, source)})": candidates.run}
     best = candidates.run
     if options.reranker != "none":
         reranker = _load_reranker(options, source)
         scores = _score(options, reranker, candidates)
-        weight, origin = _weight(options, reranker)
-        best = interpolate(candidates, scores, weight, options.normalize)
-        runs[f"neural ({options.reranker})"] = scores
-        runs["interpolated"] = best
+        weight, origin = _weight(options, reranker, source)
+        best = runs[f"neural ({options.reranker})"] = scores
+        if weight != 1 or not _is_unscored(options, source):
+            best = runs["interpolated"] = interpolate(candidates, scores, weight, options.normalize)
         print(f"λ = {weight:g} ({origin})", file=sys.stderr)
     write_run(output, best, options.runtag)
     reports.print_measures(source, runs)
@@ -132,19 +137,57 @@ def _check(options: Options) -> None:
         raise UsageError(problems)
 
 
+def _check_given(options: Options, source: "Source") -> None:
+    """Refuse what says how to search where the candidates are given."""
+    if source.given is None:
+        return
+    flags = {
+        "--method": options.method, "--mu": options.mu, "--set": options.set,
+        "--index": options.index,
+        # A run that one names has ranks, and so has best candidates.
+        "--hits": None if options.candidates else options.hits,
+    }  # fmt: skip
+    problems = [
+        f"{flag}: {source.name} is not searched, its candidates are given; leave {flag} out"
+        for flag, value in flags.items()
+        if value
+    ]
+    if options.idf == "index":
+        problems.append(f"--idf index: {source.name} has no index; use wordfreq or a file")
+    if problems:
+        raise UsageError(problems)
+
+
+def _is_unscored(options: Options, source: "Source") -> bool:
+    """Whether the candidates to rank have no scores of a first stage."""
+    return source.given is not None and options.candidates is None
+
+
+def _first_stage(options: Options, source: "Source") -> str:
+    """Where the candidates are from, for reports."""
+    if _is_unscored(options, source):
+        return "given, by id"
+    return options.candidates or options.method or DEFAULT_METHOD
+
+
 def _candidates(options: Options, source: "Source") -> "Candidates":
     from indexes.methods import METHODS
-    from pipeline.reranking import LuceneRetriever, RunRetriever
+    from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
     from pipeline.settings import change
     from pipeline.trec import read_run
 
+    hits = options.hits or DEFAULT_HITS
     if options.candidates:
         path = source.runs.get(options.candidates, Path(options.candidates))
         run = read_run(path)
-        return RunRetriever(run, source.find_posts, str(path)).search(source.topics, options.hits)
+        return RunRetriever(run, source.find_posts, str(path)).search(source.topics, hits)
+    if source.given is not None:
+        doc_ids = [doc_id for scores in source.given.values() for doc_id in scores]
+        # Without scores there are no ranks to make priors of.
+        return Candidates(source.topics, source.given, source.find_posts(doc_ids), priors={})
     changes = [*options.set, *([f"mu={options.mu}"] if options.mu else [])]
-    method = change(METHODS[options.method](), changes)
-    return LuceneRetriever(source.index(), method).search(source.topics, options.hits)
+    method = change(METHODS[options.method or DEFAULT_METHOD](), changes)
+    return LuceneRetriever(source.index(), method).search(source.topics, hits)
 
 
 def _load_reranker(options: Options, source: "Source") -> "NeuralReranker":
@@ -168,7 +211,8 @@ def _load_reranker(options: Options, source: "Source") -> "NeuralReranker":
     directory = options.checkpoint or default_directory(options.reranker, source.name)
     reranker = NeuralReranker.load(directory, options.reranker, device, idf)
     seen = reranker.checkpoint.metrics.get("trained_on", [])
-    if source.name in seen:
+    # A collection whose candidates are given has a training part, apart from what is ranked here.
+    if source.given is None and source.name in seen:
         print(f"warning: {directory} was trained on {source.name}; its figures here mean nothing",
               file=sys.stderr)  # fmt: skip
     return reranker
@@ -181,16 +225,21 @@ def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates
         return reranker.score(candidates, options.batch_size, progress)
 
 
-def _weight(options: Options, reranker: "NeuralReranker") -> tuple[float, str]:
+def _weight(options: Options, reranker: "NeuralReranker", source: "Source") -> tuple[float, str]:
     """λ and where it is from."""
     from pipeline.checkpoints import tuned_weight
 
     if options.weight is not None:
         return options.weight, "given"
+    if _is_unscored(options, source):
+        return 1.0, "nothing to mix: the candidates are given without scores"
+    advice = "run scripts/tune_lambda.py for this checkpoint and normalisation"
+    if source.given is not None:
+        # There is no official run of the training part to tune it on.
+        advice = "choose one by --lambda"
     return tuned_weight(reranker.checkpoint.directory, options.normalize) or (
-        UNTUNED_WEIGHT,
-        "not tuned: run scripts/tune_lambda.py for this checkpoint and normalisation",
-    )
+        UNTUNED_WEIGHT, f"not tuned: {advice}"
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

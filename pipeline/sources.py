@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from pipeline import collections
 from pipeline.errors import UsageError
+from pipeline.evaluation import DEFAULT_MEASURES
 from pipeline.reranking import posts_of
-from pipeline.trec import Qrels, Topic, read_qrels, read_topics
+from pipeline.trec import Qrels, Run, Topic, read_qrels, read_topics
 
 if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
@@ -26,15 +27,20 @@ class Source:
         topics: in the order of their file.
         qrels: judgments, or None where there are none.
         missing_judgments: for reports, why there are none.
+        measures: what reports show.
+        given: candidates without scores that come with the topics; None where they are searched.
         runs: name -> official first-stage run.
         find_posts: doc_ids -> the posts that are known of them.
-        index: opens the index, building that of a named collection the first time.
+        index: opens the index, building that of a named collection the first time; raises
+            UsageError where there is none.
     """
 
     name: str
     topics: Sequence[Topic]
     qrels: Qrels | None
     missing_judgments: str
+    measures: Sequence[str]
+    given: Run | None
     runs: Mapping[str, Path]
     find_posts: "Callable[[Sequence[str]], Mapping[str, Post]]"
     index: "Callable[[], LuceneIndex]"
@@ -81,6 +87,8 @@ def _own(path: Path, index: Path | None, qrels: Path | None) -> Source:
         read_topics(path),
         read_qrels(qrels) if qrels else None,
         f"{path} has no judgments; name them by --qrels to see how good the ranking is",
+        DEFAULT_MEASURES,
+        None,
         {},
         lambda doc_ids: open_index().posts.get_many(doc_ids),
         open_index,
@@ -101,6 +109,8 @@ def _named(
         collection.topics(),
         read_qrels(qrels) if qrels else collection.qrels(),
         collection.missing_judgments(),
+        collection.measures,
+        collection.candidates(),
         collection.runs,
         lambda doc_ids: posts_of(collection)(doc_ids),
         open_index,

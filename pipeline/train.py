@@ -1,12 +1,16 @@
-"""Train a reranker on judged collections, leaving one year out.
+"""Train a reranker on judged collections, leaving one year out, or on a training part.
 
     python -m pipeline.train mp_hcnn --test mb2012
+    python -m pipeline.train sm_cnn --collection trecqa-raw
 
-trains on all judged years but 2012, validates by topic, and writes a checkpoint folder.
+The first trains on all judged years but 2012 and validates by topic; the second trains on the
+questions of TrecQA's training part and is stopped early by its development part. Both write a
+checkpoint folder.
 """
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cli import (
     argument,
     existing_file,
+    non_negative_float,
     non_negative_int,
     option,
     positive_float,
@@ -22,12 +27,14 @@ from pipeline.cli import (
 )
 from pipeline.errors import UsageError
 from pipeline.runtime import keep_allocations
+from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
 if TYPE_CHECKING:
-    from pipeline.collections import Collection
-    from pipeline.training import Outcome, TrainingData
+    from pipeline.material import Material, TrainingData
+    from pipeline.training import Outcome
     from rerankers.base import Reranker
-    from rerankers.training import Settings
+    from rerankers.settings import Settings
+    from rerankers.training import Examples
     from rerankers.views import TextEncoder
 
 
@@ -37,20 +44,38 @@ class Options:
 
     model: str = argument("model to train: a file of rerankers/models")
     test: str | None = option("collection to leave out of training; none trains on all judged")
+    collection: str | None = option(
+        "collection with a training part (trecqa-raw, trecqa-clean, wikiqa) to train on",
+        metavar="NAME",
+    )
     configuration: str | None = option("named configuration of the model (default: its first)")
     set: tuple[str, ...] = option(
         "change one setting of the configuration, NAME=VALUE", many=True, metavar="NAME=VALUE"
     )
-    loss: str | None = option("loss", choices=("listwise", "pairwise", "pointwise"))
-    optimizer: str | None = option("optimizer", choices=("adamw", "sgd"))
+    loss: str | None = option(
+        "loss (default of this and what follows: as the model's paper has it)", choices=LOSSES
+    )
+    margin: float | None = option("margin of the pairwise loss", parse=positive_float)
+    sampling: str | None = option(
+        "negatives: random, max (most similar to the positive, by the last epoch's model), mix "
+        "(half of each), corrupted (of other topics); pairs: every pair once a pass",
+        choices=SAMPLINGS,
+    )
+    negatives: int | None = option("negatives for each positive", parse=positive_int)
+    positives: int | None = option("positives of each topic in a step", parse=positive_int)
+    lists: int | None = option("topics in a step", parse=positive_int)
+    batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
+    optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
+    weight_decay: float | None = option("L2 penalty", parse=non_negative_float)
     epochs: int | None = option("epochs at most", parse=positive_int)
     steps: int | None = option("steps an epoch", parse=positive_int)
-    negatives: int | None = option("negatives for each positive", parse=positive_int)
     patience: int | None = option("epochs without improvement before stopping", parse=positive_int)
-    select: str | None = option("validation figure that decides", choices=("map", "loss"))
+    select: str | None = option("validation figure that decides", choices=SELECTIONS)
     folds: int = option(
-        "held-out parts of the topics; 1 holds out 15 % once", default=5, parse=positive_int
+        "held-out parts of the topics; 1 holds out 15 % once (without --collection)",
+        default=5,
+        parse=positive_int,
     )
     seed: int = option("of every random choice", default=1, parse=non_negative_int)
     vectors: Path | None = option(
@@ -67,54 +92,85 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Load data, train across folds, write the checkpoint."""
+    """Load data, train, write the checkpoint."""
     from pipeline import collections, runtime
-    from pipeline.training import cross_train, load_training_data
     from rerankers import models
 
     if options.model not in models.names():
         raise UsageError(
             f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
         )
+    if options.test and options.collection:
+        raise UsageError("--test and --collection: found both, expected one of them")
     device = runtime.choose_device(options.device, options.threads)
-    trained_on = [
-        collections.find(name, options.data)
-        for name in collections.training_collections(options.test, options.data)
-    ]
-    settings = _settings(options)
-    config = _config(options)
-    directory = options.output or _default_output(options)
-    print(f"training {options.model} on {', '.join(c.name for c in trained_on)}", file=sys.stderr)
-    data = load_training_data(trained_on)
-    encoder = _encoder(options)
+    settings, config = _settings(options), _config(options)
+    material = _material(options)
+    directory = options.output or (
+        collections.home_directory() / "checkpoints" / options.model / material.name
+    )
+    print(f"training {options.model} on {', '.join(material.trained_on)}", file=sys.stderr)
+    encoder = _encoder(options, material)
     build = _builder(options, config, encoder, device)
-    examples = _examples(build(), data, encoder)
     state_directory = directory.parent / f".{directory.name}.training"
     try:
-        with runtime.step_bar(settings.steps) as progress:
-            outcome = cross_train(
-                build, examples, data, settings, options.folds, state_directory, options.resume,
-                progress,
-            )  # fmt: skip
+        outcome = _train(options, material, encoder, build, settings, state_directory)
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
-    _save(directory, options, encoder, outcome, data, trained_on, settings)
+    _save(directory, options, encoder, outcome, material, settings)
     runtime.remove_directory(state_directory)
     for name, value in outcome.validation_map.items():
-        print(f"{name}: AP {value:.4f} on held-out topics")
+        what = "the development part" if name == "development" else "held-out topics"
+        print(f"{name}: AP {value:.4f} on {what}")
     print(f"epochs: {outcome.epochs}\nwrote {directory}")
 
 
+def _material(options: Options) -> "Material":
+    from pipeline import collections
+    from pipeline.material import answer_material, microblog_material
+
+    if options.collection:
+        collection = collections.find_answers(options.collection, options.data)
+        return answer_material(collection)
+    return microblog_material(options.test, options.data)
+
+
+def _train(
+    options: Options, material: "Material", encoder: "TextEncoder",
+    build: "Callable[[], Reranker]", settings: "Settings", state_directory: Path,
+) -> "Outcome":  # fmt: skip
+    from pipeline import runtime
+    from pipeline.training import cross_train, develop
+
+    model = build()
+    training = _examples(model, material.training, encoder, settings)
+    with runtime.step_bar(settings.steps) as progress:
+        if material.development is None:
+            return cross_train(
+                build, training, material.training, settings, options.folds, state_directory,
+                options.resume, progress,
+            )  # fmt: skip
+        return develop(
+            model, training, _examples(model, material.development, encoder, settings),
+            material.development, settings, state_directory, options.resume, progress,
+        )  # fmt: skip
+
+
 def _settings(options: Options) -> "Settings":
-    from rerankers.training import Settings
+    """What the model's paper has, with the changes that are asked for."""
+    from rerankers import models
+    from rerankers.errors import RerankerError
+    from rerankers.settings import Settings
 
     given = {
         field.name: value
         for field in dataclasses.fields(Settings)
         if (value := getattr(options, field.name, None)) is not None
     }
-    return Settings(**given)
+    try:
+        return dataclasses.replace(models.find(options.model).training_settings, **given)
+    except RerankerError as error:
+        raise UsageError(str(error).splitlines()) from None
 
 
 def _config(options: Options) -> Any:
@@ -129,15 +185,8 @@ def _config(options: Options) -> Any:
     return change(known[name], options.set)
 
 
-def _default_output(options: Options) -> Path:
-    from pipeline.collections import find, home_directory
-
-    test = find(options.test, options.data).name if options.test else "all"
-    return home_directory() / "checkpoints" / options.model / test
-
-
-def _encoder(options: Options) -> "TextEncoder":
-    """Words of every post that is here (texts only, no judgments) and their vectors."""
+def _encoder(options: Options, material: "Material") -> "TextEncoder":
+    """The vocabulary of the material's texts, their vectors, and word frequencies."""
     from pipeline import collections
     from rerankers.checkpoint import idf_from
     from rerankers.vectors import read_vectors
@@ -147,66 +196,61 @@ def _encoder(options: Options) -> "TextEncoder":
     path = options.vectors or (
         collections.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
     )
-    texts = {post.doc_id: post.text for c in _known(options) for post in c.posts()}
-    vocabulary = Vocabulary.build(texts.values(), read_vectors(path))
+    vocabulary = Vocabulary.build(material.texts, read_vectors(path), material.minimum_count)
     return TextEncoder(vocabulary, idf_from(options.idf))
 
 
-def _known(options: Options) -> "list[Collection]":
-    """One microblog collection of each index group whose posts are here."""
-    from pipeline import collections
-
-    groups = {}
-    for name in collections.names():
-        collection = collections.find(name, options.data)
-        if name.startswith("mb") and not collection.missing():
-            groups[collection.index_group] = collection
-    return list(groups.values())
-
-
-def _builder(options: Options, config: Any, encoder: "TextEncoder", device: str) -> Any:
+def _builder(
+    options: Options, config: Any, encoder: "TextEncoder", device: str
+) -> "Callable[[], Reranker]":
     import torch
 
     from rerankers import models
 
     def build() -> "Reranker":
         torch.manual_seed(options.seed)
-        return models.find(options.model)(config, encoder.vocabulary).to(device)
+        model: Any = models.find(options.model)
+        reranker: Reranker = model(config, encoder.vocabulary).to(device)
+        return reranker
 
     return build
 
 
-def _examples(model: "Reranker", data: "TrainingData", encoder: "TextEncoder") -> Any:
+def _examples(
+    model: "Reranker", data: "TrainingData", encoder: "TextEncoder", settings: "Settings"
+) -> "Examples":
     from rerankers.interactions import CachedInteractions
     from rerankers.scoring import Encoded
     from rerankers.training import Examples
 
     encoded = Encoded.of(data.candidates.pairs(), encoder, model)
-    if model.interactions_are_fixed():
+    # Corrupted pairs are made while training, so they cannot have been compared before.
+    if model.interactions_are_fixed() and settings.sampling != "corrupted":
         return Examples(CachedInteractions.of(model, encoded), data.relevant())
     return Examples(encoded, data.relevant())
 
 
 def _save(
     directory: Path, options: Options, encoder: "TextEncoder", outcome: "Outcome",
-    data: "TrainingData", trained_on: "list[Collection]", settings: "Settings",
+    material: "Material", settings: "Settings",
 ) -> None:  # fmt: skip
     from pipeline import runtime
     from pipeline.evaluation import mean
     from pipeline.training import held_out_bytes
     from rerankers import checkpoint
 
+    candidates = material.training.candidates
     metrics = {
         "model": options.model,
         "configuration": options.configuration or "default",
         "changed_settings": list(options.set),
-        "trained_on": [collection.name for collection in trained_on],
+        "trained_on": list(material.trained_on),
         "left_out": options.test,
-        "topics": len(data.candidates.topics),
-        "pairs": len(data.candidates.keys()),
-        "candidates": "official query-likelihood runs",
+        "topics": len(candidates.topics),
+        "pairs": len(candidates.keys()),
+        "candidates": material.candidates,
         "training": dataclasses.asdict(settings),
-        "folds": options.folds,
+        "folds": options.folds if material.development is None else None,
         "epochs": outcome.epochs,
         "validation": {
             "AP": round(mean(outcome.validation_map.values()), 4),

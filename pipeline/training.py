@@ -1,15 +1,16 @@
-"""Judged candidates as training data; folds of topics; a model trained across them.
+"""Folds of topics, and a model trained across them or on a training part.
 
-Validation is by topic. With K folds each topic is held out once: early stopping watches the
-held-out fold, its scores (by a model that has not seen its judgments) serve to tune λ, and the
-model that is kept is trained on all topics for the median of the folds' best epochs. With one
-fold, 15 % of the topics are held out once and the model of the best epoch is kept.
+A collection that has a development part is trained on its training part and stopped early by the
+development part. Elsewhere validation is by topic. With K folds each topic is held out once: early
+stopping watches the held-out fold, its scores (by a model that has not seen its judgments) serve to
+tune λ, and the model that is kept is trained on all topics for the median of the folds' best
+epochs. With one fold, 15 % of the topics are held out once and the model of the best epoch is kept.
 """
 
 import dataclasses
 import gzip
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,75 +18,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from indexes.posts import Post
-from pipeline.collections import Collection
-from pipeline.errors import DataError
-from pipeline.evaluation import evaluate, mean
-from pipeline.reranking import Candidates, RunRetriever, posts_of
-from pipeline.trec import Qrels, Run, Topic, format_run, read_run
+from pipeline.material import TrainingData
+from pipeline.trec import Run, format_run
 
 if TYPE_CHECKING:
     from rerankers.base import Reranker
-    from rerankers.training import Examples, History, Settings
+    from rerankers.resuming import History
+    from rerankers.settings import Settings
+    from rerankers.training import Examples
 
 HELD_OUT = 0.15
 """Share of the topics that one fold alone holds out (the authors' code has the same)."""
 
 Progress = Callable[[str, int, int, str], None]
 """Called with the part's name, the epoch, the step and a message."""
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """Candidates of several collections and their judgments."""
-
-    candidates: Candidates
-    qrels: Qrels
-
-    def relevant(self) -> npt.NDArray[np.bool_]:
-        """[P] whether each candidate is relevant; posts without a judgment are not."""
-        return np.array(
-            [self.qrels.get(q, {}).get(d, 0) > 0 for q, d in self.candidates.keys()]  # noqa: SIM118
-        )
-
-    def run_of(self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> Run:
-        """The scores [B] of the pairs ``rows`` [B] as a run."""
-        keys = self.candidates.keys()
-        run: Run = {}
-        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            query_id, doc_id = keys[row]
-            run.setdefault(query_id, {})[doc_id] = score
-        return run
-
-    def mean_ap(self, run: Run) -> float:
-        """MAP over the topics of ``run``."""
-        qrels = {query_id: self.qrels[query_id] for query_id in run if query_id in self.qrels}
-        return mean(evaluate(qrels, run, ["AP"])["AP"]) if qrels else 0.0
-
-
-def load_training_data(collections: Sequence[Collection]) -> TrainingData:
-    """The official query-likelihood candidates and the judgments of judged collections.
-
-    Raises:
-        DataError: files or judgments of a collection are missing.
-    """
-    topics: list[Topic] = []
-    run: Run = {}
-    posts: dict[str, Post] = {}
-    qrels: Qrels = {}
-    for collection in collections:
-        judgments = collection.qrels()
-        if judgments is None:
-            raise DataError(f"{collection.name} has no judgments here and cannot be trained on")
-        first_stage = collection.runs["ql"]
-        candidates = RunRetriever(
-            read_run(first_stage), posts_of(collection), str(first_stage)
-        ).search([topic for topic in collection.topics() if topic.query_id in judgments])
-        topics += candidates.topics
-        run |= candidates.run
-        posts |= candidates.posts
-        qrels |= judgments
-    return TrainingData(Candidates(topics, run, posts), qrels)
 
 
 @dataclass(frozen=True)
@@ -163,7 +109,10 @@ def cross_train(
             model,
             _subset(examples, rows),
             None if held_out is None else _subset(examples, held_out),
-            lambda scores: data.mean_ap(data.run_of(held_out, scores)),  # type: ignore[arg-type]
+            lambda scores: data.mean_of(
+                measure_of(settings),
+                data.run_of(held_out, scores),  # type: ignore[arg-type]
+            ),
             part_settings,
             state_directory / f"{name.replace(' ', '-')}.safetensors",
             resume,
@@ -178,13 +127,55 @@ def cross_train(
         scores = score_encoded(model, _subset(examples, fold.held_out).encoded)
         run = data.run_of(fold.held_out, scores)
         held_out_run |= run
-        validation_map[fold.name], histories[fold.name] = data.mean_ap(run), history
+        validation_map[fold.name], histories[fold.name] = data.mean_of("AP", run), history
     epochs = round(statistics.median(history.best for history in histories.values()))
     if folds > 1:
         everything = np.arange(len(examples.encoded.query_index))
         final_settings = dataclasses.replace(settings, epochs=epochs)
         model, histories["all topics"] = part("all topics", everything, None, final_settings)
     return Outcome(model, held_out_run, validation_map, epochs, histories)
+
+
+def develop(
+    model: "Reranker",
+    training: "Examples",
+    development: "Examples",
+    data: TrainingData,
+    settings: "Settings",
+    state_directory: Path,
+    resume: bool,
+    progress: Progress,
+) -> Outcome:
+    """Train on one part, stop early by another, and keep the model of the best epoch.
+
+    Args:
+        model: to train.
+        training: pairs to learn from.
+        development: pairs that choose the epoch, in the order of ``data``.
+        data: candidates and judgments of the development part.
+        settings: how to train.
+        state_directory: where the state is kept for ``resume``.
+        resume: go on with what is there.
+        progress: told about every step.
+    """
+    from rerankers.scoring import score_encoded
+    from rerankers.training import train
+
+    rows = np.arange(len(development.relevant))
+    history = train(
+        model, training, development,
+        lambda scores: data.mean_of(measure_of(settings), data.run_of(rows, scores)),
+        settings, state_directory / "training.safetensors", resume,
+        lambda epoch, step, message: progress("training", epoch, step, message),
+    )  # fmt: skip
+    run = data.run_of(rows, score_encoded(model, development.encoded))
+    figures = {"development": data.mean_of("AP", run)}
+    return Outcome(model, run, figures, history.best, {"training": history})
+
+
+def measure_of(settings: "Settings") -> str:
+    """The measure that chooses the best epoch, by its name."""
+    return "RR" if settings.select == "mrr" else "AP"
 
 
 def held_out_bytes(run: Run) -> bytes:

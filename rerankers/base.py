@@ -23,8 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
+from rerankers.settings import Settings
 
 WORDS = "words"
+MASKED_WORDS = "masked_words"
+"""Words with every digit read as 0 (Severyn & Moschitti 2015, section 4.1)."""
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
@@ -39,6 +42,8 @@ class Pairs:
         urls: [D] expanded URL of each post, or "".
         query_index: [P] row of ``queries``.
         post_index: [P] row of ``texts`` and ``urls``.
+        priors: [P] what the runs that are reranked think of each pair (see :func:`prior_of_rank`),
+            or None where there is no run.
     """
 
     queries: Sequence[str]
@@ -46,6 +51,7 @@ class Pairs:
     urls: Sequence[str]
     query_index: npt.NDArray[np.int64]
     post_index: npt.NDArray[np.int64]
+    priors: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.query_index)
@@ -64,6 +70,19 @@ class Terms(NamedTuple):
     weights: Tensor
 
 
+PRIOR = "prior"
+"""Name of the interaction that holds a pair's prior."""
+
+
+def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """What a run thinks of the posts that it has at these ranks, counted from 1: 1 / ln(r + 1).
+
+    Severyn & Moschitti (2015), section 5, "submission run as a feature". A post that the run does
+    not have is worth 0; several runs are averaged.
+    """
+    return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
+
+
 Views = Mapping[str, Terms]
 """View name -> the terms of a batch of texts."""
 
@@ -77,9 +96,9 @@ class Reranker(nn.Module, ABC):
     """A model that scores (query, post) pairs from the views of the text that it declares.
 
     A subclass is one file in ``rerankers/models``. It splits its work into two encoders, neither
-    of which knows the other side, ``interact``, which compares what they give, and ``integrate``,
-    which turns comparisons into a score. A pair's score must not depend on what else is
-    in the batch: padding (identifier 0) is masked.
+    of which knows the other side; ``interact``, which compares what they give; ``represent``,
+    which turns comparisons into one vector a pair; and ``judge``, which turns that into a score.
+    A pair's score must not depend on what else is in the batch: padding (identifier 0) is masked.
     """
 
     config_type: ClassVar[type]
@@ -93,6 +112,12 @@ class Reranker(nn.Module, ABC):
 
     post_views: ClassVar[Sequence[str]]
     """Views of a post that ``encode_posts`` reads."""
+
+    training_settings: ClassVar[Settings] = Settings()
+    """How its paper trains it, as far as that works here; every command's default."""
+
+    reads_prior: bool = False
+    """Whether the interactions are to hold the pair's prior, as ``PRIOR`` [P, 1, 1]."""
 
     config: Any
 
@@ -115,16 +140,34 @@ class Reranker(nn.Module, ABC):
         """
 
     @abstractmethod
+    def represent(self, interactions: Interactions) -> Tensor:
+        """Turn comparisons into one vector for each pair: [P, K]."""
+
+    @abstractmethod
+    def judge(self, representations: Tensor) -> Tensor:
+        """Turn vectors of pairs [P, K] into [P] scores, higher is better; a score is a logit."""
+
+    def compare(
+        self, queries: Any, posts: Any, query_of_post: Tensor, priors: Tensor | None = None
+    ) -> Interactions:
+        """:meth:`interact`, and the prior where the model reads it (0 where there is none)."""
+        interactions = self.interact(queries, posts, query_of_post)
+        if not self.reads_prior:
+            return interactions
+        if priors is None:
+            priors = torch.zeros(len(query_of_post), device=query_of_post.device)
+        return {**interactions, PRIOR: priors.view(-1, 1, 1)}
+
     def integrate(self, interactions: Interactions) -> Tensor:
-        """Turn comparisons into [P] scores, higher is better; a score is a logit."""
+        """Turn comparisons into [P] scores."""
+        return self.judge(self.represent(interactions))
 
-    def match(self, queries: Any, posts: Any, query_of_post: Tensor) -> Tensor:
-        """Score P encoded posts, each against its encoded query: [P]."""
-        return self.integrate(self.interact(queries, posts, query_of_post))
-
-    def forward(self, queries: Views, posts: Views, query_of_post: Tensor) -> Tensor:
+    def forward(
+        self, queries: Views, posts: Views, query_of_post: Tensor, priors: Tensor | None = None
+    ) -> Tensor:
         """Score P posts, each against its query: [P]."""
-        return self.match(self.encode_queries(queries), self.encode_posts(posts), query_of_post)
+        encoded = self.encode_queries(queries), self.encode_posts(posts)
+        return self.integrate(self.compare(*encoded, query_of_post, priors))
 
     def interactions_are_fixed(self) -> bool:
         """Whether training leaves encoders and ``interact`` as they are.
@@ -132,6 +175,22 @@ class Reranker(nn.Module, ABC):
         The training loop then computes the interactions once instead of in every step.
         """
         return False
+
+    def decay_share(self, parameter: str) -> float:
+        """Share of the weight decay that the parameter of this name gets."""
+        return 1.0
+
+    def is_calibrated(self) -> bool:
+        """Whether :meth:`calibrate` is to be called once training has ended."""
+        return False
+
+    def calibrate(self, representations: Tensor, relevant: Tensor) -> None:
+        """Fit what is not trained by gradients.
+
+        Args:
+            representations: [P, K] of the training pairs, by the trained model.
+            relevant: [P] whether each is relevant.
+        """
 
     def device_of(self) -> torch.device:
         """Where the model's parameters live."""

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.base import Reranker
-from rerankers.scoring import BATCH_SIZE, Encoded, batches
+from rerankers.base import Interactions, Reranker
+from rerankers.scoring import BATCH_SIZE, Encoded, batches_of
 
 
 @dataclass
@@ -37,13 +37,9 @@ class CachedInteractions:
         model.eval()
         places = np.zeros((len(encoded.query_index), 2), dtype=np.int64)
         parts: list[dict[str, Tensor]] = []
-        order = np.lexsort((encoded.lengths(), encoded.query_index))
         with torch.no_grad():
-            for rows in batches(order, encoded.query_index, BATCH_SIZE):
-                queries, posts, query_of_post = encoded.batch(rows, device)
-                interactions = model.interact(
-                    model.encode_queries(queries), model.encode_posts(posts), query_of_post
-                )
+            for rows in batches_of(encoded, BATCH_SIZE):
+                interactions = encoded.compared(model, rows, device)
                 places[rows, 0], places[rows, 1] = len(parts), np.arange(len(rows))
                 parts.append(dict(interactions))
         model.train(training)
@@ -53,6 +49,12 @@ class CachedInteractions:
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
     ) -> Tensor:
         """Scores [B] of the pairs ``rows`` [B]."""
+        return model.integrate(self.compared(model, rows, device))
+
+    def compared(
+        self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
+    ) -> Interactions:
+        """What was kept of the pairs ``rows`` [B]."""
         places = self.places[rows]
         order = np.argsort(places[:, 0], kind="stable")
         numbers, first = np.unique(places[order, 0], return_index=True)
@@ -60,11 +62,11 @@ class CachedInteractions:
             (self.parts[number], torch.from_numpy(part[:, 1]))
             for number, part in zip(numbers, np.split(places[order], first[1:]), strict=True)
         ]
-        interactions = {
-            name: _stack([part[name][index] for part, index in chosen]) for name in self.parts[0]
+        back = torch.from_numpy(np.argsort(order, kind="stable")).to(device)
+        return {
+            name: _stack([part[name][index] for part, index in chosen])[back]
+            for name in self.parts[0]
         }
-        scores = model.integrate(interactions)
-        return scores[torch.from_numpy(np.argsort(order, kind="stable")).to(device)]
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """[P] equal work for every pair; pairs of one part stay together."""

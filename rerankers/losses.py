@@ -4,10 +4,13 @@ Every loss takes scores [T, positives + negatives] (logits) and the number of po
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+
+from rerankers.settings import Settings
 
 Loss = Callable[[Tensor, int], Tensor]
 
@@ -19,10 +22,13 @@ def pointwise(scores: Tensor, positives: int) -> Tensor:
     return F.binary_cross_entropy_with_logits(scores, labels)
 
 
-def pairwise(scores: Tensor, positives: int) -> Tensor:
-    """Hinge of margin 1 between each positive and each negative (Rao et al. 2016, eq. 1)."""
+def pairwise(scores: Tensor, positives: int, margin: float = 1.0) -> Tensor:
+    """Hinge between each positive and each negative.
+
+    Rao et al. (2016), section 3.1, with margin 1; Qiu & Huang (2015), equation 2, with margin γ.
+    """
     differences = scores[:, :positives, None] - scores[:, None, positives:]
-    return F.relu(1.0 - differences).mean()
+    return F.relu(margin - differences).mean()
 
 
 def listwise(scores: Tensor, positives: int) -> Tensor:
@@ -36,3 +42,10 @@ def listwise(scores: Tensor, positives: int) -> Tensor:
 
 
 LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}
+
+
+def loss_of(settings: Settings) -> Loss:
+    """The loss that the settings ask for."""
+    if settings.loss == "pairwise":
+        return partial(pairwise, margin=settings.margin)
+    return LOSSES[settings.loss]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.base import Pairs, Reranker, Views
+from rerankers.base import Interactions, Pairs, Reranker, Views
 from rerankers.errors import RerankerError
 from rerankers.views import Packed, TextEncoder
 
@@ -26,6 +26,11 @@ class Scorable(Protocol):
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
     ) -> torch.Tensor:
         """Scores [B] of the pairs ``rows`` [B], with gradients if they are enabled."""
+
+    def compared(
+        self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
+    ) -> Interactions:
+        """The pairs ``rows`` [B], compared but not yet judged."""
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """[P] a number for each pair that grows with its work."""
@@ -43,6 +48,7 @@ class Encoded:
     posts: dict[str, Packed]
     query_index: npt.NDArray[np.int64]
     post_index: npt.NDArray[np.int64]
+    priors: npt.NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> "Encoded":
@@ -52,14 +58,29 @@ class Encoded:
             dict(encoder.posts(pairs.texts, pairs.urls, model.post_views)),
             pairs.query_index,
             pairs.post_index,
+            pairs.priors,
         )
 
     def scores_of(
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
     ) -> torch.Tensor:
         """One forward pass over the pairs ``rows`` [B]: scores [B]."""
-        scores: torch.Tensor = model(*self.batch(rows, device))
+        scores: torch.Tensor = model(*self.batch(rows, device), self.priors_of(rows, device))
         return scores
+
+    def compared(
+        self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
+    ) -> Interactions:
+        """The pairs ``rows`` [B], compared but not yet judged."""
+        queries, posts, query_of_post = self.batch(rows, device)
+        return model.compare(
+            model.encode_queries(queries), model.encode_posts(posts), query_of_post,
+            self.priors_of(rows, device),
+        )  # fmt: skip
+
+    def priors_of(self, rows: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor | None:
+        """Priors [B] of the pairs ``rows``, None if there are none."""
+        return None if self.priors is None else torch.from_numpy(self.priors[rows]).to(device)
 
     def batch(
         self, rows: npt.NDArray[np.int64], device: torch.device
@@ -75,7 +96,22 @@ class Encoded:
 
     def subset(self, rows: npt.NDArray[np.int64]) -> "Encoded":
         """The pairs ``rows`` alone."""
-        return Encoded(self.queries, self.posts, self.query_index[rows], self.post_index[rows])
+        return Encoded(
+            self.queries, self.posts, self.query_index[rows], self.post_index[rows],
+            None if self.priors is None else self.priors[rows],
+        )  # fmt: skip
+
+    def with_pairs(
+        self, query_index: npt.NDArray[np.int64], post_index: npt.NDArray[np.int64]
+    ) -> "Encoded":
+        """The same pairs and, after them, others of the same texts, whose prior is 0."""
+        return Encoded(
+            self.queries, self.posts,
+            np.concatenate([self.query_index, query_index]),
+            np.concatenate([self.post_index, post_index]),
+            None if self.priors is None
+            else np.concatenate([self.priors, np.zeros(len(query_index), np.float32)]),
+        )  # fmt: skip
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """[P] terms of each pair's post over all views, the measure of its work."""
@@ -120,10 +156,8 @@ def score_encoded(
     scores = np.zeros(len(encoded.query_index), dtype=np.float32)
     training = model.training
     model.eval()
-    # By query first, so that a batch encodes few queries; by length next, against padding.
-    order = np.lexsort((encoded.lengths(), encoded.query_index))
     with torch.inference_mode():
-        for rows in batches(order, encoded.query_index, batch_size):
+        for rows in batches_of(encoded, batch_size):
             scores[rows] = encoded.scores_of(model, rows, device).float().cpu().numpy()
             progress(len(rows))
     model.train(training)
@@ -134,6 +168,30 @@ def score_encoded(
             "diverged; train again with a smaller learning rate or restore the checkpoint"
         )
     return scores
+
+
+def represent_encoded(model: Reranker, encoded: Scorable) -> torch.Tensor:
+    """The vector of each pair just before it is judged: [P, K], on the CPU."""
+    device, training = model.device_of(), model.training
+    model.eval()
+    parts, order = [], []
+    with torch.inference_mode():
+        for rows in batches_of(encoded, BATCH_SIZE):
+            parts.append(model.represent(encoded.compared(model, rows, device)).float().cpu())
+            order.append(rows)
+    model.train(training)
+    places = np.argsort(np.concatenate(order), kind="stable")
+    # A copy made outside of inference mode can be part of later computations.
+    return torch.cat(parts)[torch.from_numpy(places)].clone()
+
+
+def batches_of(encoded: Scorable, batch_size: int) -> list[npt.NDArray[np.int64]]:
+    """Rows of all pairs, batch by batch, in the order that is cheapest.
+
+    By query first, so that a batch encodes one query; by length next, against padding.
+    """
+    order = np.lexsort((encoded.lengths(), encoded.query_index))
+    return batches(order, encoded.query_index, batch_size)
 
 
 def batches(

@@ -37,6 +37,7 @@ _MENTION_OR_LINK = re.compile(r"(?:https?://|www\.)\S+|@\w+")
 # Where the Stanford tokenizer cuts: do|n't, bbc|'s.
 _CONTRACTION = re.compile(r"(?<=\w)(?=n['’]t\b)|(?<=\w)['’](?=(?:s|re|ve|ll|d|m)\b)")
 _ELONGATION = re.compile(r"([^\W\d])\1{2,}")
+_DIGIT = re.compile(r"\d")
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
 
@@ -51,6 +52,11 @@ def words(text: str) -> list[str]:
         text = _fold_accents(text)
     text = _CONTRACTION.sub(" ", text.replace("_", " "))
     return _WORDS.tokenize(_ELONGATION.sub(r"\1\1", text).replace("’", "'"))
+
+
+def mask_digits(word: str) -> str:
+    """The word with every digit read as 0: ``1971`` -> ``0000``."""
+    return _DIGIT.sub("0", word)
 
 
 def url_text(url: str) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
-from rerankers.text import string_trigrams, url_text, word_trigrams, words
+from rerankers.base import MASKED_WORDS, TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
+from rerankers.text import mask_digits, string_trigrams, url_text, word_trigrams, words
 from rerankers.vocabulary import Idf, Vocabulary
 
 
@@ -83,6 +83,8 @@ class TextEncoder:
         packed = {}
         if WORDS in views:
             packed[WORDS] = Packed.of([self.vocabulary.ids(row) for row in tokens], weights)
+        if MASKED_WORDS in views:
+            packed[MASKED_WORDS] = Packed.of([self._masked_ids(row) for row in tokens], weights)
         if TRIGRAMS in views:
             spread = [
                 np.repeat(row_weights, [len(word_trigrams([word])) for word in row])
@@ -99,8 +101,13 @@ class TextEncoder:
         packed = {}
         if WORDS in views:
             packed[WORDS] = Packed.of([self.vocabulary.ids(row) for row in tokens])
+        if MASKED_WORDS in views:
+            packed[MASKED_WORDS] = Packed.of([self._masked_ids(row) for row in tokens])
         if TRIGRAMS in views:
             packed[TRIGRAMS] = Packed.of([word_trigrams(row) + 1 for row in tokens])
         if URL_TRIGRAMS in views:
             packed[URL_TRIGRAMS] = Packed.of([string_trigrams(url_text(u)) + 1 for u in urls])
         return packed
+
+    def _masked_ids(self, tokens: Sequence[str]) -> list[int]:
+        return self.vocabulary.ids([mask_digits(token) for token in tokens])

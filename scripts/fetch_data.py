@@ -22,7 +22,7 @@ class Options:
     """What to fetch, and where to."""
 
     names: tuple[str, ...] = argument(
-        "collections (mb2011, mb12, trecqa, wikiqa, embeddings); none means all",
+        "collections (mb2011, mb12, trecqa-raw, trecqa-clean, wikiqa, embeddings); none means all",
         many=True, required=False,
     )  # fmt: skip
     list: bool = option("show the files instead of fetching them", flag=True)

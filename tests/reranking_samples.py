@@ -22,7 +22,8 @@ BUCKETS = 64
 # Fields that any model may have -> a value that makes it small.
 SMALL: dict[str, Any] = {
     "trigram_size": 8, "word_filters": 6, "trigram_filters": 6, "filters": 6, "hidden": 8,
-    "layers": 2, "heads": 2, "kernels": 5,
+    "layers": 2, "heads": 2, "kernels": 5, "sentence_size": 7,
+    "lstm_units": 6, "channel_share": 0.05,
 }  # fmt: skip
 
 QUERIES = ["bbc world service cuts", "water shortages in egypt", "protests", "café in münchen"]
@@ -73,11 +74,11 @@ def encoder() -> TextEncoder:
 
 
 def small_config(name: str, configuration: str, **changes: Any) -> Any:
-    """A named configuration with sizes for tests."""
+    """A named configuration with sizes for tests; changes of fields that it lacks are left out."""
     config = models.find(name).configurations[configuration]
     fields = {field.name for field in dataclasses.fields(config)}
-    small = {key: value for key, value in SMALL.items() if key in fields}
-    return dataclasses.replace(config, **(small | changes))
+    sizes = {key: value for key, value in (SMALL | changes).items() if key in fields}
+    return dataclasses.replace(config, **sizes)
 
 
 def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) -> Reranker:

@@ -9,17 +9,29 @@ from pipeline.errors import DataError, UsageError
 
 
 def test_names_and_aliases() -> None:
-    assert collections.names() == ["mb2011", "mb2012", "mb2013", "mb2014", "sample"]
+    assert collections.names() == [
+        "mb2011", "mb2012", "mb2013", "mb2014", "sample", "trecqa-raw", "trecqa-clean", "wikiqa"
+    ]  # fmt: skip
     assert collections.find("mb11").name == "mb2011"
     with pytest.raises(UsageError, match="did you mean 'mb2012'"):
         collections.find("mb20012")
+    with pytest.raises(UsageError, match="did you mean 'trecqa-raw'"):
+        collections.find("trecqa-row")
 
 
 def test_years_share_their_tweets_by_two() -> None:
     groups = {name: collections.find(name).index_group for name in collections.names()}
     assert groups["mb2011"] == groups["mb2012"]
     assert groups["mb2013"] == groups["mb2014"]
-    assert len(set(groups.values())) == 3
+    assert len(set(groups.values()) - {None}) == 3
+
+
+def test_what_is_searched_has_no_given_candidates() -> None:
+    for name in collections.names():
+        collection = collections.find(name)
+        if collection.index_group is not None:
+            assert collection.candidates() is None
+            assert collection.measures == ("AP", "P@30")
 
 
 def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pipeline.downloads import Entry, Patience, catalogue, fetch, fetch_all, sel
 from pipeline.errors import DataError, UsageError
 
 CONTENT = bytes(range(256)) * 2000
+PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")
 QUICK = Patience(attempts=4, timeout=0.3, pause=0.0)
 
 
@@ -216,6 +217,11 @@ def test_selecting() -> None:
     # Both years search the same tweets.
     assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= paths
     assert "microblog/qrels.microblog2013.txt" not in paths
+    raw, clean = ({entry.path for entry in select([f"trecqa-{kind}"])} for kind in ("raw", "clean"))
+    assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
+    assert raw - clean == {f"trecqa/raw-{p}/{name}" for p in ("dev", "test") for name in PAIRS}
+    assert raw | clean == {entry.path for entry in select(["trecqa"])}
+    assert {entry.path.split("/")[1] for entry in select(["wikiqa"])} == {"train", "dev", "test"}
     with pytest.raises(UsageError) as error:
         select(["mb2021", "glove"])
     assert len(error.value.problems) == 2

@@ -173,6 +173,8 @@ def test_bad_arguments(command: Command, arguments: list[str], code: int, messag
 
 
 class FakeCollection:
+    measures = ("RR", "AP")
+
     def __init__(self, qrels: Qrels | None) -> None:
         self._qrels = qrels
 
@@ -197,6 +199,7 @@ def test_names_of_collections(command: Command, monkeypatch: pytest.MonkeyPatch)
     code, output, _ = command("fake", "base", "--data", "somewhere")
     assert (code, output[0]) == (0, "fake, 12 judged topics")
     assert asked == [("fake", Path("somewhere"))]
+    assert output[1].split() == ["RR", "AP"]
     assert command("silent", "base") == (
         1, [], ["python -m pipeline.evaluate: error: fake has no judgments: fake.qrels is missing"]
     )  # fmt: skip

@@ -174,12 +174,14 @@ def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
     order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
     losses = []
-    for _ in range(60):
+    for _ in range(300):
         loss = listwise(encoded.scores_of(model, order, CPU).view(1, 10), 3)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        if losses[-1] < 0.1 * losses[0]:
+            break
     assert losses[-1] < 0.1 * losses[0], f"the loss fell from {losses[0]} to {losses[-1]} only"
 
 

@@ -106,6 +106,7 @@ def test_a_folder_that_is_no_index_is_left_alone(tmp_path: Path, files: list[Pat
         (["--posts", __file__], "--index DIR is missing"),
         (["--posts", __file__, "--index", "x", "--collection", "mb2011"], "cannot be combined"),
         (["--topics", "mb2011", "--collection", "mb2012"], "name different collections"),
+        (["--topics", "trecqa-raw"], "expected a collection whose posts are searched"),
     ],
 )
 def test_bad_usage(arguments: list[str], problem: str) -> None:

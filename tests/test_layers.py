@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from rerankers.layers import (
+from rerankers.convolutions import MaskedConvolution
+from rerankers.embeddings import (
     TYPICAL_LENGTH,
     FrozenVectors,
     HashedVectors,
-    MaskedConvolution,
     TrainedVectors,
     hashed_vectors,
+)
+from rerankers.layers import (
     mask_of,
     partial_softmax,
     weighted_mean,

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.posts import Post, is_doc_id, read_pair_folder, read_posts, well_formed
+from indexes.posts import (
+    Post,
+    is_doc_id,
+    parallel_lines,
+    read_pair_folder,
+    read_posts,
+    well_formed,
+)
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -243,6 +250,14 @@ def test_pair_folder_without_links(tmp_path: Path) -> None:
 def test_bad_pair_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         list(read_pair_folder(pair_folder(tmp_path, **changed)))
+
+
+def test_a_line_by_the_names_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n")
+    (tmp_path / "b").write_text("x\r\n\n")
+    assert list(parallel_lines(tmp_path, ["a"], ["b", "c"])) == [
+        (1, {"a": "1", "b": "x"}), (2, {"a": "2", "b": ""})
+    ]  # fmt: skip
 
 
 def test_the_pool_of_2011(data_dir: Path) -> None:

@@ -11,12 +11,15 @@ from reranking_samples import all_pairs, encoder, small_model
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rerankers import training
+from rerankers import losses as loss_functions
+from rerankers import resuming, training
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
+from rerankers.resuming import History
 from rerankers.scoring import Encoded
-from rerankers.training import Examples, History, Settings, train
+from rerankers.settings import Settings
+from rerankers.training import Examples, train
 
 FAST = Settings(epochs=4, steps=5, lists=3, positives=2, negatives=2, learning_rate=5e-3, seed=7)
 LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
@@ -275,7 +278,7 @@ def test_a_failed_write_leaves_the_state_of_the_epoch_before(
             raise OSError(28, "No space left on device")
         save_file(tensors, path, metadata)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training, "save_file", full)
+    monkeypatch.setattr(resuming, "save_file", full)
     with pytest.raises(OSError, match="No space"):
         run(model_of(), state)
     assert [path.name for path in state.parent.iterdir()] == ["state"]
@@ -288,7 +291,7 @@ def test_a_failed_write_leaves_the_state_of_the_epoch_before(
 def test_a_loss_that_is_not_a_number_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    monkeypatch.setitem(training.LOSSES, "listwise", lambda scores, count: scores.sum() * bad)
+    monkeypatch.setitem(loss_functions.LOSSES, "listwise", lambda scores, count: scores.sum() * bad)
     with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*--learning-rate"):
         run(model_of(), tmp_path / "state")
     assert not list(tmp_path.iterdir())

@@ -129,7 +129,8 @@ def test_ones_own_posts_with_strange_texts(home: Path, tmp_path: Path) -> None:
         (["--topics", "mb2021"], 2, "did you mean"),
         (["--topics", "sample", "--hits", "0", "--lambda", "7"], 2, "--lambda: found 7"),
         (["--topics", "sample", "--mu", "9", "--method", "bm25"], 2, "bm25 has no μ"),
-        (["--topics", "sample", "--reranker", "bert"], 2, "expected one of mp_hcnn"),
+        (["--topics", "sample", "--method", "qll"], 2, "did you mean 'ql'"),
+        (["--topics", "sample", "--reranker", "bert"], 2, "found 'bert', expected one of"),
         (["--topics", "sample", "--candidates", "none.txt"], 1, "none.txt"),
         (["--topics", "sample", "--checkpoint", "nowhere"], 1, "nowhere/config.json"),
         (["--topics", "sample", "--runtag", "a b"], 2, "without spaces"),
@@ -144,6 +145,12 @@ def test_mistakes_are_explained_without_a_traceback(
     assert result.returncode == code, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_the_defaults_are_in_the_help(home: Path) -> None:
+    text = " ".join(search(home, "--help").stdout.split())
+    assert "first stage (default: ql); one of ql, bm25" in text
+    assert "candidates per topic (default: 1000)" in text
 
 
 def test_a_file_of_topics_needs_an_index(home: Path, tmp_path: Path) -> None:

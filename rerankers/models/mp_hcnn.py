@@ -55,11 +55,9 @@ from rerankers.base import (
     Views,
     require_choice,
 )
+from rerankers.convolutions import ConvolutionTower
+from rerankers.embeddings import FrozenVectors, HashedVectors, TrainedVectors
 from rerankers.layers import (
-    ConvolutionTower,
-    FrozenVectors,
-    HashedVectors,
-    TrainedVectors,
     mask_of,
     max_over_posts,
     mean_over_posts,
@@ -229,8 +227,8 @@ class Model(Reranker):
             interactions["url_presence"] = _url_presence(posts).unsqueeze(2)
         return interactions
 
-    def integrate(self, interactions: Interactions) -> Tensor:
-        """Evidence integration (section 3.4): [P]."""
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The evidence of all perspectives side by side (section 3.4): [P, K]."""
         evidence = []
         for name, places in self.perspectives.items():
             features = interactions[name]
@@ -242,7 +240,11 @@ class Model(Reranker):
                 evidence.append(F.pad(features[:, :, :-1], (0, 0, 0, padding)).flatten(1))
         if self.config.url_presence:
             evidence.append(interactions["url_presence"].flatten(1))
-        scores: Tensor = self.score(torch.cat(evidence, dim=1)).squeeze(1)
+        return torch.cat(evidence, dim=1)
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """Evidence integration (section 3.4): [P]."""
+        scores: Tensor = self.score(representations).squeeze(1)
         return scores
 
     def interactions_are_fixed(self) -> bool:

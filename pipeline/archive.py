@@ -1,0 +1,287 @@
+"""Similar questions in an archive of question–answer pairs, for a checkpoint of cntn.
+
+Qiu & Huang (IJCAI 2015), equation 4: a pair (q, a) of the archive answers the question t as well
+as α v_tᵀ v_q + (1 − α) s(t, a), the likeness of both questions and the model's score of the
+archive's answer for the new question.
+
+::
+
+    archive = QuestionArchive.build(pairs, checkpoint)
+    found   = archive.search(topics, hits=20)    # the nearest questions, with both parts
+    run     = mix(found, alpha=0.7)              # topic -> the archive's query_id -> score
+
+Sentence vectors have length 1 here: the paper calls its model with M = I "just a cosine", which
+v_qᵀ v_a is for such vectors only, and other lengths would drown s. The index finds the nearest
+questions by the first part alone; of several answers to a question the best counts.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.dense import DenseIndex
+from indexes.errors import CollectionError
+from indexes.posts import Post
+from pipeline.errors import DataError
+from pipeline.trec import Run, Topic
+
+if TYPE_CHECKING:
+    from pipeline.answers import AnswerCollection
+    from rerankers.checkpoint import Checkpoint
+
+DEFAULT_ALPHA = 0.7
+"""Section 6.3 finds the best mixture around it, in both languages."""
+ALPHAS = tuple(step / 20 for step in range(21))
+"""0, 0.05, …, 1, as section 6.3 searches."""
+BATCH_SIZE = 256
+"""Questions that are encoded together."""
+
+
+class ArchivedPair(NamedTuple):
+    """A question of the archive and one of its answers."""
+
+    query_id: str
+    question: str
+    answer: Post
+
+
+class Match(NamedTuple):
+    """What one pair of the archive is worth for a question.
+
+    Attributes:
+        pair: of the archive.
+        similarity: v_tᵀ v_q, from -1 to 1.
+        score: s(t, a).
+    """
+
+    pair: ArchivedPair
+    similarity: float
+    score: float
+
+    def mixed(self, alpha: float) -> float:
+        """Equation 4."""
+        return alpha * self.similarity + (1 - alpha) * self.score
+
+
+Found = Mapping[str, Sequence[Match]]
+"""query_id of a question -> the pairs of the nearest questions of the archive."""
+
+
+@dataclass(frozen=True)
+class QuestionArchive:
+    """Question–answer pairs whose questions can be searched.
+
+    Attributes:
+        pairs: query_id -> the question's pairs, one for each answer.
+        index: vectors of the questions, under their query_ids.
+        checkpoint: encodes questions and scores answers.
+    """
+
+    pairs: Mapping[str, Sequence[ArchivedPair]]
+    index: DenseIndex
+    checkpoint: "Checkpoint"
+
+    @classmethod
+    def build(cls, pairs: Iterable[ArchivedPair], checkpoint: "Checkpoint") -> Self:
+        """Encode and index the questions of ``pairs``.
+
+        Raises:
+            DataError: there is no pair, a question has two texts, or the checkpoint's model has
+                no sentence vectors.
+            CollectionError: FAISS is not installed.
+        """
+        grouped = _grouped(pairs)
+        vectors = question_vectors(checkpoint, [rows[0].question for rows in grouped.values()])
+        index = DenseIndex.build(vectors, list(grouped), _fingerprint(grouped, checkpoint))
+        return cls(grouped, index, checkpoint)
+
+    @classmethod
+    def open(cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: "Checkpoint") -> Self:
+        """The same with the index that :meth:`save` wrote.
+
+        Raises:
+            DataError: as :meth:`build` does.
+            CollectionError: there is no index, or none of these questions by this checkpoint.
+        """
+        grouped = _grouped(pairs)
+        index = DenseIndex.open(directory, _fingerprint(grouped, checkpoint))
+        return cls(grouped, index, checkpoint)
+
+    @classmethod
+    def cached(
+        cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: "Checkpoint", rebuild: str
+    ) -> Self:
+        """The same with the index in ``directory``, which is written first if it does not fit.
+
+        Raises:
+            DataError: as :meth:`build` does.
+            CollectionError: the folder holds something that is no index.
+        """
+        pairs = list(pairs)
+        try:
+            return cls.open(directory, pairs, checkpoint)
+        except CollectionError:
+            archive = cls.build(pairs, checkpoint)
+            archive.index.save(directory, rebuild)
+            return archive
+
+    def search(self, topics: Sequence[Topic], hits: int = 20, skip_own: bool = False) -> Found:
+        """The nearest ``hits`` questions of the archive, with all their pairs.
+
+        Args:
+            topics: the questions.
+            hits: questions of the archive for each.
+            skip_own: leave out the archive's question of the same query_id, as section 6.3 does
+                with questions that are in the archive themselves.
+        """
+        if not topics:
+            return {}
+        vectors = question_vectors(self.checkpoint, [topic.text for topic in topics])
+        nearest, similarities = self.index.search(vectors, hits + skip_own)
+        rows: list[tuple[int, ArchivedPair, float]] = []
+        for place, topic in enumerate(topics):
+            near = dict(zip(nearest[place], similarities[place].tolist(), strict=True))
+            if skip_own:
+                near.pop(topic.query_id, None)
+            for query_id in list(near)[:hits]:
+                rows += [(place, pair, near[query_id]) for pair in self.pairs[query_id]]
+        scores = self._scores(topics, rows)
+        found: dict[str, list[Match]] = {topic.query_id: [] for topic in topics}
+        for (place, pair, similarity), score in zip(rows, scores.tolist(), strict=True):
+            found[topics[place].query_id].append(Match(pair, similarity, score))
+        return found
+
+    def _scores(
+        self, topics: Sequence[Topic], rows: Sequence[tuple[int, ArchivedPair, float]]
+    ) -> npt.NDArray[np.float32]:
+        """s(t, a) of each row; an answer that several questions find is read once."""
+        from rerankers.base import Pairs
+
+        answers: dict[Post, int] = {}
+        places = [answers.setdefault(pair.answer, len(answers)) for _, pair, _ in rows]
+        return self.checkpoint.score(
+            Pairs(
+                [topic.text for topic in topics],
+                [answer.text for answer in answers],
+                [answer.url for answer in answers],
+                np.array([place for place, _, _ in rows], dtype=np.int64),
+                np.array(places, dtype=np.int64),
+            )
+        )
+
+
+def best_pairs(matches: Sequence[Match], alpha: float) -> list[Match]:
+    """The best pair of each question of the archive, best first."""
+    ordered = sorted(matches, key=lambda match: match.mixed(alpha), reverse=True)
+    best: dict[str, Match] = {}
+    for match in ordered:
+        best.setdefault(match.pair.query_id, match)
+    return list(best.values())
+
+
+def mix(found: Found, alpha: float) -> Run:
+    """query_id -> query_id of the archive -> the mixture of its best pair."""
+    return {
+        query_id: {match.pair.query_id: match.mixed(alpha) for match in best_pairs(matches, alpha)}
+        for query_id, matches in found.items()
+    }
+
+
+def tune_alpha(found: Found, measure: Callable[[Run], float]) -> tuple[float, float]:
+    """The α of :data:`ALPHAS` whose run has the highest figure, and the figure.
+
+    Args:
+        found: for questions whose similar questions are judged.
+        measure: of a run, higher is better. Of equal figures that of the lower α is taken.
+    """
+    figures = [measure(mix(found, alpha)) for alpha in ALPHAS]
+    best = max(figures)
+    return ALPHAS[figures.index(best)], best
+
+
+def pairs_of(collection: "AnswerCollection") -> list[ArchivedPair]:
+    """The questions of a collection's training part, each with its relevant answers.
+
+    Raises:
+        DataError: files or judgments are missing, or no question has a relevant answer.
+    """
+    part = collection.part("train")
+    judgments = part.qrels()
+    if judgments is None:
+        raise DataError(part.missing_judgments())
+    posts = {post.doc_id: post for post in part.posts()}
+    pairs = [
+        ArchivedPair(topic.query_id, topic.text, posts[doc_id])
+        for topic in part.topics()
+        for doc_id, relevance in judgments.get(topic.query_id, {}).items()
+        if relevance > 0 and doc_id in posts
+    ]
+    if not pairs:
+        raise DataError(f"{collection.name}: found no question with a relevant answer")
+    return pairs
+
+
+def question_vectors(checkpoint: "Checkpoint", questions: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Sentence vectors of questions, at least one, of length 1: [N, E].
+
+    Raises:
+        DataError: the checkpoint's model does not turn a question into one vector.
+    """
+    import torch
+    from torch.nn.functional import normalize
+
+    model = checkpoint.model
+    packed = checkpoint.encoder.queries(questions, model.query_views)
+    # By length, so that batches hold little padding.
+    order = np.argsort(np.sum([view.lengths for view in packed.values()], axis=0), kind="stable")
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(order), BATCH_SIZE):
+            rows = order[start : start + BATCH_SIZE]
+            device = model.device_of()
+            encoded = model.encode_queries(
+                {name: view.padded(rows, device) for name, view in packed.items()}
+            )
+            if not isinstance(encoded, torch.Tensor):
+                raise DataError(
+                    f"{checkpoint.directory}: found a checkpoint of {checkpoint.name}, which has "
+                    "no sentence vectors of questions; expected one of cntn"
+                )
+            parts.append(normalize(encoded, dim=1).float().cpu().numpy())
+    vectors = np.concatenate(parts)
+    restored = np.empty_like(vectors)
+    restored[order] = vectors
+    return restored
+
+
+def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
+    """Pairs by question; raises DataError if there are none or a question has two texts."""
+    grouped: dict[str, list[ArchivedPair]] = {}
+    for pair in pairs:
+        rows = grouped.setdefault(pair.query_id, [])
+        if rows and rows[0].question != pair.question:
+            raise DataError(
+                f"question {pair.query_id}: found the texts {rows[0].question!r} and "
+                f"{pair.question!r}, expected one"
+            )
+        rows.append(pair)
+    if not grouped:
+        raise DataError("found no question–answer pair, expected at least one")
+    return grouped
+
+
+def _fingerprint(grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: "Checkpoint") -> str:
+    """Of all that decides the vectors: the questions, the words and the weights."""
+    digest = hashlib.sha256()
+    words = checkpoint.encoder.vocabulary.known
+    questions = [text for name, rows in grouped.items() for text in (name, rows[0].question)]
+    for text in (checkpoint.name, repr(checkpoint.model.config), *questions, *words):
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    for name, value in checkpoint.model.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

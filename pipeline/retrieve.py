@@ -1,0 +1,147 @@
+"""Find questions like yours in an archive of answered ones, and show their answers.
+
+  python -m pipeline.retrieve --archive trecqa-raw --checkpoint DIR --question "who invented x?"
+  python -m pipeline.retrieve --archive wikiqa --checkpoint DIR --questions mine.tsv --output run
+
+The archive is the training part of a collection: its questions, each with its relevant answers.
+The checkpoint is one of cntn, trained by pipeline.train. With --output a TREC run is written,
+whose documents are the archive's questions, by the best mixture of their answers.
+"""
+
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli import existing_file, fraction, option, output_file, positive_int, run_command
+from pipeline.errors import UsageError
+from pipeline.runtime import keep_allocations
+
+if TYPE_CHECKING:
+    from pipeline.archive import Match, QuestionArchive
+    from pipeline.trec import Topic
+
+PROGRAM = "python -m pipeline.retrieve"
+SHOWN = 5
+"""Questions of the archive that are shown for each question."""
+WIDTH = 100
+"""Characters of a text that are shown."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to look for, and where."""
+
+    archive: str = option(
+        "collection whose training part is the archive (trecqa-raw, trecqa-clean, wikiqa)",
+        required=True, metavar="NAME",
+    )  # fmt: skip
+    checkpoint: Path = option("folder of a trained cntn", parse=Path, required=True, metavar="DIR")
+    question: str | None = option("the question", metavar="TEXT")
+    questions: Path | None = option(
+        "file of questions, qid<TAB>text a line", parse=existing_file, metavar="FILE"
+    )
+    # Section 6.3 of the paper; pipeline.archive.DEFAULT_ALPHA, which costs imports to read here.
+    alpha: float = option(
+        "share of the questions' likeness against the answer's score", default=0.7, parse=fraction
+    )
+    hits: int = option("questions of the archive for each question", default=20, parse=positive_int)
+    index: Path | None = option(
+        "folder for the questions' vectors (default: indexes/NAME-questions under "
+        "$TWEETRERANK_HOME); it is written when it is not there or does not fit",
+        parse=Path, metavar="DIR",
+    )  # fmt: skip
+    output: Path | None = option("run file to write", parse=output_file, metavar="RUN")
+    runtag: str = option("last column of the run", default="tweetrerank")
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+def main(options: Options) -> None:
+    """Open the archive, search it, show what was found or write it as a run."""
+    from pipeline.archive import mix
+    from pipeline.trec import write_run
+
+    started = time.perf_counter()
+    topics = _topics(options)
+    archive = _archive(options)
+    opened = time.perf_counter()
+    found = archive.search(topics, options.hits)
+    run = mix(found, options.alpha)
+    if options.output:
+        write_run(options.output, run, options.runtag)
+    if options.question is not None or not options.output:
+        for topic in topics:
+            _show(topic, found[topic.query_id], options.alpha)
+    wrote = f"wrote {options.output}: " if options.output else ""
+    now = time.perf_counter()
+    print(
+        f"{wrote}{sum(map(len, run.values()))} of {len(archive.pairs)} questions for "
+        f"{len(topics)} in {now - started:.1f} s (archive {opened - started:.1f} s, search "
+        f"{now - opened:.2f} s)",
+        file=sys.stderr,
+    )
+
+
+def _topics(options: Options) -> "list[Topic]":
+    """The questions; raises UsageError unless they are given in one way."""
+    from pipeline.trec import Topic, read_topics
+
+    problems = []
+    if (options.question is None) == (options.questions is None):
+        problems.append("give one of --question TEXT and --questions FILE")
+    if options.question is not None and not options.question.strip():
+        problems.append("--question: found an empty text, expected a question")
+    if any(c.isspace() for c in options.runtag) or not options.runtag:
+        problems.append(f"--runtag: found {options.runtag!r}, expected a word without spaces")
+    if problems:
+        raise UsageError(problems)
+    if options.questions is not None:
+        return read_topics(options.questions)
+    return [Topic("question", options.question or "")]
+
+
+def _archive(options: Options) -> "QuestionArchive":
+    """The collection's archive by the checkpoint, its vectors from the index if they fit."""
+    from pipeline import collections, runtime
+    from pipeline.archive import QuestionArchive, pairs_of
+    from rerankers import checkpoint
+
+    collection = collections.find_answers(options.archive, options.data)
+    device = runtime.choose_device(options.device, options.threads)
+    loaded = checkpoint.load(options.checkpoint, device=device)
+    directory = options.index or (
+        collections.home_directory() / "indexes" / f"{collection.name}-questions"
+    )
+    words = ["--archive", options.archive, "--checkpoint", str(options.checkpoint)]
+    words += ["--index", str(directory), "--question", "test"]
+    return QuestionArchive.cached(
+        directory, pairs_of(collection), loaded, f"{PROGRAM} {shlex.join(words)}"
+    )
+
+
+def _show(topic: "Topic", matches: "Sequence[Match]", alpha: float) -> None:
+    """The best pairs for one question."""
+    from pipeline.archive import best_pairs
+
+    print(f"{topic.query_id} “{_one_line(topic.text)}”:")
+    for rank, match in enumerate(best_pairs(matches, alpha)[:SHOWN], start=1):
+        pair = match.pair
+        print(f"{rank:3} {match.mixed(alpha):9.4f}  [{pair.query_id}] {_one_line(pair.question)}")
+        print(f"{'':15}{_one_line(pair.answer.text)}")
+
+
+def _one_line(text: str) -> str:
+    """A text without line breaks and control characters, cut to a line."""
+    short = textwrap.shorten(text, WIDTH, placeholder="…")
+    return "".join(c if c.isprintable() else "�" for c in short)
+
+
+if __name__ == "__main__":
+    keep_allocations()
+    run_command(Options, main, PROGRAM, __doc__)

@@ -1,0 +1,111 @@
+"""What the two models of Yu et al. (2014) share: bilinear matching, and counts of common words.
+
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
+Selection*, 2014. The probability that an answer a is right for a question q is σ(qᵀ M a + b); with
+counts, a logistic regression over it and over the words that both have decides.
+"""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rerankers.base import WORDS, Interactions, Reranker, Terms, Views
+from rerankers.overlap import WordOverlap
+from rerankers.vocabulary import Vocabulary
+
+COUNTS = 2
+"""Number of common words, and the sum of their IDF."""
+
+
+class Encoding(NamedTuple):
+    """Texts as vectors [B, E], with the words that are counted."""
+
+    vectors: Tensor
+    words: Terms
+
+
+class Bilinear(Reranker):
+    """Score of two composed vectors (section 3, equation 1); how they are composed is the model's.
+
+    Args:
+        size: E of the composed vectors.
+        count: whether a logistic regression adds the counts of common words.
+        vocabulary: tells stop words.
+    """
+
+    query_views = (WORDS,)
+    post_views = (WORDS,)
+
+    coefficients: Tensor
+    intercept: Tensor
+    is_fitted: Tensor
+
+    def __init__(self, size: int, count: bool, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.count = count
+        if count:
+            self.overlap = WordOverlap(vocabulary)
+            self.register_buffer("coefficients", torch.zeros(COUNTS + 1))
+            self.register_buffer("intercept", torch.zeros(()))
+            self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
+
+    @abstractmethod
+    def compose(self, ids: Tensor) -> Tensor:
+        """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
+
+    def encode_queries(self, views: Views) -> Encoding:
+        """Encode Q queries."""
+        return Encoding(self.compose(views[WORDS].ids), views[WORDS])
+
+    def encode_posts(self, views: Views) -> Encoding:
+        """Encode D posts."""
+        return Encoding(self.compose(views[WORDS].ids), views[WORDS])
+
+    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+        """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
+        transformed = posts.vectors @ self.matrix.t()
+        parts = [queries.vectors[query_of_post] * transformed]
+        if self.count:
+            counts = self.overlap(queries.words, posts.words.ids, query_of_post)
+            parts.append(counts[:, :COUNTS])
+        return {"match": torch.cat(parts, dim=1).unsqueeze(1)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """Products and counts: [P, E (+ 2)]."""
+        return interactions["match"].flatten(1)
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """qᵀ M a + b, or once it is fitted the regression's logit: [P]."""
+        if not self.count:
+            return representations.sum(dim=1) + self.bias
+        logits = representations[:, :-COUNTS].sum(dim=1) + self.bias
+        if not bool(self.is_fitted):
+            return logits
+        return self._features(representations) @ self.coefficients + self.intercept
+
+    def _features(self, representations: Tensor) -> Tensor:
+        """Counts and probability: [P, 3]."""
+        logits = representations[:, :-COUNTS].sum(dim=1, keepdim=True) + self.bias
+        return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
+
+    def is_calibrated(self) -> bool:
+        """Whether the regression over counts comes after training."""
+        return self.count
+
+    def calibrate(self, representations: Tensor, relevant: Tensor) -> None:
+        """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
+        from sklearn.linear_model import LogisticRegression
+
+        device = self.device_of()
+        with torch.no_grad():
+            features = self._features(representations.to(device)).cpu().numpy()
+        # scikit-learn's C is the inverse of the penalty.
+        regression = LogisticRegression(C=1 / 0.01, solver="lbfgs", max_iter=1000)
+        regression.fit(features, relevant.numpy())
+        self.coefficients.copy_(torch.from_numpy(regression.coef_[0]))
+        self.intercept.fill_(float(regression.intercept_[0]))
+        self.is_fitted.fill_(True)

@@ -1,0 +1,69 @@
+"""Bigrams: a convolution over pairs of words, averaged, matched by a matrix.
+
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
+Selection*, 2014.
+
+A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams, so word order counts; a
+matrix turns an answer's vector into that of the question it would answer, and their product is
+the score. The configuration ``count`` adds two counts of common words by logistic regression.
+
+Where the paper is silent: a text of one word has one bigram, of the word and nothing. Stop words
+stay, since leaving them out would make neighbours of words that are none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.bilinear import Bilinear
+from rerankers.embeddings import word_vectors
+from rerankers.layers import mask_of
+from rerankers.settings import Settings
+from rerankers.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters."""
+
+    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
+
+
+class Model(Bilinear):
+    """Section 3.2; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "count": Config(),
+        "plain": Config(count=False),
+    }
+    training_settings = Settings(
+        loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05,
+        weight_decay=1e-4, batch_pairs=50, steps=47, epochs=40, patience=10,
+    )  # fmt: skip
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        size = vocabulary.vectors.shape[1]
+        super().__init__(size, config.count, vocabulary)
+        self.config = config
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        self.left = nn.Parameter(torch.randn(size, size) * 0.01)  # T_L; section 4.2: N(0, 0.01)
+        self.right = nn.Parameter(torch.randn(size, size) * 0.01)  # T_R
+        self.bigram_bias = nn.Parameter(torch.zeros(size))
+
+    def compose(self, ids: Tensor) -> Tensor:
+        """Mean bigram of each text (equation 5): [B, E]."""
+        terms = self.vectors(ids)  # [B, L, E]
+        following = F.pad(terms[:, 1:], (0, 0, 0, 1))
+        bigrams = torch.tanh(terms @ self.left.t() + following @ self.right.t() + self.bigram_bias)
+        # A bigram begins at each word but the last; the only word of a text begins one, too.
+        mask = mask_of(ids)
+        begins = F.pad(mask[:, 1:], (0, 1))
+        begins[:, 0] = mask[:, 0]
+        return (bigrams * begins.unsqueeze(2)).sum(dim=1) / begins.sum(
+            dim=1, keepdim=True
+        ).clamp_min(1)

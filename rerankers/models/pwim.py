@@ -1,0 +1,265 @@
+"""PWIM: pairwise word interactions that a deep convolutional network reads (WordLevel).
+
+Hua He and Jimmy Lin: *Pairwise Word Interaction Modeling with Deep Neural Networks for Semantic
+Similarity Measurement*, NAACL 2016; trained by pairs of answers as in Jinfeng Rao, Hua He and
+Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection with Deep Neural Networks*, CIKM 2016.
+
+A bidirectional LSTM reads both texts, and every word of one is compared with every word of the
+other: cosine, distance and dot product of four kinds of states make a cube of 12 layers, with a
+13th that tells words from padding. The similarity focus picks the pairs of words that match best,
+no word twice, and weakens all others. What is left is treated as an image.
+
+Two configurations have names:
+
+``paper``
+    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels.
+
+``compact`` (the default)
+    A fifth of both, about, which a processor trains in minutes on a few thousand pairs.
+
+Where the paper is silent, or where we differ:
+
+* Texts are cut to ``size`` words before they are read, not after; the cube is always of that size,
+  as padding takes part in a convolution. A text of more than ``size`` words loses its end.
+* The focus goes by the states of both directions side by side: once by the highest cosine, once by
+  the smallest distance. A place that either picks keeps its values.
+* Of pairs of words that match about equally well, the earlier is picked (``PER_PLACE``): where a
+  text repeats itself, rounding alone would decide.
+* The last pooling takes the maximum of all that is left (2 × 2 places for a size of 32), so any
+  ``size`` will do; poolings before it round up.
+* Each direction has its own LSTM, which both texts share; the authors' code has one for both
+  directions. There, distances are negated, which only turns the sign of weights.
+* Dropout, of the hidden layer, is our own.
+* Lengths are sqrt(x · x + 1e-8), so a state of zeros is similar to nothing.
+* Two classes and a softmax are one logit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
+from rerankers.embeddings import word_vectors
+from rerankers.errors import RerankerError
+from rerankers.layers import mask_of, perceptron
+from rerankers.settings import Settings
+from rerankers.vocabulary import Vocabulary
+
+CHANNELS = (128, 164, 192, 192, 128)
+"""Of the paper's convolutions, each of 3 × 3 places."""
+LAYERS = 13
+"""Of the cube: 3 comparisons of 4 kinds of states, and whether there are words."""
+PER_PLACE = 2e-6
+"""By how much a match is preferred to one that is a place later (places are counted row by row).
+It is more than the rounding of a cosine and less than differences that mean anything."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``compact``."""
+
+    lstm_units: int = 50  # Units of the LSTM in each direction (paper: 250)
+    channel_share: float = 0.1875  # Channels, as a share of the paper's; multiples of 8
+    size: int = 32  # Words of either text that are read (the authors' code: 32 to 64)
+    focus: bool = True  # Whether there is a similarity focus (the paper's ablation)
+    focus_weight: float = 0.1  # What pairs of words that are not picked are multiplied by (paper)
+    vectors: str = "static"
+    """``static`` (pre-trained, left alone: paper), ``nonstatic`` (trained further) or
+    ``random``."""
+    hidden: int = 128  # Units of the fully connected layer (paper: 128)
+    dropout: float = 0.2  # Share of hidden units dropped in training (authors' code: none)
+
+    def __post_init__(self) -> None:
+        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
+        if self.size < 1 or self.lstm_units < 1 or self.channel_share <= 0:
+            raise RerankerError(
+                f"settings size, lstm_units and channel_share: found {self.size}, "
+                f"{self.lstm_units} and {self.channel_share}, expected numbers above 0"
+            )
+
+    def channels(self) -> list[int]:
+        """Channels of each convolution."""
+        if self.channel_share == 1.0:
+            return list(CHANNELS)
+        # Convolutions are computed for 8 channels at a time.
+        return [max(8, 8 * round(self.channel_share * count / 8)) for count in CHANNELS]
+
+
+class Contexts(NamedTuple):
+    """A batch of texts in context; zeros where there is no word.
+
+    Attributes:
+        forward: [B, L, H] states of the LSTM that reads from the beginning.
+        backward: [B, L, H] states of the one that reads from the end.
+        mask: [B, L], 1 where there is a word.
+    """
+
+    forward: Tensor
+    backward: Tensor
+    mask: Tensor
+
+
+class Model(Reranker):
+    """The network of sections 3 to 7; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "compact": Config(),
+        "paper": Config(lstm_units=250, channel_share=1.0, dropout=0.0),
+    }
+    training_settings = Settings(
+        loss="pairwise", optimizer="rmsprop", learning_rate=1e-3, weight_decay=1e-4, lists=10,
+        positives=2, negatives=4, steps=40, epochs=20, patience=5, select="mrr",
+    )  # fmt: skip
+    query_views = (WORDS,)
+    post_views = (WORDS,)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.05)
+        size = vocabulary.vectors.shape[1]
+        self.from_beginning = nn.LSTM(size, config.lstm_units, batch_first=True)
+        self.from_end = nn.LSTM(size, config.lstm_units, batch_first=True)
+        counts = [LAYERS, *config.channels()]
+        self.convolutions = nn.ModuleList(
+            convolution(before, after) for before, after in pairwise(counts)
+        )
+        self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
+
+    def encode_queries(self, views: Views) -> Contexts:
+        """Read Q queries."""
+        return self._read(views)
+
+    def encode_posts(self, views: Views) -> Contexts:
+        """Read D posts."""
+        return self._read(views)
+
+    def _read(self, views: Views) -> Contexts:
+        """Section 4; both kinds of text are read by the same LSTMs."""
+        ids = views[WORDS].ids[:, : self.config.size]
+        mask = mask_of(ids)
+        vectors = self.vectors(ids)
+        turned = backwards(ids).unsqueeze(2)
+        forward, _ = self.from_beginning(vectors)
+        # Each text is turned around by itself, so neither direction comes to its padding first.
+        from_end, _ = self.from_end(vectors.gather(1, turned.expand_as(vectors)))
+        backward = from_end.gather(1, turned.expand_as(from_end))
+        return Contexts(forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask)
+
+    def interact(self, queries: Contexts, posts: Contexts, query_of_post: Tensor) -> Interactions:
+        """Sections 5 and 6, the cube in focus: [P, Lq, size · 13], zeros where words are not."""
+        config = self.config
+        aligned = Contexts(*(values[query_of_post] for values in queries))
+        words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
+        cube = torch.stack(compare(aligned, posts), dim=3) * words.unsqueeze(3)
+        if config.focus:
+            picked = focus(cube[..., 0], cube[..., 1], words > 0, config.size)
+            cube = cube * torch.where(picked, 1.0, config.focus_weight).unsqueeze(3)
+        cube = torch.cat([cube, words.unsqueeze(3)], dim=3)
+        return {"cube": F.pad(cube, (0, 0, 0, config.size - cube.shape[2])).flatten(2)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """Section 7, the convolutions: [P, channels of the last one]."""
+        cube, size = interactions["cube"], self.config.size
+        padded = F.pad(cube, (0, 0, 0, size - cube.shape[1]))
+        image = padded.view(-1, size, size, LAYERS).permute(0, 3, 1, 2)
+        last = len(self.convolutions) - 1
+        for place, layer in enumerate(self.convolutions):
+            image = F.relu(layer(image))
+            if place < last:
+                image = F.max_pool2d(image, 2, ceil_mode=True)
+        return image.amax(dim=(2, 3))
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """Section 7, the fully connected layers: [P]."""
+        scores: Tensor = self.score(representations).squeeze(1)
+        return scores
+
+
+def convolution(before: int, after: int) -> nn.Conv2d:
+    """Over 3 × 3 places, with weights that keep the size of what passes five ReLUs (He 2015)."""
+    layer = nn.Conv2d(before, after, 3, padding=1)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    layer.bias = nn.Parameter(torch.zeros(after))
+    return layer
+
+
+def backwards(ids: Tensor) -> Tensor:
+    """Where to find each word of texts [B, L] that are turned around: [B, L].
+
+    Padding stays where it is, at the end. Turned around twice, a text is as it was.
+    """
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    from_end = ids.ne(0).sum(dim=1, keepdim=True) - 1 - places
+    return torch.where(from_end >= 0, from_end, places)
+
+
+def compare(queries: Contexts, posts: Contexts) -> list[Tensor]:
+    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
+
+    Cosine, distance and dot product of states side by side, then of forward, backward and added
+    states. What can be had of states side by side is the sum of both directions.
+    """
+    parts = [
+        products(query, post)
+        for query, post in (
+            (queries.forward, posts.forward),
+            (queries.backward, posts.backward),
+            (queries.forward + queries.backward, posts.forward + posts.backward),
+        )
+    ]
+    both = [forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)]
+    layers = []
+    for dot, squared_distance, query_square, post_square in (both, *parts):
+        lengths = torch.sqrt(query_square + 1e-8) * torch.sqrt(post_square + 1e-8)
+        layers += [dot / lengths, torch.sqrt(squared_distance + 1e-8), dot]
+    return layers
+
+
+def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Dot products and squared distances [P, Lq, Ld], squared lengths [P, Lq, 1] and [P, 1, Ld]."""
+    dot = torch.bmm(query, post.transpose(1, 2))
+    # From differences: x² + y² - 2xy would leave rounding alone where two states are the same.
+    distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
+    squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
+    return dot, distance.square(), *squares
+
+
+@torch.no_grad()
+def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
+    """Section 6: which pairs of words are picked, by cosine or by distance [P, Lq, Ld].
+
+    Args:
+        cosine: [P, Lq, Ld]; the highest are picked.
+        distance: [P, Lq, Ld]; the smallest are picked.
+        words: [P, Lq, Ld], where both words exist.
+        size: places of a row of the cube, whatever Ld is.
+    """
+    rows = torch.arange(words.shape[1], device=words.device).unsqueeze(1)
+    columns = torch.arange(words.shape[2], device=words.device)
+    later = PER_PLACE * (rows * size + columns)
+    by_cosine, by_distance = pick(
+        torch.cat([cosine - later, -distance - later]), torch.cat([words, words])
+    ).chunk(2)
+    return by_cosine | by_distance
+
+
+def pick(matches: Tensor, words: Tensor) -> Tensor:
+    """Best match first, no row and no column twice: [P, Lq, Ld] of ``matches`` where ``words``."""
+    pairs, rows, columns = matches.shape
+    left = matches.masked_fill(~words, -torch.inf)
+    picked = torch.zeros_like(words)
+    everyone = torch.arange(pairs, device=matches.device)
+    for _ in range(min(rows, columns)):
+        best, place = left.flatten(1).max(dim=1)
+        row, column = place // columns, place % columns
+        picked[everyone, row, column] |= best > -torch.inf
+        left[everyone, row] = -torch.inf
+        left[everyone, :, column] = -torch.inf
+    return picked

@@ -1,0 +1,163 @@
+"""SM-CNN: a convolutional network for pairs of short texts.
+
+Aliaksei Severyn and Alessandro Moschitti: *Learning to Rank Short Text Pairs with Convolutional
+Deep Neural Networks*, SIGIR 2015.
+
+One wide convolution with max pooling turns each text into a vector, by filters of its own for
+queries and for posts. A similarity matrix compares the two vectors; a hidden layer joins both
+vectors, their similarity, word overlap and the rank that a run gave the post into one score.
+
+Where the paper is silent, or where we differ:
+
+* Overlaps are divided by the query's number of distinct words: the share of the query that the
+  post has. (Divided by the words of both texts, as is also done, they ranked TrecQA's training
+  questions worse.) IDF is that of the checkpoint.
+* The published text has lost which activation the hidden layer has: ReLU, like the convolution.
+* The rank feature of the tweet experiments is always there, and 0 where no run is reranked
+  (answer selection); ``--set prior=false`` leaves it out, ``--set overlap=false`` the overlap.
+* Digits are read as 0 for the vectors only; the overlap compares numbers as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.base import (
+    MASKED_WORDS,
+    PRIOR,
+    WORDS,
+    Interactions,
+    Reranker,
+    Terms,
+    Views,
+    require_choice,
+)
+from rerankers.convolutions import WideConvolution
+from rerankers.embeddings import word_vectors
+from rerankers.overlap import WordOverlap, first_occurrences
+from rerankers.settings import Settings
+from rerankers.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are section 4.1's."""
+
+    filters: int = 100  # F, convolutional feature maps
+    width: int = 5  # m, words under a filter
+    vectors: str = "static"
+    """``static`` (pre-trained, left alone), ``nonstatic`` (trained further) or ``random``."""
+    overlap: bool = True  # Word overlap and IDF-weighted overlap, with and without stop words
+    prior: bool = True  # 1 / ln(rank + 1) of the run that is reranked
+    hidden: int = 0  # Units of the hidden layer; 0 is the size of the join layer
+    dropout: float = 0.5  # Share of hidden units dropped in training
+
+    def __post_init__(self) -> None:
+        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
+
+
+class Encoding(NamedTuple):
+    """Texts as vectors [B, F], with the words that the overlap is counted on."""
+
+    vectors: Tensor
+    words: Terms
+
+
+class Model(Reranker):
+    """The network of section 3; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "static": Config(),
+        "nonstatic": Config(vectors="nonstatic"),
+        "random": Config(vectors="random"),
+        "text": Config(overlap=False, prior=False),
+    }
+    training_settings = Settings(
+        loss="pointwise", sampling="pairs", optimizer="adadelta", learning_rate=1.0,
+        weight_decay=1e-4, batch_pairs=50, steps=10, epochs=235, patience=47,
+    )  # fmt: skip
+    query_views = (WORDS, MASKED_WORDS)
+    post_views = (WORDS, MASKED_WORDS)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        self.reads_prior = config.prior
+        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
+        size = vocabulary.vectors.shape[1]
+        self.query_sentence = _Sentence(size, config.filters, config.width)
+        self.post_sentence = _Sentence(size, config.filters, config.width)
+        self.similarity = nn.Parameter(torch.empty(config.filters, config.filters))
+        nn.init.xavier_uniform_(self.similarity)
+        if config.overlap:
+            self.overlap = WordOverlap(vocabulary)
+        join = 2 * config.filters + 1 + WordOverlap.size * config.overlap + config.prior
+        hidden = config.hidden or join
+        self.hidden = nn.Linear(join, hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.score = nn.Linear(hidden, 1)
+
+    def encode_queries(self, views: Views) -> Encoding:
+        """Encode Q queries."""
+        return self._encode(self.query_sentence, views)
+
+    def encode_posts(self, views: Views) -> Encoding:
+        """Encode D posts."""
+        return self._encode(self.post_sentence, views)
+
+    def _encode(self, sentence: "_Sentence", views: Views) -> Encoding:
+        ids = views[MASKED_WORDS].ids
+        return Encoding(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), views[WORDS])
+
+    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+        """Both texts' vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
+        query, post = queries.vectors[query_of_post], posts.vectors
+        similarity = ((query @ self.similarity) * post).sum(dim=1, keepdim=True)
+        parts = [query, similarity, post]
+        if self.config.overlap:
+            parts.append(self._overlap(queries.words, posts.words.ids, query_of_post))
+        return {"join": torch.cat(parts, dim=1).unsqueeze(1)}
+
+    def _overlap(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
+        """Overlaps as shares of the query's distinct words: [P, 4]."""
+        query_words = first_occurrences(query.ids).sum(dim=1).clamp_min(1.0)
+        counts: Tensor = self.overlap(query, post_ids, query_of_post)
+        return counts / query_words[query_of_post].unsqueeze(1)
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The join layer (section 3.2): [P, K]."""
+        parts = [interactions["join"].flatten(1)]
+        if self.reads_prior:
+            parts.append(interactions[PRIOR].flatten(1))
+        return torch.cat(parts, dim=1)
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """Hidden layer and output: [P]."""
+        hidden = self.dropout(F.relu(self.hidden(representations)))
+        scores: Tensor = self.score(hidden).squeeze(1)
+        return scores
+
+    def decay_share(self, parameter: str) -> float:
+        """A tenth of the weight decay for convolutions (1e-5 against 1e-4, section 4.1)."""
+        return 0.1 if "sentence" in parameter else 1.0
+
+
+class _Sentence(nn.Module):
+    """Wide convolution, ReLU and max pooling (section 3.1)."""
+
+    def __init__(self, size: int, filters: int, width: int) -> None:
+        super().__init__()
+        self.convolution = WideConvolution(size, filters, width)
+        self.bias = nn.Parameter(torch.zeros(filters))
+
+    def forward(self, terms: Tensor, lengths: Tensor) -> Tensor:
+        """Vectors of words [B, L, E] to one vector a text: [B, F]."""
+        maps, lengths = self.convolution(terms, lengths)
+        inside = torch.arange(maps.shape[1], device=maps.device) < lengths.unsqueeze(1)
+        # After a ReLU nothing is below 0, so zeros outside of the text are never the maximum.
+        return (F.relu(maps + self.bias) * inside.unsqueeze(2)).amax(dim=1)

@@ -1,0 +1,277 @@
+"""Question retrieval against brute force: equation 4 over every pair of a small archive."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reranking_samples import POSTS, QUERIES, encoder, small_model
+
+from indexes.errors import CollectionError
+from indexes.posts import Post
+from pipeline import archive, collections, retrieve
+from pipeline.archive import ALPHAS, ArchivedPair, QuestionArchive, mix, pairs_of, tune_alpha
+from pipeline.errors import DataError, UsageError
+from pipeline.trec import Run, Topic, ranked, read_run
+from rerankers import checkpoint
+from rerankers.base import Pairs
+
+# Every post's first words as a question, with one answer; the first two have a second one.
+QUESTIONS = {f"q{n}": " ".join(text.split()[:3]) for n, (text, _) in enumerate(POSTS)}
+PAIRS = [
+    *(ArchivedPair(f"q{n}", QUESTIONS[f"q{n}"], Post(f"a{n}", POSTS[-n][0])) for n in range(12)),
+    ArchivedPair("q0", QUESTIONS["q0"], Post("a20", "world service with a smile")),
+    ArchivedPair("q1", QUESTIONS["q1"], Post("a21", "no cuts")),
+]
+TOPICS = [Topic(f"t{n}", text) for n, text in enumerate(QUERIES)]
+
+
+def trained(model: str = "cntn", configuration: str = "cntn_v", seed: int = 0) -> Any:
+    return checkpoint.Checkpoint(
+        model, small_model(model, configuration, seed), encoder(), {}, Path("checkpoint")
+    )
+
+
+@pytest.fixture(scope="module")
+def opened() -> QuestionArchive:
+    return QuestionArchive.build(PAIRS, trained())
+
+
+def vector(text: str) -> np.ndarray:
+    """v of one question alone, of length 1."""
+    reader, model = encoder(), trained().model
+    views = reader.queries([text], model.query_views)
+    with torch.no_grad():
+        encoded = model.encode_queries(
+            {name: view.padded(np.array([0]), torch.device("cpu")) for name, view in views.items()}
+        )
+    found = encoded[0].double().numpy()
+    return found / np.linalg.norm(found)
+
+
+def score(question: str, answer: str) -> float:
+    """s(t, a) of one pair alone."""
+    zero = np.zeros(1, dtype=np.int64)
+    return float(trained().score(Pairs([question], [answer], [""], zero, zero))[0])
+
+
+def brute_force(alpha: float, topic: Topic, pairs: Iterable[ArchivedPair] = PAIRS) -> Any:
+    """Archive's query_id -> equation 4, of the best of its answers."""
+    best: dict[str, float] = {}
+    for query_id, question, answer in pairs:
+        likeness = float(vector(topic.text) @ vector(question))
+        mixed = alpha * likeness + (1 - alpha) * score(topic.text, answer.text)
+        best[query_id] = max(best.get(query_id, mixed), mixed)
+    return best
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.35, 0.7, 1.0])
+def test_the_whole_archive_is_ranked_as_by_brute_force(
+    opened: QuestionArchive, alpha: float
+) -> None:
+    run = mix(opened.search(TOPICS, hits=12), alpha)
+    assert list(run) == [topic.query_id for topic in TOPICS]
+    for topic in TOPICS:
+        expected = brute_force(alpha, topic)
+        assert run[topic.query_id] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_alpha_1_is_the_likeness_of_questions_alone(opened: QuestionArchive) -> None:
+    run = mix(opened.search(TOPICS, hits=5), 1.0)
+    for topic in TOPICS:
+        expected = {name: float(vector(topic.text) @ vector(q)) for name, q in QUESTIONS.items()}
+        nearest = sorted(expected.values(), reverse=True)[:5]
+        found = run[topic.query_id]
+        assert sorted(found.values(), reverse=True) == pytest.approx(nearest, abs=1e-5)
+        assert all(
+            value == pytest.approx(expected[name], abs=1e-5) for name, value in found.items()
+        )
+
+
+def test_alpha_0_is_the_score_of_the_answer_alone(opened: QuestionArchive) -> None:
+    found = opened.search(TOPICS, hits=4)
+    run = mix(found, 0.0)
+    for topic in TOPICS:
+        near = {match.pair.query_id for match in found[topic.query_id]}
+        assert set(run[topic.query_id]) == near and len(near) == 4
+        for name, value in run[topic.query_id].items():
+            answers = [pair.answer.text for pair in PAIRS if pair.query_id == name]
+            best = max(score(topic.text, answer) for answer in answers)
+            assert value == pytest.approx(best, abs=1e-5)
+
+
+def test_a_question_of_the_archive_finds_itself_unless_it_must_not(
+    opened: QuestionArchive,
+) -> None:
+    topics = [Topic(name, text) for name, text in QUESTIONS.items()]
+    with_own = mix(opened.search(topics, hits=3), 1.0)
+    without = mix(opened.search(topics, hits=3, skip_own=True), 1.0)
+    for name in QUESTIONS:
+        assert max(with_own[name].values()) == pytest.approx(1.0, abs=1e-5)
+        assert name not in without[name] and len(without[name]) == 3
+    everything = mix(opened.search(topics, hits=50, skip_own=True), 1.0)
+    assert all(len(scores) == 11 for scores in everything.values())
+
+
+def test_awkward_questions_are_answered(opened: QuestionArchive) -> None:
+    topics = [Topic("empty", ""), Topic("long", "water shortages " * 300)]
+    run = mix(opened.search(topics, hits=2), 0.7)
+    assert all(len(scores) == 2 for scores in run.values())
+    assert all(np.isfinite(list(scores.values())).all() for scores in run.values())
+    assert opened.search([], hits=2) == {}
+
+
+def test_alpha_is_tuned_by_steps_of_a_twentieth(opened: QuestionArchive) -> None:
+    assert pytest.approx([0.05 * step for step in range(21)]) == ALPHAS
+    found = opened.search(TOPICS, hits=12)
+    wanted = {topic.query_id: ranked(brute_force(0.55, topic))[0][0] for topic in TOPICS}
+
+    def measure(run: Run) -> float:
+        return float(np.mean([ranked(run[name])[0][0] == best for name, best in wanted.items()]))
+
+    alpha, figure = tune_alpha(found, measure)
+    assert figure == 1.0
+    figures = [measure(mix(found, alpha)) for alpha in ALPHAS]
+    assert alpha == ALPHAS[figures.index(1.0)]
+    seen: list[Run] = []
+    assert tune_alpha(found, lambda run: seen.append(run) or len(seen) % 5) == (0.15, 4)  # type: ignore[func-returns-value]
+    assert len(seen) == 21
+
+
+def test_a_saved_archive_is_opened_again_and_another_is_refused(
+    opened: QuestionArchive, tmp_path: Path
+) -> None:
+    folder = tmp_path / "index"
+    opened.index.save(folder, "build me")
+    again = QuestionArchive.open(folder, PAIRS, trained())
+    assert mix(again.search(TOPICS), 0.5) == mix(opened.search(TOPICS), 0.5)
+    changed = [*PAIRS, ArchivedPair("q99", "one more", Post("a99", "answer"))]
+    for pairs, by in ((PAIRS, trained(seed=1)), (changed, trained())):
+        with pytest.raises(CollectionError, match="build me"):
+            QuestionArchive.open(folder, pairs, by)
+
+
+def test_a_kept_index_is_written_again_only_if_it_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, built = tmp_path / "index", []
+    usual = QuestionArchive.build
+
+    def count(*arguments: Any) -> QuestionArchive:
+        built.append(arguments)
+        return usual(*arguments)
+
+    monkeypatch.setattr(QuestionArchive, "build", count)
+    for seed, times in ((0, 1), (0, 1), (1, 2), (0, 3)):
+        QuestionArchive.cached(folder, PAIRS, trained(seed=seed), "build me")
+        assert len(built) == times
+    (folder / "ids.json").write_text("[")
+    QuestionArchive.cached(folder, PAIRS, trained(), "build me")
+    assert len(built) == 4
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mine.txt").write_text("dear")
+    with pytest.raises(CollectionError, match="left as it is"):
+        QuestionArchive.cached(tmp_path / "letters", PAIRS, trained(), "build me")
+
+
+def test_pairs_that_make_no_archive_are_refused() -> None:
+    with pytest.raises(DataError, match="no question–answer pair"):
+        QuestionArchive.build([], trained())
+    with pytest.raises(DataError, match="question q0: found the texts"):
+        QuestionArchive.build([PAIRS[0], PAIRS[0]._replace(question="else")], trained())
+    with pytest.raises(DataError, match="no sentence vectors"):
+        QuestionArchive.build(PAIRS, trained("mp_hcnn", "robust"))
+
+
+class Answers:
+    """A collection as :func:`pipeline.archive.pairs_of` sees it; all of its parts are the same."""
+
+    name = "answers"
+
+    def __init__(self, judged: bool = True) -> None:
+        self.judged = judged
+
+    def part(self, name: str) -> "Answers":
+        assert name == "train"
+        return self
+
+    def topics(self) -> list[Topic]:
+        return [Topic(name, text) for name, text in QUESTIONS.items()]
+
+    def posts(self) -> list[Post]:
+        return [pair.answer for pair in PAIRS]
+
+    def qrels(self) -> dict[str, dict[str, int]] | None:
+        grades = {name: {"a5": 0, "a6": -1} for name in QUESTIONS}
+        for pair in PAIRS[2:]:
+            grades[pair.query_id][pair.answer.doc_id] = 1
+        return grades if self.judged else None
+
+    def missing_judgments(self) -> str:
+        return "answers has no judgments here"
+
+
+def test_the_archive_is_the_questions_with_relevant_answers() -> None:
+    found = pairs_of(Answers())  # type: ignore[arg-type]
+    assert sorted(found) == sorted(PAIRS[2:])
+    with pytest.raises(DataError, match="no judgments here"):
+        pairs_of(Answers(judged=False))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint on disk, and a collection ``answers`` for it."""
+    idf = tmp_path / "idf.tsv"
+    idf.write_text("1000\nwater\t40\n")
+    reader = checkpoint.TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
+    model = small_model("cntn", "cntn_v")
+    checkpoint.save(tmp_path / "saved", "cntn", model, reader, {})
+    monkeypatch.setattr(collections, "find_answers", lambda name, data: Answers(), raising=False)
+    return tmp_path / "saved"
+
+
+def options(checkpoint: Path, **changes: Any) -> retrieve.Options:
+    return retrieve.Options(**{"archive": "answers", "checkpoint": checkpoint} | changes)
+
+
+def test_the_command_shows_answered_questions(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    retrieve.main(options(saved, question=QUESTIONS["q3"], alpha=1.0, device="cpu"))
+    found = capsys.readouterr()
+    lines = found.out.splitlines()
+    assert lines[0] == f"question “{QUESTIONS['q3']}”:"
+    assert lines[1].split(maxsplit=3)[:3] == ["1", "1.0000", "[q3]"]
+    assert lines[2].strip() == POSTS[-3][0]
+    assert len(lines) == 11
+    assert "12 of 12 questions for 1 in" in found.err
+    folder = collections.home_directory() / "indexes" / "answers-questions"
+    assert "--archive answers" in json.loads((folder / "dense.json").read_text())["rebuild"]
+
+
+def test_the_command_writes_a_run(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = tmp_path / "questions.tsv"
+    questions.write_text("".join(f"{topic.query_id}\t{topic.text}\n" for topic in TOPICS))
+    output, index = tmp_path / "runs" / "run.txt", tmp_path / "index"
+    retrieve.main(options(saved, questions=questions, hits=4, output=output, index=index))
+    assert capsys.readouterr().out == ""
+    assert index.is_dir()
+    archived = QuestionArchive.build(PAIRS[2:], trained())
+    expected = mix(archived.search(TOPICS, 4), archive.DEFAULT_ALPHA)
+    run = read_run(output)
+    assert {name: set(scores) for name, scores in run.items()} == {
+        name: set(scores) for name, scores in expected.items()
+    }
+    for name, scores in run.items():
+        assert scores == pytest.approx(expected[name], abs=1e-5)
+
+
+def test_the_command_says_what_is_wrong(saved: Path) -> None:
+    for wrong in ({}, {"question": "a", "questions": saved}, {"question": " "}):
+        with pytest.raises(UsageError, match="--question"):
+            retrieve.main(options(saved, **wrong))
