@@ -1,0 +1,213 @@
+"""Experiments as cells: one system, one collection, one seed; trained, run, measured and kept.
+
+A finished cell is a JSON file in the experiments' folder and is not computed again; an interrupted
+one goes on from its last epoch. A cell that fails names itself and does not stop the others.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from indexes.files import atomic_file
+from pipeline import collections, tuning
+from pipeline.evaluation import evaluate, mean
+from pipeline.interpolation import interpolate
+from pipeline.runtime import provenance
+from pipeline.trec import Run, read_run, write_run
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is trained and measured.
+
+    Attributes:
+        system: row of the table.
+        model: name of the reranker.
+        training: options of ``pipeline.train`` besides data, seed and output.
+        collection: that is reported. One with a training part is trained on that; a microblog year
+            is left out of training.
+        seed: of every random choice.
+    """
+
+    system: str
+    model: str
+    training: tuple[str, ...]
+    collection: str
+    seed: int = 1
+
+    @property
+    def key(self) -> str:
+        """Name of the cell's files; another model, option, collection or seed gives another."""
+        content = json.dumps([self.model, self.training, self.collection, self.seed])
+        return f"{self.model}-{self.collection}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a cell.
+
+    Attributes:
+        cell: which one.
+        measures: measure -> mean on the collection; empty where there are no judgments.
+        interpolated: the same for the neural score mixed with query likelihood; empty where
+            candidates have no scores.
+        weight: λ of the mixture, tuned on training topics.
+        development: AP on the development part, or on held-out training topics.
+        epochs: that the kept model was trained for.
+        seconds: of wall time that training took.
+        made: date, commit and machine.
+    """
+
+    cell: Cell
+    measures: dict[str, float]
+    interpolated: dict[str, float]
+    weight: float | None
+    development: float
+    epochs: int
+    seconds: float
+    made: dict[str, Any]
+
+
+def run_cells(
+    cells: Sequence[Cell], directory: Path, data: Path | None, workers: int, device: str,
+    progress: Callable[[str], None] = lambda message: None,
+) -> tuple[list[Result], list[str]]:  # fmt: skip
+    """Compute what is missing, ``workers`` cells at a time, each on its share of the cores.
+
+    Args:
+        cells: in the order of the tables.
+        directory: where results, checkpoints and runs are kept.
+        data: folder of the data; None is the usual one.
+        workers: cells at a time.
+        device: of training and scoring.
+        progress: called with a line for each finished cell.
+
+    Returns:
+        Results of the cells that succeeded, in their order, and a line for each that failed.
+    """
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    results: dict[str, Result] = {}
+    failures: list[str] = []
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = {
+            pool.submit(run_cell, cell, directory, data, threads, device): cell for cell in cells
+        }
+        try:
+            for future in as_completed(waiting):
+                cell = waiting[future]
+                name = f"{cell.system} on {cell.collection}, seed {cell.seed}"
+                try:
+                    results[cell.key] = future.result()
+                    progress(f"{name}: done")
+                except Exception as error:
+                    failures.append(f"{name}: {error}")
+                    progress(failures[-1])
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [results[cell.key] for cell in cells if cell.key in results], failures
+
+
+def run_cell(cell: Cell, directory: Path, data: Path | None, threads: int, device: str) -> Result:
+    """Train, run and measure one cell, or read its result if it is there.
+
+    Raises:
+        RuntimeError: a command failed; the message is its own.
+    """
+    path = directory / "results" / f"{cell.key}.json"
+    if path.exists():
+        return dataclasses.replace(read_result(path), cell=cell)
+    checkpoint = directory / "checkpoints" / cell.key
+    common = ["--threads", str(threads), "--device", device]
+    common += ["--data", str(data)] if data else []
+    started = time.perf_counter()
+    _train(cell, checkpoint, common)
+    seconds = time.perf_counter() - started
+    metrics = json.loads((checkpoint / "metrics.json").read_text(encoding="utf-8"))
+    neural = directory / "runs" / f"{cell.key}.txt"
+    _search(cell, checkpoint, neural, common)
+    measures, interpolated, weight = _measure(cell, checkpoint, neural, data)
+    result = Result(
+        cell, measures, interpolated, weight, metrics["validation"]["AP"], metrics["epochs"],
+        round(seconds, 1), provenance(),
+    )  # fmt: skip
+    with atomic_file(path) as stream:
+        stream.write(json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False) + "\n")
+    return result
+
+
+def read_result(path: Path) -> Result:
+    """A result that :func:`run_cell` kept."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    cell = content.pop("cell")
+    return Result(Cell(**(cell | {"training": tuple(cell["training"])})), **content)
+
+
+def _is_searched(cell: Cell) -> bool:
+    """Whether the collection is one whose candidates a first stage has found and scored."""
+    return collections.find(cell.collection).index_group is not None
+
+
+def _train(cell: Cell, checkpoint: Path, common: Sequence[str]) -> None:
+    if (checkpoint / "config.json").exists():
+        return
+    is_year = _is_searched(cell)
+    # One held-out part is enough to stop early by and to tune λ on, and a fifth of the work.
+    where = ["--test", cell.collection, "--folds", "1"] if is_year else (
+        ["--collection", cell.collection]
+    )  # fmt: skip
+    _command(
+        "pipeline.train", cell.model, *where, *cell.training, "--seed", str(cell.seed),
+        "--output", str(checkpoint), "--resume", *common,
+    )  # fmt: skip
+
+
+def _search(cell: Cell, checkpoint: Path, run: Path, common: Sequence[str]) -> None:
+    is_year = _is_searched(cell)
+    candidates = ["--candidates", "ql", "--lambda", "1"] if is_year else []
+    _command(
+        "pipeline.search", "--topics", cell.collection, *candidates, "--reranker", cell.model,
+        "--checkpoint", str(checkpoint), "--output", str(run), *common,
+    )  # fmt: skip
+
+
+def _measure(
+    cell: Cell, checkpoint: Path, neural: Path, data: Path | None
+) -> tuple[dict[str, float], dict[str, float], float | None]:
+    """Measures of the neural run and of its mixture with query likelihood, and that mixture's λ."""
+    collection = collections.find(cell.collection, data)
+    qrels = collection.qrels()
+
+    def means(run: Run) -> dict[str, float]:
+        if qrels is None:
+            return {}
+        values = evaluate(qrels, run, collection.measures)
+        return {measure: round(mean(values[measure]), 4) for measure in collection.measures}
+
+    scores = read_run(neural)
+    if not _is_searched(cell):
+        return means(scores), {}, None
+    _, held_out = tuning.held_out_scores(cell.model, cell.collection, checkpoint, data)
+    folds = min(5, len(held_out.qrels))
+    weight = tuning.tune(held_out, "AP", "minmax", folds, seed=1).weight
+    mixed = interpolate(read_run(collection.runs["ql"]), scores, weight, "minmax")
+    write_run(neural.with_suffix(".interpolated.txt"), mixed, "interpolated")
+    return means(scores), means(mixed), weight
+
+
+def _command(module: str, *arguments: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True
+    )
+    if finished.returncode:
+        said = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
+        raise RuntimeError(f"python -m {module} {' '.join(arguments)}: {said[-1]}")

@@ -1,0 +1,84 @@
+"""The systems of the papers as cells, and the figures that their papers print."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.experiments import Cell
+
+TREC_QA = ("trecqa-raw", "trecqa-clean")
+YEARS = ("mb2011", "mb2012", "mb2013")
+SEEDS = (1, 2, 3)
+
+_POINTWISE = ("--loss", "pointwise", "--sampling", "pairs", "--optimizer", "adamw",
+              "--learning-rate", "0.001", "--batch-pairs", "100", "--epochs", "20")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class System:
+    """A system of the papers.
+
+    Attributes:
+        name: row of a table.
+        model: name of the reranker.
+        training: options of ``pipeline.train``.
+        published: collection -> the paper's figures, in the order of the collection's measures.
+    """
+
+    name: str
+    model: str
+    training: tuple[str, ...] = ()
+    published: Mapping[str, tuple[float, float]] | None = None
+
+    def cells(self, collections: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+        """This system on each collection with each seed."""
+        return [
+            Cell(self.name, self.model, self.training, collection, seed)
+            for collection in collections
+            for seed in seeds
+        ]
+
+
+def pairwise(sampling: str, negatives: int) -> tuple[str, ...]:
+    """Options that train by the triplet hinge loss (Rao et al. 2016, section 3)."""
+    return ("--loss", "pairwise", "--sampling", sampling, "--negatives", str(negatives))
+
+
+ANSWER_SELECTION = (
+    System("Bag of words", "bag_of_words", ("--configuration", "plain")),
+    System("Bag of words + count", "bag_of_words"),
+    System("Bigram", "bigram", ("--configuration", "plain")),
+    System("Bigram + count", "bigram", (), {"trecqa-raw": (0.7058, 0.7800)}),
+    System("CNTN-V", "cntn"),
+    System("SM-CNN", "sm_cnn", (), {"trecqa-raw": (0.7329, 0.7962)}),
+    System("MP-CNN (SentLevel)", "mp_cnn", _POINTWISE,
+           {"trecqa-raw": (0.762, 0.830), "trecqa-clean": (0.777, 0.836)}),
+    System("PWIM (WordLevel)", "pwim", _POINTWISE,
+           {"trecqa-raw": (0.755, 0.825), "trecqa-clean": (0.738, 0.827)}),
+    System("Pairwise + MP-CNN", "mp_cnn", pairwise("max", 8),
+           {"trecqa-raw": (0.780, 0.834), "trecqa-clean": (0.801, 0.877)}),
+    System("Pairwise + PWIM", "pwim", pairwise("max", 8),
+           {"trecqa-raw": (0.764, 0.827), "trecqa-clean": (0.762, 0.854)}),
+    System("MP-HCNN", "mp_hcnn"),
+)  # fmt: skip
+"""Tables 2 of Rao et al. (2016) and 3 of Severyn & Moschitti (2015), and what else is here. The
+figures of SM-CNN and of the bigrams are those of the training part without the automatically
+labelled questions (TRAIN)."""
+
+SAMPLING = tuple(
+    System(f"{label}, {sampling}, {negatives} negatives", model,
+           pairwise(sampling, negatives))
+    for label, model in (("MP-CNN", "mp_cnn"), ("PWIM", "pwim"))
+    for negatives in (6, 8)
+    for sampling in ("random", "max", "mix")
+)  # fmt: skip
+"""Figures 2 and 3 of Rao et al. (2016)."""
+
+MICROBLOG = (
+    System("Bag of words + count", "bag_of_words", ("--steps", "200")),
+    System("Bigram + count", "bigram", ("--steps", "200")),
+    System("CNTN-V", "cntn"),
+    System("SM-CNN", "sm_cnn", ("--steps", "200", "--epochs", "30", "--patience", "6")),
+    System("MP-CNN", "mp_cnn", ("--select", "map")),
+    System("PWIM", "pwim", ("--select", "map")),
+)
+"""The same models on TREC Microblog, each year left out of training in turn."""
