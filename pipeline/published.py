@@ -58,7 +58,7 @@ ANSWER_SELECTION = (
            {"trecqa-raw": (0.780, 0.834), "trecqa-clean": (0.801, 0.877)}),
     System("Pairwise + PWIM", "pwim", pairwise("max", 8),
            {"trecqa-raw": (0.764, 0.827), "trecqa-clean": (0.762, 0.854)}),
-    System("MP-HCNN", "mp_hcnn"),
+    System("MP-HCNN", "mp_hcnn", ("--steps", "10", "--epochs", "40", "--patience", "8")),
 )  # fmt: skip
 """Tables 2 of Rao et al. (2016) and 3 of Severyn & Moschitti (2015), and what else is here. The
 figures of SM-CNN and of the bigrams are those of the training part without the automatically
