@@ -1,11 +1,11 @@
 """Find questions like yours in an archive of answered ones, and show their answers.
 
-  python -m pipeline.retrieve --archive trecqa-raw --checkpoint DIR --question "who invented x?"
-  python -m pipeline.retrieve --archive wikiqa --checkpoint DIR --questions mine.tsv --output run
+  python -m pipeline.retrieve --archive trecqa-raw --question "who invented the telephone?"
+  python -m pipeline.retrieve --archive wikiqa --questions mine.tsv --output mine.run
 
 The archive is the training part of a collection: its questions, each with its relevant answers.
-The checkpoint is one of cntn, trained by pipeline.train. With --output a TREC run is written,
-whose documents are the archive's questions, by the best mixture of their answers.
+The model is cntn (python -m pipeline.train cntn --collection NAME makes one). With --output a TREC
+run is written, whose documents are the archive's questions, by the best mixture of their answers.
 """
 
 import shlex
@@ -22,7 +22,7 @@ from pipeline.errors import UsageError
 from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
-    from pipeline.archive import Match, QuestionArchive
+    from pipeline.archive import Found, Match, QuestionArchive
     from pipeline.trec import Topic
 
 PROGRAM = "python -m pipeline.retrieve"
@@ -40,15 +40,22 @@ class Options:
         "collection whose training part is the archive (trecqa-raw, trecqa-clean, wikiqa)",
         required=True, metavar="NAME",
     )  # fmt: skip
-    checkpoint: Path = option("folder of a trained cntn", parse=Path, required=True, metavar="DIR")
+    checkpoint: Path | None = option(
+        "folder of a trained cntn (default: the one trained on the archive's collection)",
+        parse=Path, metavar="DIR",
+    )  # fmt: skip
     question: str | None = option("the question", metavar="TEXT")
     questions: Path | None = option(
         "file of questions, qid<TAB>text a line", parse=existing_file, metavar="FILE"
     )
-    # Section 6.3 of the paper; pipeline.archive.DEFAULT_ALPHA, which costs imports to read here.
-    alpha: float = option(
-        "share of the questions' likeness against the answer's score", default=0.7, parse=fraction
-    )
+    alpha: float | None = option(
+        "share of the questions' likeness against the answer's score (default: 0.7, or what "
+        "--qrels finds best)", parse=fraction,
+    )  # fmt: skip
+    qrels: Path | None = option(
+        "which questions of the archive are like --questions: α is searched in steps of 0.05 for "
+        "the best AP", parse=existing_file, metavar="FILE",
+    )  # fmt: skip
     hits: int = option("questions of the archive for each question", default=20, parse=positive_int)
     index: Path | None = option(
         "folder for the questions' vectors (default: indexes/NAME-questions under "
@@ -72,12 +79,13 @@ def main(options: Options) -> None:
     archive = _archive(options)
     opened = time.perf_counter()
     found = archive.search(topics, options.hits)
-    run = mix(found, options.alpha)
+    alpha = _alpha(options, found)
+    run = mix(found, alpha)
     if options.output:
         write_run(options.output, run, options.runtag)
     if options.question is not None or not options.output:
         for topic in topics:
-            _show(topic, found[topic.query_id], options.alpha)
+            _show(topic, found[topic.query_id], alpha)
     wrote = f"wrote {options.output}: " if options.output else ""
     now = time.perf_counter()
     print(
@@ -97,6 +105,10 @@ def _topics(options: Options) -> "list[Topic]":
         problems.append("give one of --question TEXT and --questions FILE")
     if options.question is not None and not options.question.strip():
         problems.append("--question: found an empty text, expected a question")
+    if options.qrels and options.alpha is not None:
+        problems.append("--qrels searches α, so --alpha changes nothing; leave one of them out")
+    if options.qrels and options.questions is None:
+        problems.append("--qrels: expected the judged questions by --questions FILE")
     if any(c.isspace() for c in options.runtag) or not options.runtag:
         problems.append(f"--runtag: found {options.runtag!r}, expected a word without spaces")
     if problems:
@@ -106,19 +118,35 @@ def _topics(options: Options) -> "list[Topic]":
     return [Topic("question", options.question or "")]
 
 
+def _alpha(options: Options, found: "Found") -> float:
+    """α as it is given, as the judgments choose it, or the paper's."""
+    from pipeline.archive import DEFAULT_ALPHA, tune_alpha
+    from pipeline.evaluation import Evaluator, mean
+    from pipeline.trec import read_qrels
+
+    if options.qrels is None:
+        return DEFAULT_ALPHA if options.alpha is None else options.alpha
+    evaluator = Evaluator(read_qrels(options.qrels), ["AP"])
+    alpha, best = tune_alpha(found, lambda run: mean(evaluator(run)["AP"]))
+    print(f"α = {alpha:g}: AP {best:.4f} on {len(evaluator.query_ids)} judged questions")
+    return alpha
+
+
 def _archive(options: Options) -> "QuestionArchive":
     """The collection's archive by the checkpoint, its vectors from the index if they fit."""
     from pipeline import collections, runtime
     from pipeline.archive import QuestionArchive, pairs_of
+    from pipeline.checkpoints import default_directory
     from rerankers import checkpoint
 
     collection = collections.find_answers(options.archive, options.data)
     device = runtime.choose_device(options.device, options.threads)
-    loaded = checkpoint.load(options.checkpoint, device=device)
+    folder = options.checkpoint or default_directory("cntn", collection.name)
+    loaded = checkpoint.load(folder, device=device)
     directory = options.index or (
         collections.home_directory() / "indexes" / f"{collection.name}-questions"
     )
-    words = ["--archive", options.archive, "--checkpoint", str(options.checkpoint)]
+    words = ["--archive", options.archive, "--checkpoint", str(folder)]
     words += ["--index", str(directory), "--question", "test"]
     return QuestionArchive.cached(
         directory, pairs_of(collection), loaded, f"{PROGRAM} {shlex.join(words)}"

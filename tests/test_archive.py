@@ -275,3 +275,22 @@ def test_the_command_says_what_is_wrong(saved: Path) -> None:
     for wrong in ({}, {"question": "a", "questions": saved}, {"question": " "}):
         with pytest.raises(UsageError, match="--question"):
             retrieve.main(options(saved, **wrong))
+
+
+def test_the_command_searches_alpha_by_judgments(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, qrels = tmp_path / "questions.tsv", tmp_path / "qrels.txt"
+    questions.write_text("".join(f"{topic.query_id}\t{topic.text}\n" for topic in TOPICS))
+    archived = QuestionArchive.build(PAIRS[2:], trained()).search(TOPICS, 12)
+    # What α = 0 puts first is declared to be the only right question.
+    first = {name: max(run, key=run.__getitem__) for name, run in mix(archived, 0.0).items()}
+    qrels.write_text("".join(f"{name} 0 {found} 1\n" for name, found in first.items()))
+    output = tmp_path / "run.txt"
+    retrieve.main(options(saved, questions=questions, qrels=qrels, hits=12, output=output))
+    assert capsys.readouterr().out == f"α = 0: AP 1.0000 on {len(TOPICS)} judged questions\n"
+    best = {name: max(scores, key=scores.__getitem__) for name, scores in read_run(output).items()}
+    assert best == first
+    for wrong in ({"question": "a"}, {"questions": questions, "alpha": 0.5}):
+        with pytest.raises(UsageError, match="--qrels"):
+            retrieve.main(options(saved, qrels=qrels, **wrong))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rerankers import models
+
 ROOT = Path(__file__).parent.parent
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]
 
@@ -53,3 +55,9 @@ def test_the_python_that_is_shown_runs() -> None:
     assert result.returncode == 0, result.stderr
     first, second = map(float, re.findall(r"-?\d+\.\d+", result.stdout))
     assert first > second
+
+
+def test_every_model_is_in_the_table_of_models() -> None:
+    text = (ROOT / "rerankers" / "README.md").read_text(encoding="utf-8")
+    rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
+    assert [name for name in models.names() if f"`{name}`" not in rows] == []
