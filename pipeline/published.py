@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.experiments import Cell
 
-TREC_QA = ("trecqa-raw", "trecqa-clean")
+ANSWERS = ("trecqa-raw", "trecqa-clean", "wikiqa")
 YEARS = ("mb2011", "mb2012", "mb2013")
 SEEDS = (1, 2, 3)
 
@@ -51,13 +51,17 @@ ANSWER_SELECTION = (
     System("CNTN-V", "cntn"),
     System("SM-CNN", "sm_cnn", (), {"trecqa-raw": (0.7329, 0.7962)}),
     System("MP-CNN (SentLevel)", "mp_cnn", _POINTWISE,
-           {"trecqa-raw": (0.762, 0.830), "trecqa-clean": (0.777, 0.836)}),
+           {"trecqa-raw": (0.762, 0.830), "trecqa-clean": (0.777, 0.836),
+            "wikiqa": (0.693, 0.709)}),
     System("PWIM (WordLevel)", "pwim", _POINTWISE,
-           {"trecqa-raw": (0.755, 0.825), "trecqa-clean": (0.738, 0.827)}),
+           {"trecqa-raw": (0.755, 0.825), "trecqa-clean": (0.738, 0.827),
+            "wikiqa": (0.709, 0.723)}),
     System("Pairwise + MP-CNN", "mp_cnn", pairwise("max", 8),
-           {"trecqa-raw": (0.780, 0.834), "trecqa-clean": (0.801, 0.877)}),
+           {"trecqa-raw": (0.780, 0.834), "trecqa-clean": (0.801, 0.877),
+            "wikiqa": (0.701, 0.718)}),
     System("Pairwise + PWIM", "pwim", pairwise("max", 8),
-           {"trecqa-raw": (0.764, 0.827), "trecqa-clean": (0.762, 0.854)}),
+           {"trecqa-raw": (0.764, 0.827), "trecqa-clean": (0.762, 0.854),
+            "wikiqa": (0.693, 0.710)}),
     System("MP-HCNN", "mp_hcnn", ("--steps", "10", "--epochs", "40", "--patience", "8")),
 )  # fmt: skip
 """Tables 2 of Rao et al. (2016) and 3 of Severyn & Moschitti (2015), and what else is here. The

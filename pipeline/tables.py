@@ -53,20 +53,21 @@ class Table:
         for name in shown:
             measures = "/".join(find_collection(name).measures)
             header += [f"{name} {measures}", "paper"]
+        header.append("training, s")
         lines = [header, ["---"] * len(header)]
         for system in self.systems:
             row = [system.name]
             for name in shown:
                 row += [_ours(system, name, results), _papers(system, name)]
-            lines.append(row)
+            lines.append([*row, _seconds(system, results)])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def find(name: str) -> Table:
     """The table of a name: ``answer-selection``, ``sampling`` or ``microblog``."""
     return {
-        "answer-selection": Table(published.ANSWER_SELECTION, published.TREC_QA),
-        "sampling": Table(published.SAMPLING, published.TREC_QA[:1]),
+        "answer-selection": Table(published.ANSWER_SELECTION, published.ANSWERS),
+        "sampling": Table(published.SAMPLING, published.ANSWERS[:1]),
         "microblog": Table(published.MICROBLOG, published.YEARS),
     }[name]
 
@@ -78,12 +79,33 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
         writer.writerow(COLUMNS)
         for result in results:
             made = [result.made[name] for name in ("date", "commit", "machine")]
-            for measure, value in result.measures.items():
+            # A collection without judgments has a line, too: without a measure.
+            for measure, value in (result.measures or {"": ""}).items():
                 writer.writerow(
                     [result.cell.system, result.cell.collection, result.cell.seed, measure, value,
                      result.interpolated.get(measure, ""), result.weight, result.development,
                      result.epochs, result.seconds, *made]
                 )  # fmt: skip
+
+
+def read_csv(path: Path) -> list[Result]:
+    """The results that :func:`write_csv` wrote, as far as tables need them."""
+    found: dict[tuple[str, ...], Result] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            key = row["system"], row["collection"], row["seed"]
+            if key not in found:
+                made = {name: row[name] for name in ("date", "commit", "machine")}
+                found[key] = Result(
+                    Cell(row["system"], "", (), row["collection"], int(row["seed"])), {}, {},
+                    float(row["lambda"]) if row["lambda"] else None,
+                    float(row["development_ap"]), int(row["epochs"]), float(row["seconds"]), made,
+                )  # fmt: skip
+            if row["measure"]:
+                found[key].measures[row["measure"]] = float(row["value"])
+            if row["interpolated"]:
+                found[key].interpolated[row["measure"]] = float(row["interpolated"])
+    return list(found.values())
 
 
 def plot_sampling(path: Path, results: Sequence[Result]) -> None:
@@ -111,17 +133,26 @@ def _by_system(results: Sequence[Result]) -> dict[str, list[float]]:
 
 
 def _ours(system: System, collection: str, results: Sequence[Result]) -> str:
-    chosen = [
-        result
-        for result in results
-        if result.cell.system == system.name and result.cell.collection == collection
-    ]
-    if not chosen or not chosen[0].measures:
+    chosen = [result for result in _of(system, results) if result.cell.collection == collection]
+    if not chosen:
         return "-"
+    if not chosen[0].measures:
+        development = _means([{"AP": result.development} for result in chosen])
+        return f"no judgments here; development AP {development}"
     neural = _means([result.measures for result in chosen])
     if not chosen[0].interpolated:
         return neural
     return f"{neural}, interpolated {_means([result.interpolated for result in chosen])}"
+
+
+def _of(system: System, results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if result.cell.system == system.name]
+
+
+def _seconds(system: System, results: Sequence[Result]) -> str:
+    """Mean wall time of training."""
+    seconds = [result.seconds for result in _of(system, results)]
+    return f"{statistics.mean(seconds):.0f}" if seconds else "-"
 
 
 def _means(measures: Sequence[Mapping[str, float]]) -> str:

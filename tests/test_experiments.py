@@ -1,6 +1,7 @@
 """Cells of experiments: computed once, measured, named when they fail; and their tables."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -95,16 +96,16 @@ def test_the_table_has_means_spreads_and_the_papers_figures() -> None:
         result("two", "trecqa-raw", 1, 0.5),
     ]  # fmt: skip
     lines = Table(systems, ("trecqa-raw", "trecqa-clean")).markdown(results).splitlines()
-    assert lines[0] == "| system | trecqa-raw AP/RR | paper |"
-    assert lines[2] == "| one | 0.7500 ± 0.071 / 0.8500 ± 0.071 | 0.762 / 0.830 |"
-    assert lines[3] == "| two | 0.5000 / 0.6000 | - |"
-    assert lines[4] == "| never run | - | - |"
+    assert lines[0] == "| system | trecqa-raw AP/RR | paper | training, s |"
+    assert lines[2] == "| one | 0.7500 ± 0.071 / 0.8500 ± 0.071 | 0.762 / 0.830 | 12 |"
+    assert lines[3] == "| two | 0.5000 / 0.6000 | - | 12 |"
+    assert lines[4] == "| never run | - | - | - |"
 
 
 def test_mixtures_are_shown_beside_neural_figures() -> None:
     table = Table((System("one", "model"),), ("mb2011",))
     row = table.markdown([result("one", "mb2011", 1, 0.2, 0.3)]).splitlines()[2]
-    assert row == "| one | 0.2000 / 0.3000, interpolated 0.3000 / 0.3000 | - |"
+    assert row == "| one | 0.2000 / 0.3000, interpolated 0.3000 / 0.3000 | - | 12 |"
 
 
 def test_unknown_collections_are_refused() -> None:
@@ -119,6 +120,17 @@ def test_csv_has_a_line_for_each_measure(tmp_path: Path) -> None:
     assert [(row["measure"], float(row["value"])) for row in rows] == [("AP", 0.7), ("RR", 0.8)]
     assert rows[0]["seed"] == "2"
     assert rows[0]["commit"] == "abc"
+
+
+def test_csv_is_read_back_into_the_same_table(tmp_path: Path) -> None:
+    systems = (System("one", "model"), System("two", "model"))
+    unjudged = dataclasses.replace(result("two", "trecqa-raw", 1, 0.0), measures={})
+    results = [result("one", "trecqa-raw", 1, 0.7, 0.8), unjudged]
+    tables.write_csv(tmp_path / "r.csv", results)
+    table = Table(systems, ("trecqa-raw",))
+    again = tables.read_csv(tmp_path / "r.csv")
+    assert table.markdown(again) == table.markdown(results)
+    assert "| two | no judgments here; development AP 0.7000 |" in table.markdown(again)
 
 
 def test_the_figure_of_sampling_is_drawn(tmp_path: Path) -> None:
