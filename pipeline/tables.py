@@ -80,7 +80,8 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
         for result in results:
             made = [result.made[name] for name in ("date", "commit", "machine")]
             # A collection without judgments has a line, too: without a measure.
-            for measure, value in (result.measures or {"": ""}).items():
+            values: Mapping[str, float | str] = result.measures or {"": ""}
+            for measure, value in values.items():
                 writer.writerow(
                     [result.cell.system, result.cell.collection, result.cell.seed, measure, value,
                      result.interpolated.get(measure, ""), result.weight, result.development,
