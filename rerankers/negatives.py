@@ -154,7 +154,7 @@ def corrupted_pairs(
         are, and the topics with these rows as their negatives.
 
     Raises:
-        RerankerError: one topic alone has no other.
+        RerankerError: a topic has no other, or none with a post that is not relevant to it.
     """
     if len(topics) < 2:
         raise RerankerError(
@@ -169,7 +169,14 @@ def corrupted_pairs(
     queries, posts, corrupted, row = [], [], [], len(query_index)
     for number, topic in enumerate(topics):
         size = len(topic.positives) * count
-        posts.append(rng.choice(everything[owner != number], size=size))
+        # Topics may share posts; one that is relevant here is no negative.
+        others = (owner != number) & ~np.isin(everything, post_index[topic.positives])
+        if not others.any():
+            raise RerankerError(
+                "sampling corrupted takes negatives from other topics: found a topic to which all "
+                "of their posts are relevant; use --sampling random"
+            )
+        posts.append(rng.choice(everything[others], size=size))
         queries.append(np.full(size, query_index[topic.positives[0]]))
         corrupted.append(TopicRows(topic.positives, np.arange(row, row + size)))
         row += size

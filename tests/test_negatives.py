@@ -1,11 +1,25 @@
 """What a training step sees."""
 
+import dataclasses
+import sys
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
-from rerankers.negatives import TopicRows, random_lists, topics_of
+from rerankers.errors import RerankerError
+from rerankers.negatives import (
+    TopicRows,
+    corrupted_pairs,
+    mined_lists,
+    nearest_negatives,
+    random_lists,
+    shuffled_pairs,
+    topics_of,
+)
+from rerankers.settings import Settings
 
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
 QUERY_INDEX = np.array([4, 0, 0, 1, 2, 3, 3, 0, 1, *[4] * 30])
@@ -70,3 +84,168 @@ def test_seeds(topics: list[TopicRows]) -> None:
     np.testing.assert_array_equal(draw(1, 2), draw(1, 2))
     assert (draw(1, 2) != draw(1, 3)).any()
     assert (draw(1, 2) != draw(2, 2)).any()
+
+
+REPRESENTATIONS = torch.from_numpy(np.random.default_rng(3).normal(size=(len(QUERY_INDEX), 5)))
+
+
+def naive_nearest(positive: int, negatives: list[int]) -> list[int]:
+    """Negatives by growing distance, for a positive by its row."""
+
+    def cosine(row: int) -> float:
+        a, b = REPRESENTATIONS[positive].tolist(), REPRESENTATIONS[row].tolist()
+        product = sum(x * y for x, y in zip(a, b, strict=True))
+        return product / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
+
+    return sorted(negatives, key=cosine, reverse=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6, 50])
+def test_nearest_negatives_are_those_of_highest_cosine(topics: list[TopicRows], count: int) -> None:
+    before = REPRESENTATIONS.clone()
+    found = nearest_negatives(REPRESENTATIONS.float(), topics, count)
+    assert torch.equal(REPRESENTATIONS, before)
+    assert set(found) == {row for topic in topics for row in topic.positives.tolist()}
+    for topic in topics:
+        for positive in topic.positives.tolist():
+            expected = naive_nearest(positive, topic.negatives.tolist())[:count]
+            assert found[positive].tolist() == expected
+
+
+def test_similarity_is_of_directions_and_not_of_lengths() -> None:
+    vectors = torch.tensor([[1.0, 0.0], [9.0, 9.0], [0.1, 0.01], [0.0, 0.0]])
+    topics = [TopicRows(np.array([0]), np.array([3, 1, 2]))]
+    given = vectors.clone()
+    assert nearest_negatives(vectors, topics, 3)[0].tolist() == [2, 1, 3]
+    assert torch.equal(vectors, given), "the vectors were changed"
+
+
+@pytest.mark.parametrize("sampling", ["max", "mix"])
+@pytest.mark.parametrize("negatives", [1, 2, 3, 5])
+def test_mined_lists_hold_the_nearest(
+    topics: list[TopicRows], sampling: str, negatives: int
+) -> None:
+    settings = Settings(sampling=sampling, lists=30, positives=2, negatives=negatives)
+    nearest = nearest_negatives(REPRESENTATIONS.float(), topics, negatives)
+    lists = mined_lists(topics, settings, nearest, np.random.default_rng(2))
+    assert lists.shape == (30, 2 + 2 * negatives)
+    mined = {"max": negatives, "mix": (negatives + 1) // 2}[sampling]
+    own = {row: topic.negatives.tolist() for topic in topics for row in topic.positives.tolist()}
+    others = Counter[int]()
+    for row in lists.tolist():
+        assert QUERY_INDEX[row[0]] == QUERY_INDEX[row[1]]
+        for number, positive in enumerate(row[:2]):
+            block = row[2 + number * negatives : 2 + (number + 1) * negatives]
+            expected = naive_nearest(positive, own[positive])
+            while len(expected) < mined:  # a topic with few negatives gives them again
+                expected += naive_nearest(positive, own[positive])
+            assert block[:mined] == expected[:mined]
+            assert set(block) <= set(own[positive])
+            others.update(block[mined:])
+    assert others.total() == 60 * (negatives - mined)
+    if others.total() >= 60:
+        assert set(others) == {row for topic in topics for row in topic.negatives.tolist()}
+
+
+def test_mined_lists_are_of_the_topics_and_positives_of_random_ones(
+    topics: list[TopicRows],
+) -> None:
+    settings = Settings(sampling="max", lists=4, positives=3, negatives=2)
+    nearest = nearest_negatives(REPRESENTATIONS.float(), topics, 2)
+    mined = mined_lists(topics, settings, nearest, np.random.default_rng(5))
+    drawn = random_lists(topics, 4, 3, 6, np.random.default_rng(5))
+    np.testing.assert_array_equal(mined[:, :3], drawn[:, :3])
+    assert (mined[:, 3:] != drawn[:, 3:]).any()
+    mixed = mined_lists(
+        topics, dataclasses.replace(settings, sampling="mix"), nearest, np.random.default_rng(5)
+    )
+    np.testing.assert_array_equal(mixed[:, 3::2], mined[:, 3::2])
+    np.testing.assert_array_equal(mixed[:, 4::2], drawn[:, 4::2])
+
+
+@pytest.mark.parametrize("sampling", ["max", "mix"])
+def test_a_missing_faiss_says_what_to_do(
+    topics: list[TopicRows], sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*--sampling random"):
+        nearest_negatives(REPRESENTATIONS.float(), topics, 3)
+
+
+POST_INDEX = 100 + np.arange(len(QUERY_INDEX))  # every pair has a post of its own
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_corrupted_pairs_have_posts_of_other_topics(topics: list[TopicRows], count: int) -> None:
+    queries, posts, corrupted = corrupted_pairs(
+        QUERY_INDEX, POST_INDEX, topics, count, np.random.default_rng(1)
+    )
+    assert len(queries) == len(posts) == count * (1 + 1 + 25)
+    query_of_post = dict(zip(POST_INDEX.tolist(), QUERY_INDEX.tolist(), strict=True))
+    rows: list[int] = []
+    for before, after in zip(topics, corrupted, strict=True):
+        query = QUERY_INDEX[before.positives[0]]
+        assert after.positives.tolist() == before.positives.tolist()
+        assert len(after.negatives) == count * len(before.positives)
+        for row in after.negatives.tolist():
+            assert queries[row - len(QUERY_INDEX)] == query
+            of_post = query_of_post[int(posts[row - len(QUERY_INDEX)])]
+            assert of_post != query and of_post in {0, 3, 4}
+        rows += after.negatives.tolist()
+    assert rows == list(range(len(QUERY_INDEX), len(QUERY_INDEX) + len(queries)))
+
+
+def test_corrupted_pairs_draw_from_every_post_of_the_others() -> None:
+    query_index, relevant = np.repeat([5, 6, 7], 4), np.array([True, False, False, False] * 3)
+    topics = topics_of(query_index, relevant)
+    _, posts, corrupted = corrupted_pairs(
+        query_index, np.arange(12), topics, 200, np.random.default_rng(1)
+    )
+    for number, topic in enumerate(corrupted):
+        found = Counter(posts[topic.negatives - 12].tolist())
+        assert set(found) == set(range(12)) - set(range(4 * number, 4 * number + 4))
+        assert min(found.values()) > 8
+
+
+def test_a_relevant_post_that_another_topic_has_too_is_no_negative() -> None:
+    """Post 0 answers both queries, 1 only the first."""
+    query_index, post_index = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 2, 0, 1, 3])
+    relevant = np.array([True, True, False, True, False, False])
+    topics = topics_of(query_index, relevant)
+    queries, posts, _ = corrupted_pairs(
+        query_index, post_index, topics, 40, np.random.default_rng(1)
+    )
+    assert set(posts[queries == 0].tolist()) == {3}
+    assert set(posts[queries == 1].tolist()) == {1, 2}
+
+
+def test_corrupted_pairs_depend_on_the_seed(topics: list[TopicRows]) -> None:
+    def posts(seed: int) -> list[int]:
+        rng = np.random.default_rng(seed)
+        return corrupted_pairs(QUERY_INDEX, POST_INDEX, topics, 3, rng)[1].tolist()
+
+    assert posts(1) == posts(1) != posts(2)
+
+
+def test_one_topic_alone_cannot_be_corrupted(topics: list[TopicRows]) -> None:
+    with pytest.raises(RerankerError, match=r"found 1 topic .*expected at least two"):
+        corrupted_pairs(QUERY_INDEX, POST_INDEX, topics[:1], 2, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(("pairs", "batch"), [(12, 4), (10, 4), (7, 7), (5, 12), (1, 3), (9, 1)])
+def test_every_pair_comes_once_in_a_pass(pairs: int, batch: int) -> None:
+    """Steps are the stretches of passes one after the other, over their borders too."""
+    steps = [shuffled_pairs(pairs, batch, step, seed=3) for step in range(4 * pairs)]
+    assert {len(step) for step in steps} == {batch}
+    rows = np.concatenate(steps).tolist()
+    passes = [rows[first : first + pairs] for first in range(0, len(rows), pairs)]
+    assert len(passes) == 4 * batch
+    assert all(sorted(one) == list(range(pairs)) for one in passes)
+    if pairs > 6:
+        assert all(one != following for one, following in pairwise(passes))
+
+
+def test_shuffled_pairs_depend_on_the_seed_and_the_step_alone() -> None:
+    np.testing.assert_array_equal(shuffled_pairs(50, 8, 9, 1), shuffled_pairs(50, 8, 9, 1))
+    assert (shuffled_pairs(50, 8, 9, 1) != shuffled_pairs(50, 8, 9, 2)).any()
+    assert (shuffled_pairs(50, 8, 9, 1) != shuffled_pairs(50, 8, 10, 1)).any()

@@ -1,6 +1,7 @@
 """The training loop: resuming, stopping early, what it refuses, and the cached interactions."""
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
 from rerankers.resuming import History
 from rerankers.scoring import Encoded
-from rerankers.settings import Settings
+from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
 from rerankers.training import Examples, train
 
 FAST = Settings(epochs=4, steps=5, lists=3, positives=2, negatives=2, learning_rate=5e-3, seed=7)
@@ -331,3 +332,215 @@ def test_caching_compares_in_evaluation_mode_and_leaves_the_mode() -> None:
         (part, row) for part in range(4) for row in range(12)
     ]
     assert not any(values.requires_grad for part in cached.parts for values in part.values())
+
+
+# Optimizer -> a learning rate at which it learns these few pairs.
+RATES = {"adamw": 1e-2, "adadelta": 1.0, "adagrad": 5e-2, "rmsprop": 5e-3, "sgd": 5e-2}
+
+
+def sampled(sampling: str, optimizer: str = "adamw", **changes: Any) -> Settings:
+    """Settings of a sampling with the loss that it can have."""
+    loss = "pointwise" if sampling == "pairs" else "listwise"
+    return dataclasses.replace(
+        FAST, sampling=sampling, optimizer=optimizer, loss=loss, batch_pairs=10,
+        learning_rate=RATES[optimizer], **changes,
+    )  # fmt: skip
+
+
+def train_anew(
+    state: Path, settings: Settings, dropout: float = 0.3, **options: Any
+) -> tuple[Reranker, Examples, History]:
+    """A model that computes its interactions in every step, trained on all pairs."""
+    model = small_model("sm_cnn", "static", dropout=dropout)
+    data = Examples(Encoded.of(all_pairs(), encoder(), model), LABELS)
+    history = train(model, data, None, lambda scores: 0.0, settings, state, **options)
+    return model, data, history
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_sampling_and_every_optimizer_lower_the_loss(
+    tmp_path: Path, sampling: str, optimizer: str
+) -> None:
+    """The loss over random lists, which is the same for every sampling."""
+    settings = sampled(sampling, optimizer, epochs=4, steps=15)
+    untrained = small_model("sm_cnn", "static", dropout=0.0)
+    model, data, history = train_anew(tmp_path / "state", settings, dropout=0.0)
+    before = training._validation_loss(untrained, data, settings)
+    after = training._validation_loss(model, data, settings)
+    assert len(history.epochs) == 4
+    losses = [figures["training_loss"] for figures in history.epochs]
+    assert losses[-1] < 0.95 * losses[0]
+    assert after < 0.9 * before
+
+
+CHANGES = [("max", "adamw"), ("mix", "adamw"), ("corrupted", "adamw"), ("pairs", "adamw"),
+           ("random", "adadelta"), ("random", "adagrad"), ("random", "rmsprop"),
+           ("pairs", "adadelta"), ("corrupted", "adagrad"), ("max", "rmsprop")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sampling", "optimizer"), CHANGES)
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_resuming_is_exact_for_every_sampling_and_optimizer(
+    tmp_path: Path, sampling: str, optimizer: str, epoch: int
+) -> None:
+    settings = sampled(sampling, optimizer)
+    whole, _, history = train_anew(tmp_path / "whole", settings)
+    with pytest.raises(KeyboardInterrupt):
+        train_anew(tmp_path / "state", settings, progress=interrupt_at(epoch, 2))
+    torch.manual_seed(99)
+    seen: list[int] = []
+    resumed, _, again = train_anew(
+        tmp_path / "state", settings, resume=True, progress=lambda now, *_: seen.append(now)
+    )
+    assert min(seen) == epoch
+    assert again == history
+    assert_same(weights(resumed), weights(whole))
+
+
+def test_the_first_epoch_of_mined_negatives_is_random(tmp_path: Path) -> None:
+    """There is no model yet whose likeness could be gone by."""
+    figures = {
+        sampling: train_anew(tmp_path / sampling, sampled(sampling))[2].epochs
+        for sampling in ("random", "max", "mix")
+    }
+    first = [epochs[0]["training_loss"] for epochs in figures.values()]
+    second = [epochs[1]["training_loss"] for epochs in figures.values()]
+    assert len(set(first)) == 1
+    assert len(set(second)) == 3
+    once = [
+        weights(train_anew(tmp_path / f"{sampling}-once", sampled(sampling, epochs=1))[0])
+        for sampling in ("random", "max")
+    ]
+    assert_same(*once)
+
+
+def test_mined_negatives_are_those_of_the_model_of_the_last_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once an epoch from the second on, by the vectors that are judged, without dropout."""
+    given: list[Tensor] = []
+    find = training.negatives.nearest_negatives
+
+    def spy(representations: Tensor, *arguments: Any) -> Any:
+        given.append(representations.clone())
+        return find(representations, *arguments)
+
+    monkeypatch.setattr(training.negatives, "nearest_negatives", spy)
+    expected: list[Tensor] = []
+
+    def progress(epoch: int, step: int, message: str) -> None:
+        if step == 0:
+            expected.append(training.represent_encoded(model, data.encoded))
+
+    model = small_model("sm_cnn", "static", dropout=0.3)
+    data = Examples(Encoded.of(all_pairs(), encoder(), model), LABELS)
+    train(
+        model, data, None, lambda s: 0.0, sampled("max"), tmp_path / "state", progress=progress
+    )  # fmt: skip
+    assert len(given) == FAST.epochs - 1
+    for found, wanted in zip(given, expected, strict=False):
+        assert torch.equal(found, wanted)
+    assert not torch.equal(given[0], given[1])
+
+
+def test_pairs_are_seen_once_in_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their own labels: positives come first and are counted."""
+    seen: list[int] = []
+    compute = training._loss
+
+    def spy(model: Any, examples: Examples, rows: np.ndarray, positives: int, s: Any) -> Tensor:
+        assert rows.shape == (1, 10)
+        assert LABELS[rows[0]].tolist() == [True] * positives + [False] * (10 - positives)
+        seen.extend(rows[0].tolist())
+        return compute(model, examples, rows, positives, s)
+
+    monkeypatch.setattr(training, "_loss", spy)
+    train_anew(tmp_path / "state", sampled("pairs", epochs=2, steps=12))
+    assert Counter(seen) == dict.fromkeys(range(48), 5)
+    for number in range(5):  # the last step of a pass may have some pairs of the next
+        whole_steps = seen[-(-48 * number // 10) * 10 : (48 * number + 48) // 10 * 10]
+        assert len(whole_steps) == len(set(whole_steps)) >= 30
+
+
+def test_corrupted_pairs_cannot_have_been_compared_before(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="corrupted"):
+        run(model_of("robust"), tmp_path / "state", sampled("corrupted"))
+
+
+def test_each_optimizer_is_the_one_of_its_name() -> None:
+    model = model_of()
+    kinds = {
+        name: type(training._optimizer(model, Settings(optimizer=name))) for name in OPTIMIZERS
+    }
+    assert kinds == {
+        "adamw": torch.optim.AdamW, "adadelta": torch.optim.Adadelta,
+        "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD,
+    }  # fmt: skip
+
+
+def test_settings_refuse_all_that_is_wrong_at_once() -> None:
+    with pytest.raises(RerankerError) as caught:
+        Settings(loss="pairwize", optimizer="adam", sampling="hard", select="ndcg")
+    assert str(caught.value).splitlines() == [
+        "setting loss: found 'pairwize', expected one of listwise, pairwise, pointwise",
+        "setting optimizer: found 'adam', expected one of adamw, adadelta, adagrad, rmsprop, sgd",
+        "setting sampling: found 'hard', expected one of random, max, mix, corrupted, pairs",
+        "setting select: found 'ndcg', expected one of map, mrr, loss",
+    ]
+    with pytest.raises(RerankerError) as caught:
+        Settings(loss="pairwise", optimizer="adam", sampling="pairs")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("setting optimizer: found 'adam'")
+    assert second.startswith("setting sampling: found pairs with the loss pairwise")
+    assert second.endswith("expected the loss pointwise, or another sampling")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_pairs_go_with_the_pointwise_loss_alone(loss: str, sampling: str) -> None:
+    if sampling != "pairs" or loss == "pointwise":
+        assert Settings(loss=loss, sampling=sampling).sampling == sampling
+        return
+    with pytest.raises(RerankerError, match=f"pairs with the loss {loss}"):
+        Settings(loss=loss, sampling=sampling)
+
+
+def test_the_losses_that_can_be_asked_for_are_those_there_are() -> None:
+    assert set(LOSSES) == set(loss_functions.LOSSES)
+    for name in LOSSES:
+        scores = torch.randn(3, 5)
+        asked = loss_functions.loss_of(Settings(loss=name))(scores, 2)
+        assert asked == loss_functions.LOSSES[name](scores, 2)
+
+
+@pytest.mark.parametrize("margin", [0.05, 1.0, 2.5])
+def test_the_margin_is_that_of_the_hinge(margin: float) -> None:
+    torch.manual_seed(4)
+    scores = torch.randn(3, 5)
+    terms = [
+        max(0.0, margin - positive + negative)
+        for row in scores.tolist() for positive in row[:2] for negative in row[2:]
+    ]  # fmt: skip
+    hinge = loss_functions.loss_of(Settings(loss="pairwise", margin=margin))
+    assert hinge(scores, 2).item() == pytest.approx(sum(terms) / len(terms), rel=1e-5)
+    for name in ("listwise", "pointwise"):
+        asked = loss_functions.loss_of(Settings(loss=name, margin=margin))
+        assert asked(scores, 2) == loss_functions.LOSSES[name](scores, 2)
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+def test_what_decides_is_recorded_by_its_name(tmp_path: Path, select: str) -> None:
+    figures = {"map": {"validation_map"}, "mrr": {"validation_mrr"},
+               "loss": {"validation_loss", "validation_map"}}[select]  # fmt: skip
+    history = run(model_of(), tmp_path / "state", dataclasses.replace(FAST, select=select))
+    assert all(set(epoch) == figures | {"training_loss"} for epoch in history.epochs)
+
+
+def test_the_best_epoch_is_that_of_the_highest_mrr(tmp_path: Path) -> None:
+    history = run(
+        model_of(), tmp_path / "state", dataclasses.replace(FAST, select="mrr"),
+        measure=figures_of(0.2, 0.5, 0.9, 0.6),
+    )  # fmt: skip
+    assert history.best == 3
+    assert [epoch["validation_mrr"] for epoch in history.epochs] == [0.2, 0.5, 0.9, 0.6]

@@ -1,0 +1,235 @@
+"""The two models of Yu et al. (2014), written out in loops, and the regression over counts."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from overlap_samples import (
+    QUERIES,
+    SIZE,
+    encoder,
+    every_pair,
+    every_text_pair,
+    is_told,
+    naive_overlap,
+    vocabulary,
+)
+from sklearn.linear_model import LogisticRegression
+
+from rerankers import checkpoint, scoring
+from rerankers.bilinear import Bilinear
+from rerankers.models import bag_of_words, bigram
+from rerankers.scoring import Encoded, represent_encoded
+from rerankers.settings import Settings
+from rerankers.text import words
+from rerankers.training import Examples, train
+
+NAMES = ["bag_of_words", "bigram"]
+RELEVANT = np.random.default_rng(4).random(len(every_pair())) < 0.4
+
+
+def small(name: str, configuration: str = "count", seed: int = 1) -> Bilinear:
+    """A model whose weights are large enough to matter."""
+    torch.manual_seed(seed)
+    module = {"bag_of_words": bag_of_words, "bigram": bigram}[name]
+    model = module.Model(module.Model.configurations[configuration], vocabulary()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn(parameter.shape) * 0.3
+    return model
+
+
+def naive_text(model: Bilinear, name: str, text: str) -> np.ndarray:
+    """Section 3.1 or 3.2: one text's vector."""
+    reader = encoder().vocabulary
+    tokens = [word for word in words(text) if name == "bigram" or not is_told(word)]
+    with torch.no_grad():
+        lookup = model.get_submodule("vectors")
+        vectors = [lookup(torch.tensor(reader.ids([word])))[0].double().numpy() for word in tokens]
+    if not vectors:
+        return np.zeros(SIZE)
+    if name == "bag_of_words":
+        return np.array([sum(vector[i] for vector in vectors) for i in range(SIZE)]) / len(vectors)
+    weights = {key: value.detach().double().numpy() for key, value in model.named_parameters()}
+    if len(vectors) == 1:
+        vectors.append(np.zeros(SIZE))
+    total = np.zeros(SIZE)
+    for first, second in pairwise(vectors):
+        for i in range(SIZE):
+            inner = weights["bigram_bias"][i]
+            for j in range(SIZE):
+                inner += weights["left"][i, j] * first[j] + weights["right"][i, j] * second[j]
+            total[i] += math.tanh(inner)
+    return total / (len(vectors) - 1)
+
+
+def naive_score(model: Bilinear, name: str, query: str, post: str) -> float:
+    """Equation 1, before the sigmoid: qᵀ M a + b."""
+    q, a = naive_text(model, name, query), naive_text(model, name, post)
+    matrix = model.matrix.detach().double().numpy()
+    product = sum(q[i] * matrix[i, j] * a[j] for i in range(SIZE) for j in range(SIZE))
+    return float(product + model.bias.item())
+
+
+def naive_scores(model: Bilinear, name: str) -> np.ndarray:
+    return np.array([naive_score(model, name, query, post) for query, post in every_text_pair()])
+
+
+def naive_features(model: Bilinear, name: str) -> np.ndarray:
+    """Section 4.2: number of common words, their IDF, and the probability."""
+    return np.array(
+        [
+            [*naive_overlap(query, post)[:2], 1 / (1 + math.exp(-score))]
+            for (query, post), score in zip(
+                every_text_pair(), naive_scores(model, name), strict=True
+            )
+        ]
+    )
+
+
+def scores_of(model: Bilinear) -> np.ndarray:
+    return scoring.score(model, every_pair(), encoder())
+
+
+def calibrate(model: Bilinear) -> None:
+    encoded = Encoded.of(every_pair(), encoder(), model)
+    model.calibrate(represent_encoded(model, encoded), torch.from_numpy(RELEVANT))
+
+
+def assert_fitted(model: Bilinear, name: str) -> None:
+    """The score is the regression's over features that are computed here."""
+    features, scores = naive_features(model, name), scores_of(model)
+    assert np.ptp(scores) > 0.1
+    expected = features @ model.coefficients.double().numpy() + float(model.intercept)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    # Where L-BFGS stops depends on how features are rounded, so this is not as exact.
+    features = features.astype(np.float32)
+    expected = LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_those_of_the_paper(name: str) -> None:
+    model = small(name, "plain")
+    expected = naive_scores(model, name)
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(scores_of(model), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_word_order_counts_for_bigrams_alone() -> None:
+    one, other = "storm water bbc", "bbc water storm"
+    for name in NAMES:
+        model = small(name, "plain")
+        q = naive_text(model, name, one), naive_text(model, name, other)
+        assert np.allclose(*q) is (name == "bag_of_words")
+        ids = torch.tensor([encoder().vocabulary.ids(words(text)) for text in (one, other)])
+        with torch.no_grad():
+            found = model.compose(ids).numpy()
+        np.testing.assert_allclose(found, q, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_before_it_is_fitted_the_score_is_the_plain_one(name: str) -> None:
+    counting, plain = small(name), small(name, "plain")
+    assert counting.is_calibrated() and not plain.is_calibrated()
+    plain.load_state_dict(counting.state_dict(), strict=False)
+    np.testing.assert_array_equal(scores_of(counting), scores_of(plain))
+    np.testing.assert_allclose(
+        scores_of(counting), naive_scores(counting, name), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_once_it_is_fitted_the_score_is_the_regressions(name: str) -> None:
+    model = small(name)
+    calibrate(model)
+    assert bool(model.is_fitted)
+    assert_fitted(model, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fitted_regression_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    model = small(name)
+    calibrate(model)
+    checkpoint.save(tmp_path / "saved", name, model, encoder(), {})
+    loaded = checkpoint.load(tmp_path / "saved", name, idf=encoder().idf)
+    assert isinstance(loaded.model, Bilinear)
+    assert bool(loaded.model.is_fitted)
+    assert torch.equal(loaded.model.coefficients, model.coefficients)
+    np.testing.assert_array_equal(loaded.score(every_pair()), scores_of(model))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
+    """It is fitted to the training pairs, by the weights that are kept; validation sees none."""
+    others = np.arange(0, len(RELEVANT), 3)
+    model = small(name)
+    settings = Settings(
+        loss="pointwise", sampling="pairs", batch_pairs=12, optimizer="adagrad", epochs=3, steps=4,
+        learning_rate=0.05,
+    )  # fmt: skip
+    examples = Examples(Encoded.of(every_pair(), encoder(), model), RELEVANT)
+    validation = Examples(examples.encoded.subset(others), ~RELEVANT[others])
+    figures, seen = [0.1, 0.5, 0.2], []
+
+    def measure(scores: np.ndarray) -> float:
+        expected = naive_scores(model, name)[others]
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+        seen.append(model.matrix.detach().clone())
+        return figures[len(seen) - 1]
+
+    history = train(model, examples, validation, measure, settings, tmp_path / "state")
+    assert history.best == 2 and len(seen) == 3
+    assert torch.equal(model.matrix, seen[1])
+    assert bool(model.is_fitted)
+    assert_fitted(model, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_does_not_fit_what_counts_nothing(name: str, tmp_path: Path) -> None:
+    model = small(name, "plain")
+    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
+    examples = Examples(Encoded.of(every_pair(), encoder(), model), RELEVANT)
+    train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
+    np.testing.assert_allclose(scores_of(model), naive_scores(model, name), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
+    """Also one that had ended."""
+    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
+    models = [small(name), small(name, seed=2)]
+    for model in models:
+        examples = Examples(Encoded.of(every_pair(), encoder(), model), RELEVANT)
+        train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state", resume=True)
+    first, second = (model.state_dict() for model in models)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert bool(models[1].is_fitted)
+
+
+def test_texts_without_content_words_have_no_vector() -> None:
+    model = small("bag_of_words")
+    row = encoder().vocabulary.ids(["the"])
+    ids = torch.tensor([row, [0]])
+    assert model.compose(ids).tolist() == [[0.0] * SIZE] * 2
+    assert "the" in QUERIES and is_told("the")
+    assert small("bigram").compose(ids)[0].any()
+    assert not small("bigram").compose(ids)[1].any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_start_and_the_training_are_section_4_2(name: str) -> None:
+    module = {"bag_of_words": bag_of_words, "bigram": bigram}[name]
+    torch.manual_seed(0)
+    model = module.Model(module.Config(), vocabulary())
+    drawn = [value for key, value in model.named_parameters() if "bias" not in key]
+    numbers = torch.cat([value.detach().flatten() for value in drawn])
+    assert len(drawn) == (3 if name == "bigram" else 1)
+    assert numbers.std().item() == pytest.approx(0.01, rel=0.3)
+    assert all(not value.any() for key, value in model.named_parameters() if "bias" in key)
+    settings = module.Model.training_settings
+    assert (settings.loss, settings.optimizer) == ("pointwise", "adagrad")
+    assert next(iter(module.Model.configurations)) == "count"
