@@ -1,11 +1,17 @@
 """Which checkpoint and which λ a search uses when none is named."""
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline import answers
 from pipeline.collections import home_directory
-from pipeline.errors import DataError
+from pipeline.errors import DataError, UsageError
 from pipeline.interpolation import load_tuning
+
+if TYPE_CHECKING:
+    from pipeline.reranking import NeuralReranker
+    from pipeline.sources import Source
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and how it was found."""
@@ -54,3 +60,49 @@ def tuned_weight(directory: Path, normalization: str) -> tuple[float, str] | Non
     if tuning.normalization != normalization:
         return None
     return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
+
+
+def load_reranker(
+    name: str,
+    source: "Source",
+    checkpoint: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    idf: str | None = None,
+) -> "NeuralReranker":
+    """The trained model for a source, with a warning if it has seen the source's judgments.
+
+    Args:
+        name: of the model.
+        source: what is to be reranked.
+        checkpoint: folder; None is :func:`default_directory`.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        threads: of the CPU; None leaves them as they are.
+        idf: ``index``, ``wordfreq`` or a file; None is as trained.
+
+    Raises:
+        UsageError: there is no model of that name, or no such device.
+        DataError: there is no checkpoint.
+        RerankerError: the checkpoint or the file of frequencies is damaged.
+    """
+    from pipeline import runtime
+    from pipeline.reranking import NeuralReranker
+    from rerankers import models
+    from rerankers.checkpoint import idf_from
+
+    if name not in models.names():
+        raise UsageError(
+            f"--reranker: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
+        )
+    device = runtime.choose_device(device, threads)
+    frequencies = None
+    if idf:
+        frequencies = source.idf() if idf == "index" else idf_from(idf)
+    directory = checkpoint or default_directory(name, source.name)
+    reranker = NeuralReranker.load(directory, name, device, frequencies)
+    seen = reranker.checkpoint.metrics.get("trained_on", [])
+    # A collection whose candidates are given has a training part, apart from what is ranked here.
+    if source.given is None and source.name in seen:
+        print(f"warning: {directory} was trained on {source.name}; its figures here mean nothing",
+              file=sys.stderr)  # fmt: skip
+    return reranker

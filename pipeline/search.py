@@ -89,6 +89,7 @@ class Options:
 def main(options: Options) -> None:
     """Search, rerank, interpolate, write the run, and show what it is worth."""
     from pipeline import reports
+    from pipeline.checkpoints import load_reranker
     from pipeline.reranking import interpolate
     from pipeline.sources import open_source
     from pipeline.trec import write_run
@@ -103,7 +104,10 @@ def main(options: Options) -> None:
     runs = {f"first stage ({_first_stage(options, source)})": candidates.run}
     best = candidates.run
     if options.reranker != "none":
-        reranker = _load_reranker(options, source)
+        reranker = load_reranker(
+            options.reranker, source, options.checkpoint, options.device, options.threads,
+            options.idf,
+        )  # fmt: skip
         scores = _score(options, reranker, candidates)
         weight, origin = _weight(options, reranker, source)
         best = runs[f"neural ({options.reranker})"] = scores
@@ -188,34 +192,6 @@ def _candidates(options: Options, source: "Source") -> "Candidates":
     changes = [*options.set, *([f"mu={options.mu}"] if options.mu else [])]
     method = change(METHODS[options.method or DEFAULT_METHOD](), changes)
     return LuceneRetriever(source.index(), method).search(source.topics, hits)
-
-
-def _load_reranker(options: Options, source: "Source") -> "NeuralReranker":
-    from pipeline import runtime
-    from pipeline.checkpoints import default_directory
-    from pipeline.reranking import NeuralReranker
-    from rerankers import models
-    from rerankers.checkpoint import idf_from
-
-    if options.reranker not in models.names():
-        raise UsageError(
-            f"--reranker: found {options.reranker!r}, expected one of "
-            f"{', '.join([*models.names(), 'none'])}"
-        )
-    device = runtime.choose_device(options.device, options.threads)
-    idf = None
-    if options.idf == "index":
-        idf = source.idf()
-    elif options.idf:
-        idf = idf_from(options.idf)
-    directory = options.checkpoint or default_directory(options.reranker, source.name)
-    reranker = NeuralReranker.load(directory, options.reranker, device, idf)
-    seen = reranker.checkpoint.metrics.get("trained_on", [])
-    # A collection whose candidates are given has a training part, apart from what is ranked here.
-    if source.given is None and source.name in seen:
-        print(f"warning: {directory} was trained on {source.name}; its figures here mean nothing",
-              file=sys.stderr)  # fmt: skip
-    return reranker
 
 
 def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates") -> "Run":
