@@ -102,3 +102,43 @@ def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor) -> tuple[Tensor, T
     best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values
     pooled = rows.gather(2, best.clamp(max=positions - 1)) * chosen.unsqueeze(1)
     return F.pad(pooled.transpose(1, 2), (0, 0, 0, most - best.shape[2])), kept
+
+
+def bounded(scores: Tensor, bound: float) -> Tensor:
+    """``scores`` of any shape pressed into (-bound, bound) by tanh; small ones stay as they are."""
+    return bound * torch.tanh(scores / bound)
+
+
+class GaussianKernels(nn.Module):
+    """Soft counts of matches at levels of similarity (Xiong et al. 2017, section 3.1).
+
+    A kernel of mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s. The first
+    has the mean 1 and is so narrow that it counts exact matches; the means of the ``soft`` others
+    divide [-1, 1] evenly: 0.9, 0.7 … -0.9 for ten.
+
+    Args:
+        soft: number of the kernels after the first; there are K = soft + 1.
+        sigma: their width.
+        exact_sigma: width of the first.
+    """
+
+    def __init__(self, soft: int = 10, sigma: float = 0.1, exact_sigma: float = 1e-3) -> None:
+        super().__init__()
+        means = [1.0, *(1.0 - (2 * place + 1) / soft for place in range(soft))]
+        widths = [exact_sigma, *[sigma] * soft]
+        self.kernels = tuple(zip(means, widths, strict=True))
+
+    def forward(self, similarity: Tensor, post_mask: Tensor) -> Tensor:
+        """Sum over the post's terms: [P, Lq, K].
+
+        Args:
+            similarity: [P, Lq, Ld], cosines.
+            post_mask: [P, Ld], 1 where the post has a term.
+        """
+        column = post_mask.unsqueeze(2)
+        # One kernel after the other: what is in work at a time fits the processor's cache.
+        sums = [
+            torch.bmm(torch.exp((similarity - mean).square() * (-0.5 / width**2)), column)
+            for mean, width in self.kernels
+        ]
+        return torch.cat(sums, dim=2)

@@ -23,7 +23,8 @@ BUCKETS = 64
 SMALL: dict[str, Any] = {
     "trigram_size": 8, "word_filters": 6, "trigram_filters": 6, "filters": 6, "hidden": 8,
     "layers": 2, "heads": 2, "kernels": 5, "sentence_size": 7,
-    "lstm_units": 6, "channel_share": 0.05,
+    "lstm_units": 6, "channel_share": 0.05, "local_filters": 5,
+    "trigram_buckets": 2000, "deep_filters": 6,
 }  # fmt: skip
 
 QUERIES = ["bbc world service cuts", "water shortages in egypt", "protests", "café in münchen"]

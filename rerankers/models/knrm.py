@@ -1,0 +1,163 @@
+"""K-NRM and Conv-KNRM: kernels count how many matches there are at each level of similarity.
+
+Chenyan Xiong, Zhuyun Dai, Jamie Callan, Zhiyuan Liu and Russell Power: *End-to-End Neural Ad-hoc
+Ranking with Kernel Pooling*, SIGIR 2017. Zhuyun Dai, Chenyan Xiong, Jamie Callan and Zhiyuan Liu:
+*Convolutional Neural Networks for Soft-Matching N-Grams in Ad-hoc Search*, WSDM 2018.
+
+Every word of the query is compared with every word of the post by cosine. Eleven Gaussian kernels,
+one for exact matches and ten for levels from 0.9 to -0.9, turn a query word's cosines into soft
+counts. The logarithms of the counts, added over the query's words, are the features of a linear
+ranker.
+
+Two configurations have names:
+
+``words`` (the default)
+    K-NRM with word vectors that stay as they are. The paper trains them, which is most of what it
+    gains, from the log of a search engine; a hundred topics would be learnt by heart
+    (``vectors="nonstatic"`` trains them all the same). Only 12 numbers are trained then.
+
+``conv``
+    Conv-KNRM: convolutions make vectors of n-grams of 1, 2 and 3 words, the same ones for both
+    texts, and n-grams of every length are matched with those of every other.
+
+What the papers leave open, or where we differ:
+
+* Cosine makes words exact matches, not their identifiers, so an n-gram has exact matches too. An
+  unknown word has a hashed vector of its own, whose cosine with itself is 1.
+* A count below 1e-10 is raised to it before the logarithm is taken.
+* Logarithms are multiplied by 0.1, so that a linear layer as it is initialised gives small scores.
+* The papers' tanh keeps scores within -1 and 1, which suits their hinge loss of margin 1 and no
+  other. Ours is as steep at 0 and ends at ±``bound``; ``bound=1`` is the papers'.
+* An n-gram begins at every word; beyond the end of the text are zeros.
+* Padded words of the query add nothing, padded words of the post are not counted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
+from rerankers.convolutions import MaskedConvolution
+from rerankers.embeddings import word_vectors
+from rerankers.errors import RerankerError
+from rerankers.layers import GaussianKernels, bounded, mask_of
+from rerankers.settings import Settings
+from rerankers.vocabulary import Vocabulary
+
+LEAST_COUNT = 1e-10
+"""Soft counts are at least this before their logarithm is taken."""
+
+LOG_SCALE = 0.1
+"""What logarithms of soft counts are multiplied by."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``words``."""
+
+    longest_ngram: int = 0
+    """h_max, words of the longest n-grams that convolutions make (Conv-KNRM: 3); 0 compares word
+    vectors as they are (K-NRM)."""
+    filters: int = 128  # F of each convolution (Conv-KNRM: 128)
+    soft_kernels: int = 10  # Kernels besides that for exact matches (papers: 10)
+    sigma: float = 0.1  # Their width, in units of cosine (papers: 0.1)
+    exact_sigma: float = 1e-3  # Width of the kernel for exact matches (papers: 0.001)
+    bound: float = 10.0  # Scores are within ± this (papers: 1)
+    vectors: str = "static"
+    """``static`` (pre-trained, left alone), ``nonstatic`` (trained further: papers) or
+    ``random``."""
+
+    def __post_init__(self) -> None:
+        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
+        if self.longest_ngram < 0 or self.soft_kernels < 1:
+            raise RerankerError(
+                f"settings longest_ngram and soft_kernels: found {self.longest_ngram} and "
+                f"{self.soft_kernels}, expected at least 0 and at least 1"
+            )
+        if min(self.sigma, self.exact_sigma, self.bound) <= 0:
+            raise RerankerError(
+                f"settings sigma, exact_sigma and bound: found {self.sigma}, {self.exact_sigma} "
+                f"and {self.bound}, expected numbers above 0"
+            )
+
+
+class Ngrams(NamedTuple):
+    """A batch of texts.
+
+    Attributes:
+        levels: a tensor [B, L, F] for each length of n-grams: vectors of length 1, or of zeros.
+        mask: [B, L], 1 where a word is, and so where n-grams begin.
+    """
+
+    levels: list[Tensor]
+    mask: Tensor
+
+
+class Model(Reranker):
+    """Section 3 of both papers; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "words": Config(),
+        "conv": Config(longest_ngram=3),
+    }
+    # The papers' loss with margin 1 and Adam's 0.001; the loop's lists take the place of pairs.
+    training_settings = Settings(
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, lists=12, positives=3,
+        negatives=7, steps=50, epochs=20, patience=5,
+    )  # fmt: skip
+    query_views = (WORDS,)
+    post_views = (WORDS,)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
+        size, longest = vocabulary.vectors.shape[1], config.longest_ngram
+        self.convolutions = nn.ModuleList(
+            MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
+        )
+        self.kernels = GaussianKernels(config.soft_kernels, config.sigma, config.exact_sigma)
+        matrices = max(1, longest) ** 2
+        self.score = nn.Linear(matrices * (config.soft_kernels + 1), 1)
+
+    def encode_queries(self, views: Views) -> Ngrams:
+        """N-grams of Q queries."""
+        return self._encode(views)
+
+    def encode_posts(self, views: Views) -> Ngrams:
+        """N-grams of D posts, by the same convolutions."""
+        return self._encode(views)
+
+    def _encode(self, views: Views) -> Ngrams:
+        ids = views[WORDS].ids
+        words, mask = self.vectors(ids), mask_of(ids)
+        levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]
+        return Ngrams([F.normalize(level, dim=2, eps=1e-6) for level in levels], mask)
+
+    def interact(self, queries: Ngrams, posts: Ngrams, query_of_post: Tensor) -> Interactions:
+        """Logarithms of soft counts of each pair of lengths side by side: [P, Lq, K]."""
+        turned = [post.transpose(1, 2) for post in posts.levels]  # [P, F, Ld]
+        counts = [
+            self.kernels(torch.bmm(query[query_of_post], post), posts.mask)
+            for query in queries.levels
+            for post in turned
+        ]
+        logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
+        return {"matches": LOG_SCALE * logarithms * queries.mask[query_of_post].unsqueeze(2)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """φ, the sum over the words of the query: [P, K]."""
+        return interactions["matches"].sum(dim=1)
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """The linear ranker: [P]."""
+        return bounded(self.score(representations).squeeze(1), self.config.bound)
+
+    def interactions_are_fixed(self) -> bool:
+        """Whether neither convolutions nor word vectors are trained."""
+        return self.config.vectors == "static" and not self.config.longest_ngram

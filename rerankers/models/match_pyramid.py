@@ -1,0 +1,197 @@
+"""MatchPyramid: the word-by-word similarity of two texts, read as an image.
+
+Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan and Xueqi Cheng: *Text Matching as Image
+Recognition*, AAAI 2016.
+
+Every word of the query is compared with every word of the post. A convolution finds patterns in
+the matrix, dynamic pooling brings matrices of all sizes to one, and after a second convolution and
+pooling a perceptron of two layers scores what is left.
+
+Of the paper's three ways to compare two words, two are configurations:
+
+``cosine`` (the default)
+    The cosine of their vectors. Rare words have short vectors, and what matters most, that they are
+    the same, would drown in dot products.
+``dot``
+    The product of their vectors.
+
+The third, 1 for the same word and 0 otherwise, is the setting ``similarity`` = ``indicator``. To it
+all posts that have no word of the query are alike, so it can only refine a list of those that do.
+
+Where the paper leaves it open, or where we differ:
+
+* Dynamic pooling cuts each text by its own length L into n parts, part i being the places from
+  ⌊i·L/n⌋ to before ⌈(i + 1)·L/n⌉: parts of a long text may share a word at their border, and a text
+  of fewer than n words has some of its words in several parts. Places beyond a text are in none, so
+  a score does not depend on how far a matrix is padded. A pair without a matrix has zeros.
+* Convolutions see zeros around a matrix, so what they give is as large as what they read.
+* Sizes are those that we take to be the paper's for its convolutions (8 maps of 5 × 5, 16 of 3 ×
+  3). Pooled sizes suit queries of 3 to 10 words: 5 × 10 first, then the maximum of 2 × 2.
+* Texts are cut to ``query_words`` and ``post_words``, which bounds the work.
+* Word vectors are the pre-trained ones, left as they are: a hundred topics would only teach which
+  words were in them. Dot products are divided by 36, the usual square of a vector's length.
+* Dropout, of the hidden layer, is our own. Two classes and a softmax are one logit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
+from rerankers.embeddings import TYPICAL_LENGTH, word_vectors
+from rerankers.errors import RerankerError
+from rerankers.layers import mask_of, perceptron
+from rerankers.settings import Settings
+from rerankers.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``cosine``."""
+
+    similarity: str = "cosine"  # ``cosine``, ``dot`` or ``indicator``
+    filters: int = 8  # Feature maps of the first convolution
+    width: int = 5  # Words on each side of its windows, an odd number
+    deep_filters: int = 16  # Feature maps of the second convolution
+    deep_width: int = 3  # Places on each side of its windows, an odd number
+    pooled_rows: int = 5  # Parts of a query after dynamic pooling
+    pooled_columns: int = 10  # Parts of a post after dynamic pooling
+    query_words: int = 32  # Words of a query that are read
+    post_words: int = 80  # Words of a post that are read
+    hidden: int = 64  # Units of the first fully connected layer
+    dropout: float = 0.2  # Share of hidden units dropped in training
+
+    def __post_init__(self) -> None:
+        require_choice("similarity", self.similarity, ("cosine", "dot", "indicator"))
+        for name in ("width", "deep_width"):
+            width = getattr(self, name)
+            if width < 1 or width % 2 == 0:
+                raise RerankerError(f"setting {name}: found {width}, expected an odd number")
+        if min(self.pooled_rows, self.pooled_columns) < 2:
+            raise RerankerError(
+                f"settings pooled_rows and pooled_columns: found {self.pooled_rows} and "
+                f"{self.pooled_columns}, expected at least 2, as they are halved"
+            )
+
+
+class Words(NamedTuple):
+    """A batch of texts, as they are compared.
+
+    Attributes:
+        ids: [B, L].
+        vectors: [B, L, E], of length 1 for cosines; without numbers (E = 0) for the indicator.
+    """
+
+    ids: Tensor
+    vectors: Tensor
+
+
+class Model(Reranker):
+    """The paper's network; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "cosine": Config(),
+        "dot": Config(similarity="dot"),
+    }
+    training_settings = Settings(
+        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, lists=12,
+        positives=3, negatives=7, steps=50, epochs=12, patience=4,
+    )  # fmt: skip
+    query_views = (WORDS,)
+    post_views = (WORDS,)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        if config.similarity != "indicator":
+            # Unknown words have the length of others, so that they match as well by dot products.
+            size = vocabulary.vectors.shape[1]
+            self.vectors = word_vectors(vocabulary, "static", TYPICAL_LENGTH * (3 / size) ** 0.5)
+        self.first = convolution(1, config.filters, config.width)
+        self.second = convolution(config.filters, config.deep_filters, config.deep_width)
+        places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
+        self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
+
+    def encode_queries(self, views: Views) -> Words:
+        """Look up the words of Q queries."""
+        return self._read(views[WORDS].ids[:, : self.config.query_words])
+
+    def encode_posts(self, views: Views) -> Words:
+        """Look up the words of D posts."""
+        return self._read(views[WORDS].ids[:, : self.config.post_words])
+
+    def _read(self, ids: Tensor) -> Words:
+        if self.config.similarity == "indicator":
+            return Words(ids, torch.zeros(*ids.shape, 0, device=ids.device))
+        vectors = self.vectors(ids)
+        if self.config.similarity == "cosine":
+            return Words(ids, F.normalize(vectors, dim=2, eps=1e-6))
+        return Words(ids, vectors / TYPICAL_LENGTH)
+
+    def interact(self, queries: Words, posts: Words, query_of_post: Tensor) -> Interactions:
+        """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
+        config = self.config
+        aligned = Words(queries.ids[query_of_post], queries.vectors[query_of_post])
+        matrix = self.matching_matrix(aligned, posts)
+        maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
+        rows = dynamic_pooling(maps, aligned.ids.ne(0).sum(dim=1), config.pooled_rows)
+        pooled = dynamic_pooling(
+            rows.transpose(2, 3), posts.ids.ne(0).sum(dim=1), config.pooled_columns
+        )  # [P, F, columns, rows]
+        return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
+
+    def matching_matrix(self, queries: Words, posts: Words) -> Tensor:
+        """The image: [P, Lq, Ld] of P queries and P posts; 0 where there is no word."""
+        if self.config.similarity == "indicator":
+            same = queries.ids.unsqueeze(2) == posts.ids.unsqueeze(1)
+            return same * mask_of(queries.ids).unsqueeze(2)
+        return torch.bmm(queries.vectors, posts.vectors.transpose(1, 2))
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The second convolution and pooling, one map after the other: [P, K]."""
+        config = self.config
+        patterns = interactions["patterns"][:, : config.pooled_rows]
+        maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(1, 2)
+        return F.max_pool2d(F.relu(self.second(maps)), 2).flatten(1)
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """The perceptron: [P]."""
+        scores: Tensor = self.score(representations).squeeze(1)
+        return scores
+
+
+def convolution(before: int, after: int, width: int) -> nn.Conv2d:
+    """Over ``width`` × ``width`` places, with weights that suit a ReLU (He et al. 2015)."""
+    layer = nn.Conv2d(before, after, width, padding=width // 2)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    layer.bias = nn.Parameter(torch.zeros(after))
+    return layer
+
+
+def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
+    """The highest value of each part of a text, cut by its own length.
+
+    Args:
+        maps: [P, F, L, M]; L is pooled.
+        lengths: [P] places of each text, from the first on, that are there.
+        parts: n.
+
+    Returns:
+        [P, F, n, M], 0 for a text without places.
+    """
+    steps = torch.arange(parts, device=maps.device)
+    starts = steps * lengths.unsqueeze(1) // parts  # [P, n]
+    ends = -(-(steps + 1) * lengths.unsqueeze(1) // parts)
+    longest = max(1, int((ends - starts).max()) if len(lengths) else 1)
+    places = starts.unsqueeze(2) + torch.arange(longest, device=maps.device)
+    # A part that is shorter than the longest sees its last place again, which changes no maximum.
+    places = torch.minimum(places, (ends - 1).clamp_min(0).unsqueeze(2)).flatten(1)  # [P, n · S]
+    pairs = torch.arange(len(maps), device=maps.device).unsqueeze(1)
+    values = maps.transpose(1, 2)[pairs, places]  # [P, n · S, F, M]
+    pooled = values.unflatten(1, (parts, longest)).amax(dim=2).transpose(1, 2)
+    return pooled * lengths.gt(0).view(-1, 1, 1, 1)
