@@ -1,0 +1,273 @@
+"""Explain a ranking: where posts of one topic stood before, where they stand now, and why.
+
+    python -m pipeline.explain --topics mb2012 --query-id 51
+    python -m pipeline.explain --topics mb2012 --query-id 51 --candidates ql --output page.html
+    python -m pipeline.explain --topics sample --query-id 1 --doc-id 164 --doc-id 165
+
+The matches shown are those of MP-HCNN's similarity layer, as in table 6 of Rao et al. (AAAI 2019).
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli import (
+    did_you_mean,
+    existing_file,
+    fraction,
+    option,
+    output_file,
+    positive_int,
+    run_command,
+)
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import keep_allocations
+from pipeline.search import (
+    DEFAULT_HITS,
+    DEFAULT_METHOD,
+    METHODS,
+    NORMALIZATIONS,
+    UNTUNED_WEIGHT,
+)
+
+if TYPE_CHECKING:
+    from pipeline.explanation import Explanation
+    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.sources import Source
+    from pipeline.trec import Topic
+
+EXPLAINED = "mp_hcnn"
+DEFAULT_SHOW = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to explain, and how it was ranked."""
+
+    topics: str = option(
+        "collection (mb2012, sample, …) or file of topics (TREC XML or qid<TAB>text)",
+        required=True, metavar="NAME|FILE",
+    )  # fmt: skip
+    query_id: str = option("the topic to explain", required=True)
+    doc_id: tuple[str, ...] = option(
+        "a post to explain; may be given several times (default: the best ones of the new ranking "
+        "and those that rose and fell most)", many=True,
+    )  # fmt: skip
+    method: str | None = option(f"first stage (default: {DEFAULT_METHOD})", choices=METHODS)
+    candidates: str | None = option(
+        "explain the reranking of this TREC run; ql and rm3 name a collection's official runs",
+        metavar="RUN",
+    )
+    index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
+    qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
+    reranker: str = option(f"model; only {EXPLAINED} can be explained", default=EXPLAINED)
+    checkpoint: Path | None = option(
+        "folder of a trained model (default: the one that has not seen these topics)",
+        parse=Path, metavar="DIR",
+    )  # fmt: skip
+    idf: str | None = option(
+        "word frequencies: wordfreq, index (the collection's own) or a file (default: as trained)",
+        metavar="SOURCE",
+    )
+    weight: float | None = option(
+        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
+        "are given without scores)",
+        parse=fraction, names=("--lambda",),
+    )  # fmt: skip
+    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
+    hits: int | None = option(f"candidates (default: {DEFAULT_HITS})", parse=positive_int)
+    show: int | None = option(
+        f"posts shown of the new ranking's best (default: {DEFAULT_SHOW})", parse=positive_int
+    )
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
+    output: Path | None = option(
+        "write an HTML page in place of the terminal's view", parse=output_file, metavar="HTML"
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+def main(options: Options) -> None:
+    """Rank the topic's candidates, choose posts, compare them with the query, show it all."""
+    from indexes.files import atomic_file
+    from pipeline.checkpoints import load_reranker
+    from pipeline.page import page, print_explanation
+    from pipeline.sources import open_source
+
+    _check(options)
+    source = open_source(options.topics, options.index, options.qrels, options.data)
+    _check_given(options, source)
+    topic = _topic(options, source)
+    reranker = load_reranker(
+        EXPLAINED, source, options.checkpoint, options.device, options.threads, options.idf
+    )
+    candidates = _candidates(options, source, topic)
+    explanation = _explain(options, source, topic, candidates, reranker)
+    if options.output is None:
+        print_explanation(explanation)
+        return
+    with atomic_file(options.output) as stream:
+        stream.write(page(explanation))
+    print(f"wrote {options.output}", file=sys.stderr)
+
+
+def _check(options: Options) -> None:
+    """Refuse arguments that make no sense, all at once."""
+    problems = []
+    why = f"expected {EXPLAINED}: explanations exist for {EXPLAINED}, as they show its matches"
+    if options.reranker != EXPLAINED:
+        problems.append(f"--reranker: found {options.reranker!r}, {why}")
+    elif options.checkpoint and (found := _model_in(options.checkpoint)) not in (None, EXPLAINED):
+        problems.append(f"--checkpoint {options.checkpoint}: found a model of {found}, {why}")
+    if options.candidates and options.method:
+        problems.append("--candidates: the run is given, so --method changes nothing")
+    if options.doc_id and options.show:
+        problems.append("--show: --doc-id says already which posts are shown")
+    if problems:
+        raise UsageError(problems)
+
+
+def _model_in(directory: Path) -> str | None:
+    """The model that a checkpoint folder says it is of; None if it says nothing."""
+    try:
+        return str(json.loads((directory / "config.json").read_text(encoding="utf-8"))["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # Loading it will say what is wrong.
+
+
+def _check_given(options: Options, source: "Source") -> None:
+    """Refuse what says how to search where the candidates are given."""
+    if source.given is None:
+        return
+    flags = {
+        "--method": options.method, "--index": options.index,
+        "--hits": None if options.candidates else options.hits,
+        "--idf index": options.idf == "index",
+    }  # fmt: skip
+    problems = [
+        f"{flag}: {source.name} is not searched, its candidates are given; leave {flag} out"
+        for flag, value in flags.items()
+        if value
+    ]
+    if problems:
+        raise UsageError(problems)
+
+
+def _topic(options: Options, source: "Source") -> "Topic":
+    known = [topic.query_id for topic in source.topics]
+    for topic in source.topics:
+        if topic.query_id == options.query_id:
+            return topic
+    raise UsageError(
+        f"--query-id: found {options.query_id!r}, expected a topic of {source.name}: "
+        f"{_some(known)}{did_you_mean(options.query_id, known)}"
+    )
+
+
+def _candidates(options: Options, source: "Source", topic: "Topic") -> "Candidates":
+    """The candidates of the one topic, found as a search finds them."""
+    from indexes import methods
+    from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
+    from pipeline.trec import read_run
+
+    hits = options.hits or DEFAULT_HITS
+    if options.candidates:
+        path = source.runs.get(options.candidates, Path(options.candidates))
+        found = RunRetriever(read_run(path), source.find_posts, str(path)).search([topic], hits)
+    elif source.given is not None:
+        run = {topic.query_id: source.given.get(topic.query_id, {})}
+        found = Candidates([topic], run, source.find_posts(list(run[topic.query_id])), priors={})
+    else:
+        method = methods.METHODS[options.method or DEFAULT_METHOD]()
+        found = LuceneRetriever(source.index(), method).search([topic], hits)
+    if not found.run.get(topic.query_id):
+        raise DataError(
+            f"topic {topic.query_id} “{topic.text}”: found no candidates to rank, expected some; "
+            "try another --method or another topic"
+        )
+    return found
+
+
+def _explain(
+    options: Options, source: "Source", topic: "Topic", candidates: "Candidates",
+    reranker: "NeuralReranker",
+) -> "Explanation":  # fmt: skip
+    from typing import cast
+
+    from pipeline.explanation import Explanation, choose, columns_of, standings, view
+    from pipeline.reranking import interpolate
+    from rerankers.evidence import bounds_of, compare, measure_of
+    from rerankers.models.mp_hcnn import Model
+
+    neural = reranker.score(candidates)
+    weight, mixing = _mixing(options, source, reranker)
+    after = neural
+    if weight != 1 or not _is_unscored(options, source):
+        after = interpolate(candidates, neural, weight, options.normalize)
+    query_id = topic.query_id
+    found = standings(candidates.run[query_id], neural[query_id], after[query_id])
+    if unknown := [doc_id for doc_id in options.doc_id if doc_id not in found]:
+        raise UsageError([
+            f"--doc-id: found {doc_id!r}, expected one of the {len(found)} candidates of topic "
+            f"{query_id}: {_some(list(found))}" for doc_id in unknown
+        ])  # fmt: skip
+    named = list(dict.fromkeys(options.doc_id))
+    chosen = {"named posts": named} if named else choose(found, options.show or DEFAULT_SHOW)
+    shown = [candidates.posts[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
+    checkpoint = reranker.checkpoint
+    model = cast(Model, checkpoint.model)
+    evidence = compare(
+        model, checkpoint.encoder, topic.text, [p.text for p in shown], [p.url for p in shown]
+    )
+    bounds = bounds_of(model, evidence)
+    grades = (source.qrels or {}).get(query_id, {})
+    views = {
+        post.doc_id: view(post, found[post.doc_id], grades.get(post.doc_id), seen, bounds)
+        for post, seen in zip(shown, evidence, strict=True)
+    }
+    weights = "/".join(checkpoint.directory.resolve().parts[-2:])
+    return Explanation(
+        source.name, query_id, topic.text, _first_stage(options, source),
+        f"{EXPLAINED}, weights {weights}", mixing, len(found), measure_of(model), bounds,
+        columns_of(evidence[0]),
+        {heading: [views[doc_id] for doc_id in doc_ids] for heading, doc_ids in chosen.items()},
+    )  # fmt: skip
+
+
+def _is_unscored(options: Options, source: "Source") -> bool:
+    """Whether the candidates have no scores of a first stage."""
+    return source.given is not None and options.candidates is None
+
+
+def _first_stage(options: Options, source: "Source") -> str:
+    if _is_unscored(options, source):
+        return "the collection (by id, without scores)"
+    return options.candidates or options.method or DEFAULT_METHOD
+
+
+def _mixing(options: Options, source: "Source", reranker: "NeuralReranker") -> tuple[float, str]:
+    """λ, and a sentence that says where it is from."""
+    from pipeline.checkpoints import tuned_weight
+
+    if options.weight is not None:
+        weight, origin = options.weight, "given"
+    elif _is_unscored(options, source):
+        weight, origin = 1.0, "the candidates have no scores to mix in"
+    else:
+        weight, origin = tuned_weight(reranker.checkpoint.directory, options.normalize) or (
+            UNTUNED_WEIGHT, "not tuned for this checkpoint and normalisation"
+        )  # fmt: skip
+    # The page may be given away: without the path that follows.
+    origin = origin.partition("; ")[0]
+    return weight, f"λ = {weight:g} ({origin}), scores normalised by {options.normalize}"
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+if __name__ == "__main__":
+    keep_allocations()
+    run_command(Options, main, "python -m pipeline.explain", __doc__)
