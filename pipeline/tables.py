@@ -49,16 +49,18 @@ class Table:
         """
         present = {result.cell.collection for result in results}
         shown = [name for name in self.collections if name in present]
+        printed = {name for s in self.systems for name in s.published or {}}
         header = ["system"]
         for name in shown:
             measures = "/".join(find_collection(name).measures)
-            header += [f"{name} {measures}", "paper"]
+            header += [f"{name} {measures}", *(["paper"] if name in printed else [])]
         header.append("training, s")
         lines = [header, ["---"] * len(header)]
         for system in self.systems:
             row = [system.name]
             for name in shown:
-                row += [_ours(system, name, results), _papers(system, name)]
+                row.append(_ours(system, name, results))
+                row += [_papers(system, name)] if name in printed else []
             lines.append([*row, _seconds(system, results)])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

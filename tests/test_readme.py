@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import tables
 from rerankers import models
 
 ROOT = Path(__file__).parent.parent
@@ -61,3 +62,14 @@ def test_every_model_is_in_the_table_of_models() -> None:
     text = (ROOT / "rerankers" / "README.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
     assert [name for name in models.names() if f"`{name}`" not in rows] == []
+
+
+def test_tables_are_those_of_their_results() -> None:
+    """What stands between two marks is made from the CSV that the first one names."""
+    text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
+    marked = re.findall(r"<!-- (\S+): (\S+) -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert {name for name, _, _ in marked} >= {"answer-selection", "sampling", "microblog"}
+    for name, path, shown in marked:
+        results = tables.read_csv(ROOT / "scripts" / path)
+        assert results, path
+        assert shown.strip() == tables.find(name).markdown(results), name
