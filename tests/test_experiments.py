@@ -105,7 +105,7 @@ def test_the_table_has_means_spreads_and_the_papers_figures() -> None:
 def test_mixtures_are_shown_beside_neural_figures() -> None:
     table = Table((System("one", "model"),), ("mb2011",))
     row = table.markdown([result("one", "mb2011", 1, 0.2, 0.3)]).splitlines()[2]
-    assert row == "| one | 0.2000 / 0.3000, interpolated 0.3000 / 0.3000 | - | 12 |"
+    assert row == "| one | 0.2000 / 0.3000, interpolated 0.3000 / 0.3000 | 12 |"
 
 
 def test_unknown_collections_are_refused() -> None:

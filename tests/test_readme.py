@@ -31,7 +31,7 @@ def test_commands_exist(path: Path) -> None:
     for module in re.findall(r"python -m (\w+(?:\.\w+)+)", text):
         if module.split(".")[0] in ("pipeline", "rerankers", "indexes"):
             assert (ROOT / Path(*module.split("."))).with_suffix(".py").exists(), module
-    for script in re.findall(r"\b(scripts/\w+(?:\.py)?)\b", text):
+    for script in re.findall(r"\b(scripts/\w+(?:\.\w+)?)\b", text):
         assert (ROOT / script).exists(), script
 
 
