@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_file
 from pipeline import collections, tuning
+from pipeline.collections import Collection
+from pipeline.errors import DataError
 from pipeline.evaluation import evaluate, mean
 from pipeline.interpolation import interpolate
 from pipeline.runtime import provenance
@@ -31,8 +33,9 @@ class Cell:
 
     Attributes:
         system: row of the table.
-        model: name of the reranker.
-        training: options of ``pipeline.train`` besides data, seed and output.
+        model: name of the reranker, or ``run:NAME`` for an official run, which is only measured.
+        training: options of ``pipeline.train`` besides data, seed and output; without ``--folds``
+            one part of the topics is held out once.
         collection: that is reported. One with a training part is trained on that; a microblog year
             is left out of training.
         seed: of every random choice.
@@ -48,7 +51,13 @@ class Cell:
     def key(self) -> str:
         """Name of the cell's files; another model, option, collection or seed gives another."""
         content = json.dumps([self.model, self.training, self.collection, self.seed])
-        return f"{self.model}-{self.collection}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        name = f"{self.model}-{self.collection}".replace(":", "-")
+        return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+    @property
+    def official_run(self) -> str | None:
+        """Name of the collection's run that is measured instead of a trained model's."""
+        return self.model.removeprefix("run:") if self.model.startswith("run:") else None
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,9 @@ class Result:
         epochs: that the kept model was trained for.
         seconds: of wall time that training took.
         made: date, commit and machine.
+        better_than: measure -> systems that this one is significantly above.
+        worse_than: measure -> systems that it is significantly below.
+        mixture_better_than: the same as ``better_than`` for the mixture.
     """
 
     cell: Cell
@@ -75,11 +87,14 @@ class Result:
     epochs: int
     seconds: float
     made: dict[str, Any]
+    better_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    worse_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mixture_better_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def run_cells(
     cells: Sequence[Cell], directory: Path, data: Path | None, workers: int, device: str,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[Cell, str], None] = lambda cell, message: None,
 ) -> tuple[list[Result], list[str]]:  # fmt: skip
     """Compute what is missing, ``workers`` cells at a time, each on its share of the cores.
 
@@ -89,7 +104,7 @@ def run_cells(
         data: folder of the data; None is the usual one.
         workers: cells at a time.
         device: of training and scoring.
-        progress: called with a line for each finished cell.
+        progress: called with each finished cell and a line about it.
 
     Returns:
         Results of the cells that succeeded, in their order, and a line for each that failed.
@@ -97,9 +112,11 @@ def run_cells(
     threads = max(1, (os.cpu_count() or 1) // workers)
     results: dict[str, Result] = {}
     failures: list[str] = []
+    # The same work may be in a table twice, by two names.
+    distinct = {cell.key: cell for cell in cells}.values()
     with ThreadPoolExecutor(workers) as pool:
         waiting = {
-            pool.submit(run_cell, cell, directory, data, threads, device): cell for cell in cells
+            pool.submit(run_cell, cell, directory, data, threads, device): cell for cell in distinct
         }
         try:
             for future in as_completed(waiting):
@@ -107,14 +124,24 @@ def run_cells(
                 name = f"{cell.system} on {cell.collection}, seed {cell.seed}"
                 try:
                     results[cell.key] = future.result()
-                    progress(f"{name}: done")
+                    progress(cell, f"{name}: done")
                 except Exception as error:
                     failures.append(f"{name}: {error}")
-                    progress(failures[-1])
+                    progress(cell, failures[-1])
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
-    return [results[cell.key] for cell in cells if cell.key in results], failures
+    found = [dataclasses.replace(results[c.key], cell=c) for c in cells if c.key in results]
+    return found, failures
+
+
+def is_finished(cell: Cell, directory: Path) -> bool:
+    """Whether the cell has a result, or needs no work to have one."""
+    return cell.official_run is not None or _result_file(cell, directory).exists()
+
+
+def _result_file(cell: Cell, directory: Path) -> Path:
+    return directory / "results" / f"{cell.key}.json"
 
 
 def run_cell(cell: Cell, directory: Path, data: Path | None, threads: int, device: str) -> Result:
@@ -123,9 +150,12 @@ def run_cell(cell: Cell, directory: Path, data: Path | None, threads: int, devic
     Raises:
         RuntimeError: a command failed; the message is its own.
     """
-    path = directory / "results" / f"{cell.key}.json"
+    path = _result_file(cell, directory)
     if path.exists():
         return dataclasses.replace(read_result(path), cell=cell)
+    if cell.official_run:
+        # Quicker measured than looked up, and a better run may have taken its place.
+        return _measure_official(cell, data)
     checkpoint = directory / "checkpoints" / cell.key
     common = ["--threads", str(threads), "--device", device]
     common += ["--data", str(data)] if data else []
@@ -161,10 +191,10 @@ def _train(cell: Cell, checkpoint: Path, common: Sequence[str]) -> None:
     if (checkpoint / "config.json").exists():
         return
     is_year = _is_searched(cell)
-    # One held-out part is enough to stop early by and to tune λ on, and a fifth of the work.
-    where = ["--test", cell.collection, "--folds", "1"] if is_year else (
-        ["--collection", cell.collection]
-    )  # fmt: skip
+    where = ["--test" if is_year else "--collection", cell.collection]
+    if is_year and "--folds" not in cell.training:
+        # One held-out part is enough to stop early by and to tune λ on, and a fifth of the work.
+        where += ["--folds", "1"]
     _command(
         "pipeline.train", cell.model, *where, *cell.training, "--seed", str(cell.seed),
         "--output", str(checkpoint), "--resume", *common,
@@ -180,28 +210,50 @@ def _search(cell: Cell, checkpoint: Path, run: Path, common: Sequence[str]) -> N
     )  # fmt: skip
 
 
+def find_runs(cell: Cell, directory: Path, data: Path | None) -> tuple[Path, Path | None]:
+    """Where a finished cell's run lies, and its mixture with query likelihood if there is one."""
+    if cell.official_run:
+        return collections.find(cell.collection, data).runs[cell.official_run], None
+    neural = directory / "runs" / f"{cell.key}.txt"
+    return neural, _mixture(neural) if _is_searched(cell) else None
+
+
+def _mixture(neural: Path) -> Path:
+    return neural.with_suffix(".interpolated.txt")
+
+
+def _measure_official(cell: Cell, data: Path | None) -> Result:
+    collection = collections.find(cell.collection, data)
+    path = collection.runs.get(cell.official_run or "")
+    if path is None:
+        raise DataError(f"{collection.name} has no official run {cell.official_run}")
+    means = _means(collection, read_run(path))
+    return Result(cell, means, {}, None, 0.0, 0, 0.0, provenance())
+
+
+def _means(collection: Collection, run: Run) -> dict[str, float]:
+    """Measure -> mean; nothing where there are no judgments."""
+    qrels = collection.qrels()
+    if qrels is None:
+        return {}
+    values = evaluate(qrels, run, collection.measures)
+    return {measure: round(mean(values[measure]), 4) for measure in collection.measures}
+
+
 def _measure(
     cell: Cell, checkpoint: Path, neural: Path, data: Path | None
 ) -> tuple[dict[str, float], dict[str, float], float | None]:
     """Measures of the neural run and of its mixture with query likelihood, and that mixture's λ."""
     collection = collections.find(cell.collection, data)
-    qrels = collection.qrels()
-
-    def means(run: Run) -> dict[str, float]:
-        if qrels is None:
-            return {}
-        values = evaluate(qrels, run, collection.measures)
-        return {measure: round(mean(values[measure]), 4) for measure in collection.measures}
-
     scores = read_run(neural)
     if not _is_searched(cell):
-        return means(scores), {}, None
+        return _means(collection, scores), {}, None
     _, held_out = tuning.held_out_scores(cell.model, cell.collection, checkpoint, data)
     folds = min(5, len(held_out.qrels))
     weight = tuning.tune(held_out, "AP", "minmax", folds, seed=1).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight, "minmax")
-    write_run(neural.with_suffix(".interpolated.txt"), mixed, "interpolated")
-    return means(scores), means(mixed), weight
+    write_run(_mixture(neural), mixed, "interpolated")
+    return _means(collection, scores), _means(collection, mixed), weight
 
 
 def _command(module: str, *arguments: str) -> None:

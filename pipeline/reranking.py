@@ -61,7 +61,7 @@ class Candidates:
         """The same as texts, for a reranker."""
         import numpy as np
 
-        from rerankers.base import Pairs
+        from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 
         query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
         post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
@@ -73,7 +73,11 @@ class Candidates:
             [post.url for post in self.posts.values()],
             np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
             np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
-            np.array([priors.get(q, {}).get(d, 0.0) for q, d in keys], dtype=np.float32),
+            {
+                FIRST_STAGE: np.array([self.run[q][d] for q, d in keys], dtype=np.float32),
+                PRIOR: np.array([priors.get(q, {}).get(d, 0.0) for q, d in keys], dtype=np.float32),
+            },
+            list(self.posts),
         )
 
 

@@ -157,7 +157,10 @@ def _train(
 
 
 def _settings(options: Options) -> "Settings":
-    """What the model's paper has, with the changes that are asked for."""
+    """What the model's paper has, with the changes that are asked for.
+
+    A model without steps of training takes none of the options of steps.
+    """
     from rerankers import models
     from rerankers.errors import RerankerError
     from rerankers.settings import Settings
@@ -167,8 +170,15 @@ def _settings(options: Options) -> "Settings":
         for field in dataclasses.fields(Settings)
         if (value := getattr(options, field.name, None)) is not None
     }
+    model = models.find(options.model)
+    if not model.trained_by_gradients and (useless := sorted({*given} - {"seed"})):
+        options_given = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+        raise UsageError(
+            f"{options_given}: found for {options.model}, which is not trained step by step and "
+            "has no use for it; change its own settings by --set NAME=VALUE"
+        )
     try:
-        return dataclasses.replace(models.find(options.model).training_settings, **given)
+        return dataclasses.replace(model.training_settings, **given)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
 

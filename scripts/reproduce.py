@@ -1,69 +1,152 @@
 #!/usr/bin/env python3
 """Train and measure the systems of the papers, and print their tables.
 
-    python scripts/reproduce.py answer-selection
-    python scripts/reproduce.py sampling --seeds 1
-    python scripts/reproduce.py microblog --workers 2
+    python scripts/reproduce.py table3 --tests mb2011,mb2012,mb2013 --workers 2
+    python scripts/reproduce.py all --output results/
+    python scripts/reproduce.py answer-selection --seeds 1
 
-Finished cells are kept and not computed again; an interrupted run goes on where it stopped.
+table2 … table6 and figure2 … figure4 are those of Rao et al. (AAAI 2019), and all is all of them.
+Finished cells are kept under $TWEETRERANK_HOME and not computed again; an interrupted run goes on
+where it stopped.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.cli import argument, option, output_file, positive_int, run_command
 from pipeline.errors import DataError, UsageError
 
-TABLES = ("answer-selection", "sampling", "microblog")
+if TYPE_CHECKING:
+    from pipeline.experiments import Cell, Result
+    from pipeline.tables import Table
+    from pipeline.tables.contract import Workshop
+
+ALL = "all"
 
 
 @dataclass(frozen=True)
 class Options:
     """What to reproduce, and where."""
 
-    table: str = argument(f"one of {', '.join(TABLES)}")
+    table: str = argument(
+        "table2 … table6, figure2 … figure4, all, answer-selection, sampling or microblog"
+    )
     tests: tuple[str, ...] = option(
-        "collection to report, may be repeated (default: all of the table)", many=True,
-        names=("--tests",), metavar="NAME",
+        "collections to report, separated by commas (default: all of the table that have "
+        "judgments)", many=True, names=("--tests",), metavar="NAMES",
     )  # fmt: skip
-    seeds: int = option("seeds of every system", default=3, parse=positive_int)
+    seeds: int | None = option("seeds of every system (default: the table's)", parse=positive_int)
     workers: int = option("cells at a time", default=1, parse=positive_int)
     device: str = option("where models run", default="auto", choices=("auto", "cpu", "cuda"))
     csv: Path | None = option("also write every cell's figures here", parse=output_file)
-    plot: Path | None = option("draw the figure of sampling here", parse=output_file, metavar="PNG")
+    plot: Path | None = option("draw the figure here", parse=output_file, metavar="PNG")
+    output: Path | None = option(
+        "write NAME.md, NAME.csv and NAME.png of every table into this folder", parse=Path,
+        metavar="DIR",
+    )  # fmt: skip
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:
-    """Compute the missing cells, print the table, write what is asked for."""
+    """Compute the missing cells, print the tables, write what is asked for."""
+    from pipeline.collections import home_directory
+    from pipeline.tables.contract import Workshop
+    from rerankers.errors import RerankerError
+
+    tables = _tables(options)
+    tests = [name for names in options.tests for name in names.split(",") if name]
+    cells = {
+        name: table.cells(_collections(table, tests, options), options.seeds or table.seeds)
+        for name, table in tables.items()
+    }
+    workshop = Workshop(home_directory() / "experiments", options.data, options.device)
+    results, failures = _compute([c for some in cells.values() for c in some], workshop, options)
+    for name, table in tables.items():
+        try:
+            wanted = set(cells[name])
+            _show(name, table, [r for r in results if r.cell in wanted], workshop, options)
+        except (DataError, RerankerError) as error:
+            failures.append(f"{name}: {error}")
+    if failures:
+        raise DataError("\n".join([f"{len(failures)} failed:", *failures]))
+
+
+def _tables(options: Options) -> "dict[str, Table]":
+    from pipeline.tables import MP_HCNN, TABLES
+
+    problems = []
+    tables = dict(MP_HCNN) if options.table == ALL else {}
+    if options.table in TABLES:
+        tables = {options.table: TABLES[options.table]}
+        if options.plot and not tables[options.table].draws:
+            problems.append(f"--plot: {options.table} has no picture; leave it out")
+    elif options.table != ALL:
+        problems.append(
+            f"table: found {options.table!r}, expected one of {', '.join([*TABLES, ALL])}"
+        )
+    if options.table == ALL and (options.csv or options.plot):
+        problems.append("--csv and --plot are for one table; use --output DIR for all")
+    if problems:
+        raise UsageError(problems)
+    return tables
+
+
+def _collections(table: "Table", tests: Sequence[str], options: Options) -> Sequence[str]:
+    """The collections of a table; of several tables each takes those that it has."""
+    if options.table == ALL and tests:
+        from pipeline.tables import MP_HCNN
+
+        known = {name for other in MP_HCNN.values() for name in other.collections}
+        if not set(tests) <= known:
+            return table.chosen([name for name in tests if name not in known], options.data)
+        return [name for name in table.collections if name in tests]
+    return table.chosen(tests, options.data)
+
+
+def _compute(
+    cells: "Sequence[Cell]", workshop: "Workshop", options: Options
+) -> "tuple[list[Result], list[str]]":
+    """Results of all cells; the bar counts those that were missing, so its estimate holds."""
     from tqdm import tqdm
 
-    from pipeline import tables
-    from pipeline.collections import home_directory
-    from pipeline.experiments import run_cells
+    from pipeline.experiments import is_finished, run_cells
 
-    if options.table not in TABLES:
-        raise UsageError(f"table: found {options.table!r}, expected one of {', '.join(TABLES)}")
-    table = tables.find(options.table)
-    cells = table.cells(options.tests, options.seeds)
-    with tqdm(total=len(cells), unit="cell", disable=None) as bar:
+    missing = {cell.key for cell in cells if not is_finished(cell, workshop.directory)}
+    with tqdm(total=len(missing), unit="cell", disable=None if missing else True) as bar:
 
-        def progress(message: str) -> None:
-            tqdm.write(message, file=sys.stderr)
-            bar.update()
+        def progress(cell: "Cell", message: str) -> None:
+            if cell.key in missing:
+                tqdm.write(message, file=sys.stderr)
+                bar.update()
 
-        results, failures = run_cells(
-            cells, home_directory() / "experiments", options.data, options.workers,
-            options.device, progress,
-        )  # fmt: skip
-    print(table.markdown(results))
-    if options.csv:
-        tables.write_csv(options.csv, results)
-    if options.plot:
-        tables.plot_sampling(options.plot, results)
-    if failures:
-        raise DataError("\n".join([f"{len(failures)} of {len(cells)} cells failed:", *failures]))
+        return run_cells(
+            cells, workshop.directory, options.data, options.workers, options.device, progress
+        )
+
+
+def _show(
+    name: str, table: "Table", results: "Sequence[Result]", workshop: "Workshop", options: Options
+) -> None:
+    """Print one table, and write its files."""
+    from indexes.files import atomic_file
+    from pipeline.tables.results import write_csv
+
+    results = table.finish(results, workshop)
+    text = table.report(results, workshop)
+    print(f"## {name}\n\n{text}\n" if options.table == ALL else text)
+    folder = options.output
+    csv = options.csv or (folder / f"{name}.csv" if folder and results else None)
+    plot = options.plot or (folder / f"{name}.png" if folder and table.draws else None)
+    if folder:
+        with atomic_file(folder / f"{name}.md") as stream:
+            stream.write(f"{text}\n")
+    if csv:
+        write_csv(csv, results)
+    if plot:
+        table.draw(plot, results, workshop)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import tables
+from pipeline.tables import TABLES, ResultTable
+from pipeline.tables.results import read_csv
 from rerankers import models
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,8 @@ def test_tables_are_those_of_their_results() -> None:
     marked = re.findall(r"<!-- (\S+): (\S+) -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert {name for name, _, _ in marked} >= {"answer-selection", "sampling", "microblog"}
     for name, path, shown in marked:
-        results = tables.read_csv(ROOT / "scripts" / path)
+        results = read_csv(ROOT / "scripts" / path)
         assert results, path
-        assert shown.strip() == tables.find(name).markdown(results), name
+        table = TABLES[name]
+        assert isinstance(table, ResultTable)
+        assert shown.strip() == table.markdown(results), name

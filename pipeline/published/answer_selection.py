@@ -1,9 +1,6 @@
-"""The systems of the papers as cells, and the figures that their papers print."""
+"""The systems of answer selection: their papers' tables, and the same on TREC Microblog."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-from pipeline.experiments import Cell
+from pipeline.published.system import System
 
 ANSWERS = ("trecqa-raw", "trecqa-clean", "wikiqa")
 YEARS = ("mb2011", "mb2012", "mb2013")
@@ -15,37 +12,6 @@ _POINTWISE = ("--loss", "pointwise", "--sampling", "pairs", "--optimizer", "adam
 # WikiQA has four times the pairs and one in twenty is relevant: at the rates that suit TrecQA
 # MP-CNN is at its best after an epoch, and poor.
 _SLOWER = {"wikiqa": ("--learning-rate", "0.0003", "--epochs", "30", "--patience", "8")}
-
-
-@dataclass(frozen=True)
-class System:
-    """A system of the papers.
-
-    Attributes:
-        name: row of a table.
-        model: name of the reranker.
-        training: options of ``pipeline.train``.
-        published: collection -> the paper's figures, in the order of the collection's measures.
-        adapted: collection -> more options for it alone, chosen on its development part.
-    """
-
-    name: str
-    model: str
-    training: tuple[str, ...] = ()
-    published: Mapping[str, tuple[float, float]] | None = None
-    adapted: Mapping[str, tuple[str, ...]] | None = None
-
-    def cells(self, collections: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-        """This system on each collection with each seed."""
-        adapted = self.adapted or {}
-        return [
-            Cell(
-                self.name, self.model, self.training + adapted.get(collection, ()), collection,
-                seed,
-            )
-            for collection in collections
-            for seed in seeds
-        ]  # fmt: skip
 
 
 def pairwise(sampling: str, negatives: int) -> tuple[str, ...]:

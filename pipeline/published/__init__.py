@@ -1,0 +1,1 @@
+"""The systems of the papers as cells, and the figures that their papers print."""
