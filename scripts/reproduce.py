@@ -10,13 +10,21 @@ Finished cells are kept under $TWEETRERANK_HOME and not computed again; an inter
 where it stopped.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import argument, option, output_file, positive_int, run_command
+from pipeline.cli import (
+    argument,
+    did_you_mean,
+    option,
+    output_file,
+    positive_int,
+    run_command,
+)
 from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +33,14 @@ if TYPE_CHECKING:
     from pipeline.tables.contract import Workshop
 
 ALL = "all"
+
+
+def output_folder(text: str) -> Path:
+    """The path of a folder to write into; it is made when something is written."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"found the file {text}, expected a folder")
+    return path
 
 
 @dataclass(frozen=True)
@@ -44,8 +60,8 @@ class Options:
     csv: Path | None = option("also write every cell's figures here", parse=output_file)
     plot: Path | None = option("draw the figure here", parse=output_file, metavar="PNG")
     output: Path | None = option(
-        "write NAME.md, NAME.csv and NAME.png of every table into this folder", parse=Path,
-        metavar="DIR",
+        "write NAME.md, NAME.csv and NAME.png of every table into this folder",
+        parse=output_folder, metavar="DIR",
     )  # fmt: skip
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
@@ -56,54 +72,77 @@ def main(options: Options) -> None:
     from pipeline.tables.contract import Workshop
     from rerankers.errors import RerankerError
 
-    tables = _tables(options)
-    tests = [name for names in options.tests for name in names.split(",") if name]
+    tables, collections = _check(options)
     cells = {
-        name: table.cells(_collections(table, tests, options), options.seeds or table.seeds)
-        for name, table in tables.items()
+        name: tables[name].cells(chosen, options.seeds or tables[name].seeds)
+        for name, chosen in collections.items()
     }
     workshop = Workshop(home_directory() / "experiments", options.data, options.device)
-    results, failures = _compute([c for some in cells.values() for c in some], workshop, options)
+    # Tables share cells, and each cell has one result.
+    distinct = list(dict.fromkeys(cell for some in cells.values() for cell in some))
+    results, failures = _compute(distinct, workshop, options)
     for name, table in tables.items():
+        wanted = set(cells[name])
+        workshop = dataclasses.replace(workshop, asked=tuple(collections[name]))
         try:
-            wanted = set(cells[name])
             _show(name, table, [r for r in results if r.cell in wanted], workshop, options)
-        except (DataError, RerankerError) as error:
+        except (DataError, RerankerError, OSError) as error:
             failures.append(f"{name}: {error}")
     if failures:
         raise DataError("\n".join([f"{len(failures)} failed:", *failures]))
 
 
-def _tables(options: Options) -> "dict[str, Table]":
+def _check(options: Options) -> "tuple[dict[str, Table], dict[str, Sequence[str]]]":
+    """The tables and the collections of each; refuse what makes no sense, all at once.
+
+    Of all tables those are left out that have none of the collections asked for.
+    """
     from pipeline.tables import MP_HCNN, TABLES
 
-    problems = []
     tables = dict(MP_HCNN) if options.table == ALL else {}
     if options.table in TABLES:
         tables = {options.table: TABLES[options.table]}
-        if options.plot and not tables[options.table].draws:
-            problems.append(f"--plot: {options.table} has no picture; leave it out")
-    elif options.table != ALL:
+    problems = _problems(options, tables)
+    tests = [name.strip() for names in options.tests for name in names.split(",") if name.strip()]
+    known = list(dict.fromkeys(name for table in tables.values() for name in table.collections))
+    if tables and (unknown := [name for name in tests if name not in known]):
+        problems.append(f"--tests: found {', '.join(unknown)}, expected some of {', '.join(known)}")
+    if problems:
+        raise UsageError(problems)
+    chosen = {
+        name: table.chosen(asked, options.data)
+        for name, table in tables.items()
+        if (asked := [c for c in table.collections if c in tests]) or not tests
+    }
+    return {name: tables[name] for name in chosen}, chosen
+
+
+def _problems(options: Options, tables: "dict[str, Table]") -> list[str]:
+    """What is wrong with the table's name and with the files that are asked for."""
+    from importlib.util import find_spec
+
+    from pipeline.tables import TABLES
+
+    problems = []
+    if not tables:
         problems.append(
             f"table: found {options.table!r}, expected one of {', '.join([*TABLES, ALL])}"
+            + did_you_mean(options.table, [*TABLES, ALL])
         )
     if options.table == ALL and (options.csv or options.plot):
         problems.append("--csv and --plot are for one table; use --output DIR for all")
-    if problems:
-        raise UsageError(problems)
-    return tables
-
-
-def _collections(table: "Table", tests: Sequence[str], options: Options) -> Sequence[str]:
-    """The collections of a table; of several tables each takes those that it has."""
-    if options.table == ALL and tests:
-        from pipeline.tables import MP_HCNN
-
-        known = {name for other in MP_HCNN.values() for name in other.collections}
-        if not set(tests) <= known:
-            return table.chosen([name for name in tests if name not in known], options.data)
-        return [name for name in table.collections if name in tests]
-    return table.chosen(tests, options.data)
+    draws = any(table.draws for table in tables.values())
+    if options.csv and tables and not any(table.systems for table in tables.values()):
+        problems.append(f"--csv: {options.table} has no cells to write; leave it out")
+    if options.plot and tables and not draws:
+        problems.append(f"--plot: {options.table} has no picture; leave it out")
+    # Told now, and not after hours of training.
+    if (options.plot or options.output) and draws and find_spec("matplotlib") is None:
+        problems.append(
+            "--plot, --output: found no matplotlib, which draws; install it with "
+            "`pip install matplotlib`"
+        )
+    return problems
 
 
 def _compute(
