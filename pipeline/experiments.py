@@ -112,11 +112,14 @@ def run_cells(
     threads = max(1, (os.cpu_count() or 1) // workers)
     results: dict[str, Result] = {}
     failures: list[str] = []
-    # The same work may be in a table twice, by two names.
-    distinct = {cell.key: cell for cell in cells}.values()
+    # The same work may be in a table twice, by two names; it goes by the first.
+    distinct: dict[str, Cell] = {}
+    for cell in cells:
+        distinct.setdefault(cell.key, cell)
     with ThreadPoolExecutor(workers) as pool:
         waiting = {
-            pool.submit(run_cell, cell, directory, data, threads, device): cell for cell in distinct
+            pool.submit(run_cell, cell, directory, data, threads, device): cell
+            for cell in distinct.values()
         }
         try:
             for future in as_completed(waiting):

@@ -20,11 +20,13 @@ class Workshop:
         directory: of the experiments: their runs and checkpoints.
         data: folder of the data; None is the usual one.
         device: of models.
+        asked: collections that are asked for; none if a table is to show what there is.
     """
 
     directory: Path
     data: Path | None
     device: str = "auto"
+    asked: tuple[str, ...] = ()
 
 
 class Table(ABC):

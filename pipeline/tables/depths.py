@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from pipeline.errors import DataError
 from pipeline.experiments import Result
 from pipeline.published import mp_hcnn
 from pipeline.tables.contract import ResultTable, Workshop, judged, markdown_table, results_of
@@ -35,9 +36,11 @@ class Depths(ResultTable):
         return markdown_table(rows)
 
     def draw(self, path: Path, results: Sequence[Result], workshop: Workshop) -> None:
-        """A line for each year."""
+        """A line for each year. Raises DataError if there is none."""
         from matplotlib.figure import Figure
 
+        if not self._present(results):
+            raise DataError("found no result with judgments, expected some to draw")
         figure = Figure(figsize=(6, 4))
         axes = figure.subplots()
         for name in self._present(results):

@@ -15,10 +15,13 @@ from pipeline.trec import read_run
 _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
 
 NOTES = """\
-Counted over the pairs of the official QL run: relevant documents are those among the candidates;
-words are distinct ones of the candidates, read as the models read them; OOV words are those
-without a GloVe vector here; URLs and hashtags count pairs whose post has one. The paper does not
-say how it counts: pairs and URLs come out the same, words and relevant documents do not."""
+Counted over the topics and pairs of the official QL run: relevant documents are those among the
+candidates; words are distinct ones of the candidates, read as the models read them; OOV words are
+those without a GloVe vector here; URLs and hashtags count pairs whose post has one. The paper does
+not say how it counts. Topics, pairs and URLs come out the same, hashtags within 2 %. The paper has
+fewer than half of the words, and no way to read them that was tried gives both its words and its
+OOV words. Relevant documents of 2012 and 2013 are within 2 % of what the paper has for 2013 and
+2012, as if these had changed places; those of 2011 are 7 % more."""
 
 
 class Statistics(Table):
@@ -31,7 +34,7 @@ class Statistics(Table):
         """A row for each number, a column for each year whose files are here."""
         present = [
             name
-            for name in self.collections
+            for name in workshop.asked or self.collections
             if not test_collections.find(name, workshop.data).missing()
         ]
         known = _known_words(workshop.data)
@@ -63,10 +66,8 @@ def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
     posts = {post.doc_id: post for post in collection.posts()}
     pairs = [(query_id, doc_id) for query_id, scores in run.items() for doc_id in scores]
     found = {word for _, doc_id in pairs for word in words(posts[doc_id].text)}
-    # Topics without a judgment are in the run, too.
-    judged = None if qrels is None else sum(query_id in qrels for query_id in run)
     return {
-        "topics": judged,
+        "topics": len(run),
         "query-document pairs": len(pairs),
         "relevant documents": None if qrels is None else sum(
             qrels.get(query_id, {}).get(doc_id, 0) > 0 for query_id, doc_id in pairs

@@ -16,6 +16,12 @@ SUPERSCRIPTS = {"QL": "¹", "RM3": "²", "LambdaMART (all)": "³"}
 """The numbers of the rows that others are compared with."""
 
 
+TEST = (
+    "by Fisher's two-sided paired randomization test over topics, p < .05, without correction for "
+    "the number of comparisons, as in the paper; the paper's figures are in parentheses"
+)
+
+
 class MicroblogTable(ResultTable):
     """A row for each system, AP and P@30 of each year, the paper's figures in parentheses."""
 
@@ -24,6 +30,9 @@ class MicroblogTable(ResultTable):
     references: Sequence[str]
     """Systems that the others are tested against."""
 
+    legend: str
+    """What the marks mean."""
+
     def usual(self, data: Path | None) -> Sequence[str]:
         """The years whose judgments are here."""
         return judged(self.collections, data)
@@ -31,6 +40,10 @@ class MicroblogTable(ResultTable):
     @abstractmethod
     def rows(self, results: Sequence[Result], names: Sequence[str]) -> list[list[str]]:
         """The table's rows after its header."""
+
+    def report(self, results: Sequence[Result], workshop: Workshop) -> str:
+        """The table, and what its marks mean."""
+        return f"{self.markdown(results)}\n\n{self.legend}, {TEST}."
 
     def markdown(self, results: Sequence[Result]) -> str:
         """Ours and, in parentheses, the paper's."""
@@ -51,6 +64,7 @@ class Systems(MicroblogTable):
 
     systems = (*mp_hcnn.NON_NEURAL, *mp_hcnn.NEURAL, mp_hcnn.MP_HCNN)
     references = tuple(SUPERSCRIPTS)
+    legend = "¹²³: significantly better than QL, RM3 and LambdaMART (all)"
 
     def rows(self, results: Sequence[Result], names: Sequence[str]) -> list[list[str]]:
         """The paper's blocks, and its numbers where it has the system."""
@@ -76,6 +90,7 @@ class Ablations(MicroblogTable):
 
     systems = (mp_hcnn.QL, mp_hcnn.MP_HCNN, *mp_hcnn.ABLATIONS)
     references = (mp_hcnn.MP_HCNN.name,)
+    legend = "★: significantly worse than MP-HCNN"
 
     def rows(self, results: Sequence[Result], names: Sequence[str]) -> list[list[str]]:
         """QL, the whole, and what is left without each part."""
