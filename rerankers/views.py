@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import MASKED_WORDS, TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
-from rerankers.text import mask_digits, string_trigrams, url_text, word_trigrams, words
+from rerankers.lexicon import Lexicon
+from rerankers.text import mask_digits, url_trigrams
 from rerankers.vocabulary import Idf, Vocabulary
 
 
@@ -78,36 +79,45 @@ class TextEncoder:
 
     def queries(self, texts: Sequence[str], views: Sequence[str]) -> Mapping[str, Packed]:
         """The views of queries, with weights; a trigram has its word's weight."""
-        tokens = [words(text) for text in texts]
-        weights = [self.idf.weights(row) for row in tokens]
-        packed = {}
-        if WORDS in views:
-            packed[WORDS] = Packed.of([self.vocabulary.ids(row) for row in tokens], weights)
-        if MASKED_WORDS in views:
-            packed[MASKED_WORDS] = Packed.of([self._masked_ids(row) for row in tokens], weights)
+        lexicon = Lexicon.of(texts)
+        weights = self.idf.weights(lexicon.words)[lexicon.places]
+        packed = self._words(lexicon, views)
+        found = {view: Packed(p.ids, p.starts, weights) for view, p in packed.items()}
         if TRIGRAMS in views:
-            spread = [
-                np.repeat(row_weights, [len(word_trigrams([word])) for word in row])
-                for row, row_weights in zip(tokens, weights, strict=True)
-            ]
-            packed[TRIGRAMS] = Packed.of([word_trigrams(row) + 1 for row in tokens], spread)
-        return packed
+            trigrams, lengths = lexicon.trigrams()
+            found[TRIGRAMS] = Packed(
+                trigrams + 1, lexicon.spread(lengths), np.repeat(weights, lengths)
+            )
+        return found
 
     def posts(
         self, texts: Sequence[str], urls: Sequence[str], views: Sequence[str]
     ) -> Mapping[str, Packed]:
         """The views of posts."""
-        tokens = [words(text) for text in texts]
         packed = {}
-        if WORDS in views:
-            packed[WORDS] = Packed.of([self.vocabulary.ids(row) for row in tokens])
-        if MASKED_WORDS in views:
-            packed[MASKED_WORDS] = Packed.of([self._masked_ids(row) for row in tokens])
-        if TRIGRAMS in views:
-            packed[TRIGRAMS] = Packed.of([word_trigrams(row) + 1 for row in tokens])
+        if {WORDS, MASKED_WORDS, TRIGRAMS} & set(views):
+            lexicon = Lexicon.of(texts)
+            packed = self._words(lexicon, views)
+            if TRIGRAMS in views:
+                trigrams, lengths = lexicon.trigrams()
+                packed[TRIGRAMS] = Packed(trigrams + 1, lexicon.spread(lengths))
         if URL_TRIGRAMS in views:
-            packed[URL_TRIGRAMS] = Packed.of([string_trigrams(url_text(u)) + 1 for u in urls])
+            trigrams, lengths = url_trigrams(urls)
+            starts = np.concatenate([[0], np.cumsum(lengths)])
+            packed[URL_TRIGRAMS] = Packed(trigrams + 1, starts)
         return packed
 
-    def _masked_ids(self, tokens: Sequence[str]) -> list[int]:
-        return self.vocabulary.ids([mask_digits(token) for token in tokens])
+    def _words(self, lexicon: Lexicon, views: Sequence[str]) -> dict[str, Packed]:
+        """The views whose terms are words."""
+        readings = {
+            WORDS: lambda: lexicon.words,
+            MASKED_WORDS: lambda: [mask_digits(word) for word in lexicon.words],
+        }
+        return {
+            view: Packed(
+                np.array(self.vocabulary.ids(read()), dtype=np.int32)[lexicon.places],
+                lexicon.starts,
+            )
+            for view, read in readings.items()
+            if view in views
+        }  # fmt: skip
