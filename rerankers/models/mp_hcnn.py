@@ -72,6 +72,7 @@ from rerankers.vocabulary import Vocabulary
 
 # Section 3.3: the weights of longer phrases are too sparse to use.
 WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
+MEAN_SCALE = 5.0  # Means of cosines are small numbers; so they are as large as the maxima
 
 
 @dataclass(frozen=True)
@@ -262,14 +263,14 @@ class Model(Reranker):
         features = []
         for level, (query, post) in enumerate(levels):
             similarity = torch.bmm(query[query_of_post], post.transpose(1, 2))  # [P, Lq, Ld]
-            pooled = self._pool(similarity, query_mask[query_of_post], post_mask, places)
+            pooled = self.pool(similarity, query_mask[query_of_post], post_mask, places)
             if config.evidence == "positions" and config.idf_weights and level < places.weighted:
                 weights = window_means(terms.weights, query_mask, 1 + level * (places.width - 1))
                 pooled = [values * weights[query_of_post] for values in pooled]
             features += pooled
         return torch.stack(features, dim=2) * query_mask[query_of_post].unsqueeze(2)
 
-    def _pool(
+    def pool(
         self, similarity: Tensor, query_mask: Tensor, post_mask: Tensor, places: Perspective
     ) -> list[Tensor]:
         """Normalise, then max and mean over the post's positions: [P, Lq] each."""
@@ -287,8 +288,7 @@ class Model(Reranker):
         if config.max_pooling:
             pooled.append(max_over_posts(similarity, post_mask))
         if config.mean_pooling:
-            # Means of cosines are small numbers; times 5 they are as large as the maxima.
-            scale = 5.0 if config.normalization == "none" else 1.0
+            scale = MEAN_SCALE if config.normalization == "none" else 1.0
             pooled.append(scale * mean_over_posts(similarity, post_mask, length))
         return pooled
 

@@ -1,0 +1,148 @@
+"""MP-HCNN by distinct windows: similarities are computed once for each, and looked up."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions
+from rerankers.contexts import Texts, used_ids
+from rerankers.layers import mask_of, window_means
+from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model, Perspective
+from rerankers.scoring import Encoded
+from rerankers.towers import Level, TabulatedTower
+from rerankers.views import Packed
+
+_LETTERS = (TRIGRAMS, URL_TRIGRAMS)
+_FLOOR = -1e4
+"""Below every cosine: what a place beyond a text's end adds to a maximum."""
+
+
+class Matcher:
+    """Compares pairs of one query at a time, as the model's ``interact`` does.
+
+    Args:
+        model: in evaluation mode.
+        encoded: the pairs.
+    """
+
+    def __init__(self, model: Model, encoded: Encoded) -> None:
+        self.model, self.encoded = model, encoded
+        normalized = model.config.similarity == "cosine"
+        views = {
+            WORDS: [encoded.queries[WORDS], encoded.posts[WORDS]],
+            TRIGRAMS: [encoded.queries[TRIGRAMS], *(encoded.posts[v] for v in _LETTERS)],
+        }
+        self.towers = {
+            name: TabulatedTower(tower, used_ids(views[name]), normalized)  # type: ignore[arg-type]
+            for name, tower in model.towers.items()
+        }
+        self.query: tuple[int, dict[str, list[Tensor]]] = (-1, {})
+
+    def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
+        """Scores [P] of the pairs ``rows`` of one query."""
+        return self.model.integrate(self.compared(rows))
+
+    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+        """The pairs ``rows`` [P] of one query, compared but not yet judged."""
+        query = int(self.encoded.query_index[rows[0]])
+        posts = self._texts(self.encoded.post_index[rows])
+        levels = self._levels(posts)
+        interactions = {}
+        for name, places in self.model.perspectives.items():
+            interactions[name] = self._features(
+                self._query(query)[places.query_view], levels[places.post_view],
+                posts[places.post_view], self._weights(query, places), places,
+            )  # fmt: skip
+        if self.model.config.url_presence:
+            present = posts[URL_TRIGRAMS].lengths > PLACEHOLDER_LENGTH
+            interactions["url_presence"] = torch.from_numpy(present).float().view(-1, 1, 1)
+        return interactions
+
+    def _texts(self, rows: npt.NDArray[np.int64]) -> dict[str, Texts]:
+        config, posts = self.model.config, self.encoded.posts
+        longest = {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
+                   URL_TRIGRAMS: config.url_trigrams}  # fmt: skip
+        return {view: Texts.of(posts[view], rows, length) for view, length in longest.items()}
+
+    def _levels(self, posts: dict[str, Texts]) -> dict[str, list[Level]]:
+        """Post view -> its vectors of every depth; posts and URLs share their windows."""
+        levels = {}
+        if WORDS in self.towers:
+            levels[WORDS] = self.towers[WORDS].levels(posts[WORDS])
+        if TRIGRAMS in self.towers:
+            border = len(posts[TRIGRAMS].ids)
+            both = self.towers[TRIGRAMS].levels(Texts.joined([posts[view] for view in _LETTERS]))
+            levels[TRIGRAMS] = [Level(level.vectors, level.which[:border]) for level in both]
+            levels[URL_TRIGRAMS] = [Level(level.vectors, level.which[border:]) for level in both]
+        return levels
+
+    def _query(self, query: int) -> dict[str, list[Tensor]]:
+        """View -> vectors [Lq, F] of every depth; kept until another query comes."""
+        if self.query[0] != query:
+            config, encoded = self.model.config, self.encoded.queries
+            longest = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
+            row = np.array([query])
+            self.query = (
+                query,
+                {
+                    view: [
+                        level.vectors[torch.from_numpy(level.which)]
+                        for level in tower.levels(Texts.of(encoded[view], row, longest[view]))
+                    ]
+                    for view, tower in self.towers.items()
+                },
+            )
+        return self.query[1]
+
+    def _weights(self, query: int, places: Perspective) -> Tensor:
+        """IDF [1, Lq] of the query's terms."""
+        view: Packed = self.encoded.queries[places.query_view]
+        start, end = view.starts[query : query + 2]
+        assert view.weights is not None
+        return torch.from_numpy(view.weights[start : min(end, start + places.query_length)])[None]
+
+    def _features(
+        self, query: list[Tensor], levels: list[Level], texts: Texts, idf: Tensor,
+        places: Perspective,
+    ) -> Tensor:  # fmt: skip
+        """Equation 1: pooled matches of each query position, and its weight: [P, Lq, K + 1]."""
+        config, there = self.model.config, torch.ones_like(idf)
+        if not idf.shape[1]:
+            kept = (config.max_pooling + config.mean_pooling) * len(levels)
+            return torch.zeros(len(texts.lengths), 1, kept + 1)
+        features = []
+        for depth, (terms, level) in enumerate(zip(query, levels, strict=True)):
+            pooled = self._pool(level.vectors @ terms.T, level, texts, places)
+            if config.evidence == "positions" and config.idf_weights and depth < places.weighted:
+                weights = window_means(idf, there, 1 + depth * (places.width - 1))
+                pooled = [values * weights for values in pooled]
+            features += pooled
+        features.append((idf if config.idf_weights else there).expand(len(texts.lengths), -1))
+        return torch.stack(features, dim=2)
+
+    def _pool(
+        self, similarity: Tensor, level: Level, texts: Texts, places: Perspective
+    ) -> list[Tensor]:
+        """Of similarities [U, Lq] of distinct windows, what each post has: [P, Lq] each."""
+        rows = torch.from_numpy(texts.padded(level.which, len(similarity)))  # [P, Ld]
+        if self.model.config.normalization != "none":
+            each = F.pad(similarity, (0, 0, 0, 1))[rows].transpose(1, 2)  # [P, Lq, Ld]
+            query_mask = each.new_ones(each.shape[:2])
+            return self.model.pool(each, query_mask, _mask(texts), places)
+        pooled = []
+        if self.model.config.max_pooling:
+            floored = F.pad(similarity, (0, 0, 0, 1), value=_FLOOR)
+            best = floored[rows.flatten()].view(*rows.shape, -1).amax(dim=1)
+            pooled.append(torch.where(torch.from_numpy(texts.lengths > 0)[:, None], best, 0.0))
+        if self.model.config.mean_pooling:
+            starts = torch.from_numpy(np.cumsum(texts.lengths) - texts.lengths)
+            means = F.embedding_bag(torch.from_numpy(level.which), similarity, starts, mode="mean")
+            pooled.append(MEAN_SCALE * means)
+        return pooled
+
+
+def _mask(texts: Texts) -> Tensor:
+    """[N, L] 1.0 where a text has a term."""
+    return mask_of(torch.from_numpy(texts.padded(np.ones_like(texts.ids), 0)))
