@@ -259,7 +259,9 @@ def _save(
         "topics": len(candidates.topics),
         "pairs": len(candidates.keys()),
         "candidates": material.candidates,
-        "training": dataclasses.asdict(settings),
+        "training": dataclasses.asdict(settings)
+        if outcome.model.trained_by_gradients
+        else {"seed": settings.seed},
         "folds": options.folds if material.development is None else None,
         "epochs": outcome.epochs,
         "validation": {

@@ -14,7 +14,8 @@ F     convolutional filters
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,6 +32,13 @@ MASKED_WORDS = "masked_words"
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
+FIRST_STAGE = "first_stage"
+"""Signal: score of a candidate in the run that is reranked."""
+PRIOR = "prior"
+"""Signal: what the runs that are reranked think of a pair; see :func:`prior_of_rank`."""
+FEATURES = "features"
+"""Name of the interaction that holds a pair's features."""
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -42,8 +50,9 @@ class Pairs:
         urls: [D] expanded URL of each post, or "".
         query_index: [P] row of ``queries``.
         post_index: [P] row of ``texts`` and ``urls``.
-        priors: [P] what the runs that are reranked think of each pair (see :func:`prior_of_rank`),
-            or None where there is no run.
+        signals: name -> [P] what is known of a pair besides its texts, as ``FIRST_STAGE`` and
+            ``PRIOR``; one that is not there counts as 0.
+        doc_ids: [D] identifier of each post; empty where they are not known.
     """
 
     queries: Sequence[str]
@@ -51,7 +60,8 @@ class Pairs:
     urls: Sequence[str]
     query_index: npt.NDArray[np.int64]
     post_index: npt.NDArray[np.int64]
-    priors: npt.NDArray[np.float32] | None = None
+    signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    doc_ids: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.query_index)
@@ -68,10 +78,6 @@ class Terms(NamedTuple):
 
     ids: Tensor
     weights: Tensor
-
-
-PRIOR = "prior"
-"""Name of the interaction that holds a pair's prior."""
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -116,10 +122,21 @@ class Reranker(nn.Module, ABC):
     training_settings: ClassVar[Settings] = Settings()
     """How its paper trains it, as far as that works here; every command's default."""
 
-    reads_prior: bool = False
-    """Whether the interactions are to hold the pair's prior, as ``PRIOR`` [P, 1, 1]."""
+    feature_families: Sequence[str] = ()
+    """Families of ``rerankers/features`` that the interactions are to hold, side by side, as
+    ``FEATURES`` [P, 1, K]."""
+
+    trained_by_gradients: ClassVar[bool] = True
+    """Whether there is anything for the steps of training; else all is done by ``calibrate``."""
 
     config: Any
+
+    @property
+    def reads_prior(self) -> bool:
+        """Whether what a run says of a pair can change its score."""
+        from rerankers import features
+
+        return bool(features.signals_of(self.feature_families))
 
     @abstractmethod
     def encode_queries(self, views: Views) -> Any:
@@ -148,26 +165,33 @@ class Reranker(nn.Module, ABC):
         """Turn vectors of pairs [P, K] into [P] scores, higher is better; a score is a logit."""
 
     def compare(
-        self, queries: Any, posts: Any, query_of_post: Tensor, priors: Tensor | None = None
+        self, queries: Any, posts: Any, query_of_post: Tensor, features: Tensor | None = None
     ) -> Interactions:
-        """:meth:`interact`, and the prior where the model reads it (0 where there is none)."""
+        """:meth:`interact`, and the features [P, K] where the model has families of them.
+
+        Raises:
+            RerankerError: it has, and they are not there.
+        """
         interactions = self.interact(queries, posts, query_of_post)
-        if not self.reads_prior:
+        if not self.feature_families:
             return interactions
-        if priors is None:
-            priors = torch.zeros(len(query_of_post), device=query_of_post.device)
-        return {**interactions, PRIOR: priors.view(-1, 1, 1)}
+        if features is None:
+            raise RerankerError(
+                f"found no features, expected those of {', '.join(self.feature_families)} "
+                "for every pair"
+            )
+        return {**interactions, FEATURES: features.unsqueeze(1)}
 
     def integrate(self, interactions: Interactions) -> Tensor:
         """Turn comparisons into [P] scores."""
         return self.judge(self.represent(interactions))
 
     def forward(
-        self, queries: Views, posts: Views, query_of_post: Tensor, priors: Tensor | None = None
+        self, queries: Views, posts: Views, query_of_post: Tensor, features: Tensor | None = None
     ) -> Tensor:
         """Score P posts, each against its query: [P]."""
         encoded = self.encode_queries(queries), self.encode_posts(posts)
-        return self.integrate(self.compare(*encoded, query_of_post, priors))
+        return self.integrate(self.compare(*encoded, query_of_post, features))
 
     def interactions_are_fixed(self) -> bool:
         """Whether training leaves encoders and ``interact`` as they are.
@@ -184,17 +208,30 @@ class Reranker(nn.Module, ABC):
         """Whether :meth:`calibrate` is to be called once training has ended."""
         return False
 
-    def calibrate(self, representations: Tensor, relevant: Tensor) -> None:
+    def calibrate(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
         """Fit what is not trained by gradients.
 
         Args:
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each is relevant.
+            query_index: [P] the query of each.
+        """
+
+    def files(self) -> Mapping[str, bytes]:
+        """File name -> content of what a checkpoint is to hold that is no tensor."""
+        return {}
+
+    def read_files(self, directory: Path) -> None:
+        """Take back what :meth:`files` gave from a checkpoint's folder.
+
+        Raises:
+            RerankerError: a file is missing, damaged or of something else.
         """
 
     def device_of(self) -> torch.device:
-        """Where the model's parameters live."""
-        return next(self.parameters()).device
+        """Where the model's parameters live; the CPU if there are none."""
+        first = next(self.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
 
 
 def require_choice(name: str, found: str, choices: Sequence[str]) -> None:

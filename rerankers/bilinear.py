@@ -96,7 +96,7 @@ class Bilinear(Reranker):
         """Whether the regression over counts comes after training."""
         return self.count
 
-    def calibrate(self, representations: Tensor, relevant: Tensor) -> None:
+    def calibrate(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
         from sklearn.linear_model import LogisticRegression
 

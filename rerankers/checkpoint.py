@@ -4,6 +4,9 @@
 ``model.safetensors``   the weights, word vectors included
 ``vocabulary.json``     the words
 ``metrics.json``        what it was trained on, and how well it did on validation topics
+
+Where a model reads features, ``config.json`` has their names. A model that is no set of tensors
+has files of its own beside these (LambdaMART's ``model.txt``).
 """
 
 import dataclasses
@@ -22,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rerankers import models, scoring
+from rerankers import features, models, scoring
 from rerankers.base import Pairs, Reranker
 from rerankers.errors import RerankerError
 from rerankers.views import TextEncoder
@@ -79,12 +82,14 @@ def save(
             "idf": encoder.idf.source,
             "config": dataclasses.asdict(model.config),
         }
+        if model.feature_families:
+            config["features"] = list(features.names_of(model.feature_families))
         _write_json(new / "config.json", config)
         _write_json(new / "metrics.json", metrics)
         encoder.vocabulary.save(new / "vocabulary.json")
         weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
         save_file(weights, new / "model.safetensors")
-        for file_name, content in (extras or {}).items():
+        for file_name, content in {**model.files(), **(extras or {})}.items():
             (new / file_name).write_bytes(content)
         new.chmod(0o755)
         for file in new.iterdir():
@@ -153,7 +158,9 @@ def load(
             f"{directory / 'config.json'}: found settings that {found} cannot use ({error}); "
             "train again with this version"
         ) from None
+    _check_features(model, config, directory / "config.json")
     _load_weights(model, directory / "model.safetensors")
+    model.read_files(directory)
     encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
     return Checkpoint(
         found, model.to(device).eval(), encoder, _read_json(directory / "metrics.json"), directory
@@ -170,6 +177,17 @@ def idf_from(source: str) -> Idf:
     if kind == "wordfreq":
         return Idf.from_wordfreq(language or "en")
     return Idf.read(Path(source))
+
+
+def _check_features(model: Reranker, config: Mapping[str, Any], path: Path) -> None:
+    """Refuse a model whose features were others; one from before they were named is let through."""
+    expected = list(features.names_of(model.feature_families))
+    found = config.get("features", expected)
+    if found != expected:
+        raise RerankerError(
+            f"{path}: found a model of the features {found}, but this version has {expected}; "
+            "train again with this version"
+        )
 
 
 def _load_weights(model: Reranker, path: Path) -> None:

@@ -57,6 +57,9 @@ def train(
 ) -> History:
     """Train ``model`` in place and leave it with the weights of its best epoch.
 
+    A model that is not trained by gradients is only calibrated: the history is empty, and neither
+    ``validation`` nor the settings of steps mean anything.
+
     Args:
         model: on the device to train on.
         training: pairs to learn from.
@@ -71,6 +74,30 @@ def train(
         RerankerError: nothing to learn from, a loss that is not a number, or a state file of
             other settings.
     """
+    if not training.topics():
+        raise RerankerError(
+            "found no training topic with both a relevant and another post among its candidates"
+        )
+    history = History()
+    if model.trained_by_gradients:
+        history = _train_steps(
+            model, training, validation, measure, settings, state_file, resume, progress
+        )
+    if model.is_calibrated():
+        model.calibrate(
+            represent_encoded(model, training.encoded),
+            torch.from_numpy(training.relevant),
+            torch.from_numpy(training.encoded.query_index),
+        )
+    return history
+
+
+def _train_steps(
+    model: Reranker, training: Examples, validation: Examples | None,
+    measure: Callable[[npt.NDArray[np.float32]], float], settings: Settings, state_file: Path,
+    resume: bool, progress: Callable[[int, int, str], None],
+) -> History:  # fmt: skip
+    """All that is trained by gradients; the model is left with the weights of its best epoch."""
     draw_from = _Lists.of(training, settings)
     if validation is not None and settings.select == "loss" and not validation.topics():
         raise RerankerError(
@@ -104,10 +131,6 @@ def train(
         store(state_file, model, optimizer, history, best, settings)
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
-    if model.is_calibrated():
-        model.calibrate(
-            represent_encoded(model, training.encoded), torch.from_numpy(training.relevant)
-        )
     return history
 
 
@@ -122,10 +145,6 @@ class _Lists:
     @classmethod
     def of(cls, training: Examples, settings: Settings) -> "_Lists":
         topics = training.topics()
-        if not topics:
-            raise RerankerError(
-                "found no training topic with both a relevant and another post among its candidates"
-            )
         if settings.sampling != "corrupted":
             return cls(training, topics, settings)
         if not isinstance(training.encoded, Encoded):

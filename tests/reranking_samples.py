@@ -9,6 +9,7 @@ import torch
 
 from rerankers import models
 from rerankers.base import Pairs, Reranker
+from rerankers.scoring import Encoded, represent_encoded
 from rerankers.text import words
 from rerankers.views import TextEncoder
 from rerankers.vocabulary import Idf, Vocabulary
@@ -24,7 +25,8 @@ SMALL: dict[str, Any] = {
     "trigram_size": 8, "word_filters": 6, "trigram_filters": 6, "filters": 6, "hidden": 8,
     "layers": 2, "heads": 2, "kernels": 5, "sentence_size": 7,
     "lstm_units": 6, "channel_share": 0.05, "local_filters": 5,
-    "trigram_buckets": 2000, "deep_filters": 6,
+    "trigram_buckets": 2000, "deep_filters": 6, "trees": 8, "parts": 0, "leaves": 4,
+    "minimum_leaf": 1, "learning_rate": 0.1,
 }  # fmt: skip
 
 QUERIES = ["bbc world service cuts", "water shortages in egypt", "protests", "café in münchen"]
@@ -83,10 +85,15 @@ def small_config(name: str, configuration: str, **changes: Any) -> Any:
 
 
 def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) -> Reranker:
-    """A small model with random weights, in evaluation mode."""
+    """A small model with random weights, or fitted to random labels, in evaluation mode."""
     torch.manual_seed(seed)
     model_type: Any = models.find(name)
     model: Reranker = model_type(small_config(name, configuration, **changes), vocabulary())
+    if not model.trained_by_gradients:
+        encoded = Encoded.of(all_pairs(), encoder(), model)
+        relevant = np.random.default_rng(seed).random(len(encoded.query_index)) < 0.4
+        queries = torch.from_numpy(encoded.query_index)
+        model.calibrate(represent_encoded(model, encoded), torch.from_numpy(relevant), queries)
     return model.eval()
 
 

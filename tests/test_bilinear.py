@@ -96,7 +96,8 @@ def scores_of(model: Bilinear) -> np.ndarray:
 
 def calibrate(model: Bilinear) -> None:
     encoded = Encoded.of(every_pair(), encoder(), model)
-    model.calibrate(represent_encoded(model, encoded), torch.from_numpy(RELEVANT))
+    queries = torch.from_numpy(encoded.query_index)
+    model.calibrate(represent_encoded(model, encoded), torch.from_numpy(RELEVANT), queries)
 
 
 def assert_fitted(model: Bilinear, name: str) -> None:

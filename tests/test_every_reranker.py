@@ -63,7 +63,9 @@ def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
 
 def test_padding_does_not_change_scores(model: Reranker) -> None:
     encoded = Encoded.of(all_pairs(), encoder(), model)
-    queries, posts, query_of_post = encoded.batch(np.arange(len(encoded.query_index)), CPU)
+    rows = np.arange(len(encoded.query_index))
+    queries, posts, query_of_post = encoded.batch(rows, CPU)
+    features = encoded.features_of(rows, CPU)
 
     def wider(views: Any, columns: int) -> dict[str, Terms]:
         return {
@@ -75,9 +77,10 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
         }
 
     with torch.no_grad():
-        narrow = model(queries, posts, query_of_post)
+        narrow = model(queries, posts, query_of_post, features)
         for columns in (1, 7, 200):
-            wide = model(wider(queries, columns), wider(posts, columns), query_of_post)
+            wider_views = wider(queries, columns), wider(posts, columns)
+            wide = model(*wider_views, query_of_post, features)
             torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
 
 
@@ -86,9 +89,9 @@ def test_a_longer_text_in_the_batch_does_not_change_scores(model: Reranker) -> N
     pairs = all_pairs([QUERIES[0]])
     with_long = all_pairs([QUERIES[0], long[0]], [*POSTS, long])
     encoded = Encoded.of(with_long, encoder(), model)
-    queries, posts, query_of_post = encoded.batch(np.arange(len(with_long)), CPU)
+    rows = np.arange(len(with_long))
     with torch.no_grad():
-        scores = model(queries, posts, query_of_post)[: len(POSTS)]
+        scores = encoded.scores_of(model, rows, CPU)[: len(POSTS)]
     np.testing.assert_allclose(scores.numpy(), score(model, pairs), rtol=1e-5, atol=1e-5)
 
 
@@ -132,6 +135,8 @@ def test_no_pairs_no_scores(model: Reranker) -> None:
 
 
 def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
+    if not model.trained_by_gradients:
+        pytest.skip("this model has no trainable parameter")
     encoded = Encoded.of(all_pairs(), encoder(), model)
     rows = np.arange(len(encoded.query_index))
     trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
@@ -169,6 +174,8 @@ def test_saved_and_loaded_gives_identical_scores(
 @pytest.mark.parametrize(("name", "configuration"), every_model())
 def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
     """Labels against the words: only a model that learns can tell the pairs apart."""
+    if not models.find(name).trained_by_gradients:
+        pytest.skip("this model has no trainable parameter")
     model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
     encoded = Encoded.of(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
     order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives

@@ -26,6 +26,7 @@ from pipeline.material import (
 from pipeline.reranking import Candidates, RunRetriever, priors_of
 from pipeline.trec import Run, Topic, read_run
 from rerankers import checkpoint
+from rerankers.base import FIRST_STAGE, PRIOR
 from rerankers.bilinear import Bilinear
 
 
@@ -103,8 +104,10 @@ def test_pairs_of_candidates(priors: Run | None, expected: list[float]) -> None:
         ("storm", "text of b", "http://b.example.org"),
         ("library", "text of b", "http://b.example.org"),
     ]
-    assert pairs.priors is not None and pairs.priors.dtype == np.float32
-    assert pairs.priors.tolist() == pytest.approx(expected)
+    assert pairs.signals[PRIOR].dtype == pairs.signals[FIRST_STAGE].dtype == np.float32
+    assert pairs.signals[PRIOR].tolist() == pytest.approx(expected)
+    assert pairs.signals[FIRST_STAGE].tolist() == [0.5, 0.75, 0.0]
+    assert [pairs.doc_ids[post] for post in pairs.post_index] == ["a", "b", "b"]
 
 
 def test_candidates_of_a_run_have_the_priors_of_their_ranks() -> None:
@@ -112,8 +115,7 @@ def test_candidates_of_a_run_have_the_priors_of_their_ranks() -> None:
     found = RunRetriever(run, lambda doc_ids: {d: POSTS[d] for d in doc_ids}, "a run").search(
         TOPICS, hits=2
     )
-    priors = found.pairs().priors
-    assert priors is not None
+    priors = found.pairs().signals[PRIOR]
     assert dict(zip(found.keys(), priors.tolist(), strict=True)) == pytest.approx(
         {("1", "b"): worth(1), ("1", "c"): worth(2)}
     )
@@ -163,8 +165,7 @@ def test_priors_of_training_pairs_are_means_over_the_official_runs(microblog: Pa
     """The first topic's six posts: RM3 lacks the second and has ties, later ids first."""
     data = microblog_material("mb2012", microblog).training
     pairs, keys = data.candidates.pairs(), data.candidates.keys()
-    assert pairs.priors is not None
-    found = dict(zip(keys, pairs.priors.tolist(), strict=True))
+    found = dict(zip(keys, pairs.signals[PRIOR].tolist(), strict=True))
     # Scores rank // 2: 0 for 1, 1 for 3, 2 for 4 and 5, 3 for 6.
     second = {6: 1, 5: 2, 4: 3, 3: 4, 1: 5}
     for rank, (_, doc_id) in enumerate(keys[:6], start=1):
@@ -204,7 +205,7 @@ def assert_is_part(data: TrainingData, folder: Path) -> None:
     assert found == list(zip(questions, texts, strict=True))
     labels = (folder / "sim.txt").read_text().split()
     assert data.relevant().tolist() == [label == "1" for label in labels]
-    assert pairs.priors is not None and not pairs.priors.any()
+    assert not pairs.signals[PRIOR].any()
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -18,7 +18,7 @@ from overlap_samples import (
 )
 
 from rerankers import scoring, training
-from rerankers.base import Pairs, Terms, prior_of_rank
+from rerankers.base import PRIOR, Pairs, Terms, prior_of_rank
 from rerankers.convolutions import WideConvolution
 from rerankers.embeddings import FrozenVectors, TrainedVectors
 from rerankers.errors import RerankerError
@@ -110,7 +110,7 @@ def naive_score(model: Model, query: str, post: str, prior: float = 0.0) -> floa
 
 
 def with_priors(priors: np.ndarray | None) -> Pairs:
-    return dataclasses.replace(every_pair(), priors=priors)
+    return dataclasses.replace(every_pair(), signals={} if priors is None else {PRIOR: priors})
 
 
 def one(query: str, post: str) -> Pairs:

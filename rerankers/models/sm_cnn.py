@@ -27,6 +27,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.base import (
+    FEATURES,
     MASKED_WORDS,
     PRIOR,
     WORDS,
@@ -87,7 +88,7 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.config = config
-        self.reads_prior = config.prior
+        self.feature_families = (PRIOR,) if config.prior else ()
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
         size = vocabulary.vectors.shape[1]
         self.query_sentence = _Sentence(size, config.filters, config.width)
@@ -126,8 +127,8 @@ class Model(Reranker):
     def represent(self, interactions: Interactions) -> Tensor:
         """The join layer (section 3.2): [P, K]."""
         parts = [interactions["join"].flatten(1)]
-        if self.reads_prior:
-            parts.append(interactions[PRIOR].flatten(1))
+        if self.config.prior:
+            parts.append(interactions[FEATURES].flatten(1))
         return torch.cat(parts, dim=1)
 
     def judge(self, representations: Tensor) -> Tensor:

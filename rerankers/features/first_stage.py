@@ -1,0 +1,29 @@
+"""What the first stage thinks of a post: query likelihood, where that found the candidates.
+
+The feature "QL" of Rao et al. (2019), section 4.2. The paper does not say how scores of different
+topics were made comparable, so the place in the topic's list comes along.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.base import FIRST_STAGE
+from rerankers.candidates import CandidateList
+
+NAMES = ("score", "minmax", "reciprocal_rank")
+"""
+``score``: s, as the run has it, in its own unit.
+``minmax``: (s − min) / (max − min) over the topic's candidates, in [0, 1]; 0 if all are equal.
+``reciprocal_rank``: 1 / (1 + number of the topic's candidates with a higher score), in (0, 1].
+"""
+
+SIGNALS = (FIRST_STAGE,)
+
+
+def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+    """[N, 3]."""
+    scores = candidates.signal(FIRST_STAGE).astype(np.float64)
+    lowest, highest = scores.min(initial=np.inf), scores.max(initial=-np.inf)
+    minmax = (scores - lowest) / (highest - lowest) if highest > lowest else np.zeros(len(scores))
+    higher = len(scores) - np.searchsorted(np.sort(scores), scores, side="right")
+    return np.stack([scores, minmax, 1.0 / (1 + higher)], axis=1).astype(np.float32)

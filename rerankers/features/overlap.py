@@ -1,0 +1,30 @@
+"""Words that query and post have in common.
+
+Severyn & Moschitti (2015), section 4.1; two of Rao et al.'s (2019, section 4.2) text features are
+over all words and two over words that are no stop words. As in
+:class:`rerankers.overlap.WordOverlap` they are counts and sums, of distinct words.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.candidates import CandidateList
+from rerankers.stop_words import STOP_WORDS
+
+NAMES = ("words", "idf", "content_words", "content_idf")
+"""
+``words``: |q ∩ d|, number of distinct words in both texts.
+``idf``: their IDF, each in [0, 1], summed.
+``content_words``, ``content_idf``: the same without stop words.
+"""
+
+SIGNALS: tuple[str, ...] = ()
+
+
+def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+    """[N, 4]."""
+    idf = candidates.query_weights  # [Lq]
+    content = np.array([word not in STOP_WORDS for word in candidates.query_words], dtype=bool)
+    weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
+    # A matrix product may round by the number of candidates, which a tree's threshold would see.
+    return (candidates.common[:, :, None] * weights).sum(axis=1).astype(np.float32)

@@ -1,0 +1,234 @@
+"""Families of features against naive computations, and what a table of them is."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+
+from rerankers import checkpoint, features, scoring
+from rerankers.base import FIRST_STAGE, PRIOR, Pairs
+from rerankers.candidates import Memo
+from rerankers.errors import RerankerError
+from rerankers.features.hashtags import hashtags
+from rerankers.scoring import Encoded
+from rerankers.stop_words import STOP_WORDS
+from rerankers.text import url_text, words
+
+IDF = encoder().idf
+
+
+def table(pairs: Pairs, *families: str) -> dict[str, list[float]]:
+    """Feature -> its values."""
+    found = features.table(pairs, families, IDF)
+    assert found.values.dtype == np.float32
+    assert found.values.shape == (len(pairs), len(found.names))
+    return dict(zip(found.names, found.values.T.tolist(), strict=True))
+
+
+def with_signals(pairs: Pairs, **signals: np.ndarray) -> Pairs:
+    return dataclasses.replace(pairs, signals=signals)
+
+
+def texts_of(pairs: Pairs) -> list[tuple[str, str, str]]:
+    return [
+        (pairs.queries[query], pairs.texts[post], pairs.urls[post])
+        for query, post in zip(pairs.query_index, pairs.post_index, strict=True)
+    ]
+
+
+def lists(texts: list[str], urls: list[str] | None = None, query: str = "bbc cuts") -> Pairs:
+    return all_pairs([query], list(zip(texts, urls or [""] * len(texts), strict=True)))
+
+
+def test_overlap_is_that_of_sets() -> None:
+    pairs = all_pairs([*QUERIES, "the water in the water", ""])
+    found = table(pairs, "overlap")
+    for row, (query, text, _) in enumerate(texts_of(pairs)):
+        common = set(words(query)) & set(words(text))
+        content = {word for word in common if word not in STOP_WORDS}
+        expected = {
+            "words": len(common),
+            "idf": sum(float(IDF.weights([word])[0]) for word in common),
+            "content_words": len(content),
+            "content_idf": sum(float(IDF.weights([word])[0]) for word in content),
+        }
+        for name, value in expected.items():
+            assert found[f"overlap.{name}"][row] == pytest.approx(value, rel=1e-5), (query, text)
+    assert found["overlap.words"] != found["overlap.content_words"]
+
+
+def test_links_are_searched_for_the_words_of_the_query() -> None:
+    pairs = all_pairs()
+    found = table(pairs, "links")
+    for row, (query, _, url) in enumerate(texts_of(pairs)):
+        terms = set(words(query))
+        inside = sum(1 for term in terms if url and term in url_text(url))
+        assert found["links.has_url"][row] == (1.0 if url else 0.0)
+        assert found["links.query_words"][row] == pytest.approx(inside / len(terms))
+    assert {0.0, 1.0} < set(found["links.query_words"])
+
+
+def test_no_link_has_no_word_of_its_placeholder() -> None:
+    for nothing in ("", "  ", "http://", "https://www."):
+        found = table(lists(["short url"], [nothing], "url"), "links")
+        assert found == {"links.has_url": [0.0], "links.query_words": [0.0]}, nothing
+    found = table(lists(["x"], ["http://url.example.org"], "url"), "links")
+    assert found == {"links.has_url": [1.0], "links.query_words": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("RT @bbc: World Service #bbc #Cuts!", ["bbc", "Cuts"]),
+        ("as the collections have it ## bbc ## smile_safe", ["bbc", "smile_safe"]),
+        ("one sign # bbc", ["bbc"]),
+        ("a pound sign ##  50million and ##  34m", []),
+        ("we are #1, item # 2, C# is no tag, nor is &#39; or a#b", []),
+        ("# # #", []),
+        ("#g20 #2011elections #café", ["g20", "2011elections", "café"]),
+        ("", []),
+    ],
+)
+def test_what_a_hashtag_is(text: str, expected: list[str]) -> None:
+    assert hashtags(text) == expected
+
+
+def test_hashtags_match_by_their_words() -> None:
+    texts = ["bbc cuts", "#bbc", "## bbc ## Cuts", "#bbcworld", "# bbc_cuts", "#BBC bbc", "##  9m"]
+    found = table(lists(texts), "hashtags")
+    assert found["hashtags.has_hashtag"] == [0, 1, 1, 1, 1, 1, 0]
+    assert found["hashtags.query_words"] == [0, 0.5, 1, 0, 1, 0.5, 0]
+
+
+def test_the_first_stage_is_seen_in_its_list() -> None:
+    """Two queries with candidates in no order; equal scores have the best rank of them."""
+    scores = np.array([3.0, -1.0, 5.0, 3.0, 9.0, 9.0], dtype=np.float32)
+    query_index = np.array([0, 1, 0, 0, 1, 0])
+    posts = np.arange(6)
+    pairs = Pairs(["a", "b"], list("uvwxyz"), [""] * 6, query_index, posts, {FIRST_STAGE: scores})
+    found = table(pairs, "first_stage")
+    assert found["first_stage.score"] == scores.tolist()
+    for row in range(6):
+        mine = [s for s, q in zip(scores, query_index, strict=True) if q == query_index[row]]
+        minmax = (scores[row] - min(mine)) / (max(mine) - min(mine))
+        rank = 1 + sum(1 for other in mine if other > scores[row])
+        assert found["first_stage.minmax"][row] == pytest.approx(minmax)
+        assert found["first_stage.reciprocal_rank"][row] == pytest.approx(1 / rank)
+
+
+def test_equal_scores_and_no_scores_tell_nothing() -> None:
+    pairs = lists(["x", "y", "z"])
+    equal = with_signals(pairs, first_stage=np.full(3, 7.0, dtype=np.float32))
+    expected = {"first_stage.minmax": [0.0] * 3, "first_stage.reciprocal_rank": [1.0] * 3}
+    assert table(equal, "first_stage") == {"first_stage.score": [7.0] * 3, **expected}
+    assert table(pairs, "first_stage") == {"first_stage.score": [0.0] * 3, **expected}
+
+
+def test_the_prior_is_the_signal_and_0_without_it() -> None:
+    pairs, values = lists(["x", "y"]), np.array([0.25, 1.4], dtype=np.float32)
+    assert table(with_signals(pairs, prior=values), "prior")["prior.rank"] == values.tolist()
+    assert table(pairs, "prior") == {"prior.rank": [0.0, 0.0]}
+
+
+def test_columns_are_the_families_side_by_side_in_the_order_asked_for() -> None:
+    pairs, chosen = all_pairs(), ("links", "overlap")
+    both = features.table(pairs, chosen, IDF)
+    assert both.names == features.names_of(chosen)
+    assert len(set(both.names)) == 6 and all(re.fullmatch(r"\w+\.\w+", n) for n in both.names)
+    parts = [features.table(pairs, [name], IDF).values for name in chosen]
+    np.testing.assert_array_equal(both.values, np.concatenate(parts, axis=1))
+
+
+@pytest.mark.parametrize("family", features.families())
+def test_every_family_is_finite_named_and_indifferent_to_order(family: str) -> None:
+    found = features.find(family)
+    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR}
+    posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
+    pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
+    random = np.random.default_rng(0)
+    signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
+    pairs = with_signals(pairs, **signals)
+    values = features.table(pairs, [family], IDF).values
+    assert np.isfinite(values).all() and np.ptp(values, axis=0).all()
+    order = random.permutation(len(pairs))
+    shuffled = dataclasses.replace(
+        pairs, query_index=pairs.query_index[order], post_index=pairs.post_index[order],
+        signals={name: value[order] for name, value in signals.items()},
+    )  # fmt: skip
+    np.testing.assert_array_equal(features.table(shuffled, [family], IDF).values, values[order])
+
+
+def test_tables_of_nothing() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    empty = Pairs([], [], [], nothing, nothing)
+    assert features.table(empty, features.families(), IDF).values.shape == (
+        0, len(features.names_of(features.families())),
+    )  # fmt: skip
+    assert features.table(all_pairs(), [], IDF).values.shape == (len(all_pairs()), 0)
+
+
+def test_a_text_is_read_once() -> None:
+    reads: list[str] = []
+    memo = Memo(lambda text: (reads.append(text), words(text))[1])
+    assert [memo["a b"], memo["c"], memo["a b"]] == [("a", "b"), ("c",), ("a", "b")]
+    assert reads == ["a b", "c"]
+
+
+def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(RerankerError, match=r"'hashtag'.*hashtags.*overlap"):
+        features.table(all_pairs(), ["hashtag"], IDF)
+
+
+def test_corrupted_pairs_have_features_too() -> None:
+    """A further pair is in no run, so its prior is 0; its texts are compared as any others."""
+    model = small_model("sm_cnn", "static")
+    model.feature_families = ("prior", "overlap")
+    pairs = with_signals(all_pairs(QUERIES[:2], POSTS[:3]), prior=np.arange(1, 7, dtype=np.float32))
+    encoded = Encoded.of(pairs, encoder(), model)
+    query_index, post_index = np.array([1, 0]), np.array([2, 0])
+    both = encoded.with_pairs(query_index, post_index)
+    assert both.features is not None and encoded.features is not None
+    np.testing.assert_array_equal(both.features[:6], encoded.features)
+    assert both.features[6:, 0].tolist() == [0.0, 0.0]
+    np.testing.assert_array_equal(both.features[6:, 1:], encoded.features[[5, 0], 1:])
+    rest = both.subset(np.array([7, 1]))
+    assert rest.features is not None
+    np.testing.assert_array_equal(rest.features, both.features[[7, 1]])
+
+
+def test_corrupted_pairs_have_no_score_in_a_run() -> None:
+    model = small_model("sm_cnn", "static")
+    model.feature_families = ("overlap", "first_stage")
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    with pytest.raises(RerankerError, match=r"features first_stage; train with another --sampling"):
+        encoded.with_pairs(np.array([0]), np.array([0]))
+
+
+def test_a_model_without_its_features_says_so() -> None:
+    model = small_model("sm_cnn", "static")
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    with pytest.raises(RerankerError, match="found no features, expected those of prior"):
+        model(*encoded.batch(np.arange(3), model.device_of()))
+
+
+def test_a_checkpoint_from_before_features_were_named_can_be_read(tmp_path: Path) -> None:
+    model = small_model("sm_cnn", "static")
+    checkpoint.save(tmp_path / "saved", "sm_cnn", model, encoder(), {})
+    path = tmp_path / "saved" / "config.json"
+    content = json.loads(path.read_text())
+    assert content.pop("features") == ["prior.rank"]
+    path.write_text(json.dumps(content))
+    loaded = checkpoint.load(tmp_path / "saved", "sm_cnn", idf=IDF)
+    expected = scoring.score(model, all_pairs(), encoder())
+    np.testing.assert_array_equal(loaded.score(all_pairs()), expected)
+
+
+def test_what_a_run_says_is_read_where_a_family_has_its_signals() -> None:
+    assert small_model("sm_cnn", "static").reads_prior
+    assert not small_model("sm_cnn", "text").reads_prior
+    assert small_model("lambdamart", "text").reads_prior
+    assert features.signals_of(features.families()) == {FIRST_STAGE, PRIOR}

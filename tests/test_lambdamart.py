@@ -1,0 +1,250 @@
+"""LambdaMART: what it learns, what is kept of it, and how it is trained by the command."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import microblog_samples
+import numpy as np
+import pytest
+import torch
+from reranking_samples import all_pairs, encoder, small_config, small_model, vocabulary
+
+from pipeline import collections, train
+from pipeline.errors import UsageError
+from pipeline.material import load_training_data
+from pipeline.reranking import NeuralReranker
+from rerankers import checkpoint, features, scoring
+from rerankers.base import FIRST_STAGE, Pairs
+from rerankers.errors import RerankerError
+from rerankers.models.lambdamart import FILE, Config, Model
+from rerankers.scoring import Encoded
+from rerankers.settings import Settings
+from rerankers.training import Examples
+from rerankers.training import train as train_model
+from rerankers.trees import check
+
+NAME = "lambdamart"
+TOPICS, POSTS = 12, 30
+
+
+def unfitted(**changes: Any) -> Model:
+    return Model(small_config(NAME, "all", **changes), vocabulary())
+
+
+def pairs_with_a_rule() -> tuple[Pairs, np.ndarray]:
+    """A post is relevant if it is high in the run and has a link; scores differ by topic."""
+    random = np.random.default_rng(4)
+    pairs = all_pairs(
+        [f"storm {topic}" for topic in range(TOPICS)],
+        [(f"post {n} storm", f"http://x.org/{n}" if n % 3 else "") for n in range(POSTS)],
+    )
+    scores = random.random(len(pairs)).astype(np.float32)
+    relevant = (scores > 0.5) & (pairs.post_index % 3 > 0)
+    shifted = scores * 3 + pairs.query_index.astype(np.float32)
+    return dataclasses.replace(pairs, signals={FIRST_STAGE: shifted}), relevant
+
+
+def fit(model: Model, pairs: Pairs, relevant: np.ndarray) -> Model:
+    examples = Examples(Encoded.of(pairs, encoder(), model), relevant)
+    history = train_model(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
+    assert (history.epochs, history.best) == ([], 0)
+    return model
+
+
+def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
+    places = np.flatnonzero(relevant[np.argsort(-scores, kind="stable")]) + 1
+    return float(np.mean(np.arange(1, len(places) + 1) / places))
+
+
+def test_it_learns_a_rule_over_two_families_and_ranks_new_topics_by_it() -> None:
+    pairs, relevant = pairs_with_a_rule()
+    new = pairs.query_index >= TOPICS - 3
+    split = [
+        dataclasses.replace(
+            pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows],
+            signals={FIRST_STAGE: pairs.signals[FIRST_STAGE][rows]},
+        )
+        for rows in (~new, new)
+    ]  # fmt: skip
+    model = fit(unfitted(trees=60, minimum_leaf=5), split[0], relevant[~new])
+    scores = scoring.score(model, split[1], encoder())
+    of_query = split[1].query_index
+    by_model, by_run = (
+        np.mean([
+            average_precision(values[of_query == q], relevant[new][of_query == q])
+            for q in np.unique(of_query)
+        ])
+        for values in (scores, split[1].signals[FIRST_STAGE])
+    )  # fmt: skip
+    assert by_model > 0.95 > by_run
+
+
+def test_it_is_the_same_every_time_and_in_any_order_of_topics() -> None:
+    pairs, relevant = pairs_with_a_rule()
+    first, again = (fit(unfitted(), pairs, relevant) for _ in range(2))
+    assert first.files() == again.files()
+    order = np.argsort(-pairs.query_index, kind="stable")
+    turned = dataclasses.replace(
+        pairs, query_index=pairs.query_index[order], post_index=pairs.post_index[order],
+        signals={FIRST_STAGE: pairs.signals[FIRST_STAGE][order]},
+    )  # fmt: skip
+    assert fit(unfitted(), turned, relevant[order]).files() == first.files()
+
+
+def test_parts_choose_fewer_trees_where_there_is_nothing_to_learn() -> None:
+    pairs, _ = pairs_with_a_rule()
+    noise = np.random.default_rng(1).random(len(pairs)) < 0.3
+    chosen = fit(unfitted(trees=40, parts=3), pairs, noise)
+    every = fit(unfitted(trees=40, parts=0), pairs, noise)
+    assert chosen.booster is not None and every.booster is not None
+    assert 1 <= chosen.booster.num_trees() < every.booster.num_trees() == 40
+
+
+def test_each_configuration_has_its_families() -> None:
+    text = ("first_stage", "overlap")
+    expected = {
+        "all": (*text, "links", "hashtags"), "text": text, "text_url": (*text, "links"),
+        "text_hashtag": (*text, "hashtags"),
+    }  # fmt: skip
+    assert next(iter(Model.configurations)) == "all"
+    for name, families in expected.items():
+        model = small_model(NAME, name)
+        assert isinstance(model, Model) and model.booster is not None
+        assert model.feature_families == families
+        assert tuple(model.booster.feature_name()) == features.names_of(families)
+        assert not list(model.parameters()) and not model.state_dict()
+        assert model.device_of() == torch.device("cpu")
+    assert set(Model.configurations) == set(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"leaves": 1}, "setting leaves: found 1, expected 2 or more"),
+        ({"trees": 0}, "setting trees: found 0"),
+        ({"parts": 1}, "setting parts: found 1"),
+        ({"learning_rate": 0.0}, "learning_rate and penalty: found 0.0"),
+        ({"families": "overlap,urls"}, "'urls', expected one of .*links"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RerankerError, match=message):
+        Config(**changes)
+
+
+def test_without_trees_it_neither_scores_nor_is_saved(tmp_path: Path) -> None:
+    model = unfitted()
+    with pytest.raises(RerankerError, match="without trees; train it before it is used"):
+        scoring.score(model, all_pairs(), encoder())
+    with pytest.raises(RerankerError, match="without trees"):
+        checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_to_learn_from_is_an_error() -> None:
+    pairs, relevant = pairs_with_a_rule()
+    with pytest.raises(RerankerError, match="found no training topic with both"):
+        fit(unfitted(), pairs, np.zeros_like(relevant))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    checkpoint.save(tmp_path / "saved", NAME, small_model(NAME, "all"), encoder(), {})
+    return tmp_path / "saved"
+
+
+def load(directory: Path) -> checkpoint.Checkpoint:
+    return checkpoint.load(directory, NAME, idf=encoder().idf)
+
+
+def test_a_checkpoint_is_text_and_json(saved: Path) -> None:
+    assert (saved / FILE).read_text().startswith("tree\n")
+    config = json.loads((saved / "config.json").read_text())
+    assert tuple(config["features"]) == features.names_of(
+        Model.configurations["all"].families.split(",")
+    )
+    expected = scoring.score(small_model(NAME, "all"), all_pairs(), encoder())
+    np.testing.assert_array_equal(load(saved).score(all_pairs()), expected)
+
+
+def first_line(text: str, name: str, value: str) -> str:
+    """The text with another value in the first line of this name."""
+    before, _, rest = text.partition(f"\n{name}=")
+    return f"{before}\n{name}={value}\n{rest.partition(chr(10))[2]}"
+
+
+DAMAGES = {
+    "cut": lambda text: text[: len(text) // 2],
+    "cut at the end": lambda text: text[: text.index("end of parameters")],
+    "empty": lambda text: "",
+    "a branch that leads nowhere": lambda text: first_line(text, "left_child", "1 99 -1"),
+    "a branch that leads back": lambda text: first_line(text, "right_child", "0 0 0"),
+    "a feature that is none": lambda text: first_line(text, "split_feature", "0 99 1"),
+    "no number": lambda text: first_line(text, "leaf_value", "x y z w"),
+    "not finite": lambda text: first_line(text, "leaf_value", "nan 0 0 0"),
+    "too few numbers": lambda text: first_line(text, "threshold", "0.5"),
+    "other sizes": lambda text: first_line(text, "tree_sizes", "1 2 3"),
+    "a lost tree": lambda text: text.replace("\nTree=1\n", "\n", 1),
+    "many leaves": lambda text: first_line(text, "num_leaves", "999999999999"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_trees_are_an_error_and_do_not_end_the_process(saved: Path, damage: str) -> None:
+    whole = (saved / FILE).read_text()
+    check(whole)
+    broken = DAMAGES[damage](whole)
+    assert broken != whole
+    (saved / FILE).write_text(broken)
+    with pytest.raises(RerankerError, match=rf"{FILE}: found no whole LightGBM model.*train again"):
+        load(saved)
+
+
+def test_trees_that_are_gone(saved: Path) -> None:
+    (saved / FILE).unlink()
+    with pytest.raises(RerankerError, match=f"{FILE}: found no whole LightGBM model"):
+        load(saved)
+
+
+def test_trees_over_other_features_are_refused(saved: Path) -> None:
+    """By the names in config.json, and by those in the trees themselves."""
+    whole = (saved / FILE).read_text()
+    (saved / FILE).write_text(whole.replace("overlap.idf", "overlap.tfidf"))
+    with pytest.raises(RerankerError, match=r"overlap\.tfidf.*train again"):
+        load(saved)
+    (saved / FILE).write_text(whole)
+    path = saved / "config.json"
+    path.write_text(path.read_text().replace("overlap.idf", "overlap.tfidf"))
+    with pytest.raises(RerankerError, match=r"config\.json: .*overlap\.tfidf.*train again"):
+        load(saved)
+
+
+def test_training_options_of_steps_are_refused() -> None:
+    options = train.Options(NAME, test="mb2012", epochs=3, learning_rate=0.1, seed=2)
+    with pytest.raises(UsageError, match=r"--epochs, --learning-rate: found for lambdamart.*--set"):
+        train.main(options)
+
+
+def test_the_command_trains_what_the_pipeline_can_use(tmp_path: Path) -> None:
+    """Three made-up years, one of them left out; the run's scores and texts reach the trees."""
+    data, output = microblog_samples.write_data(tmp_path / "data"), tmp_path / "trained"
+    changes = ("minimum_leaf=1", "trees=10", "parts=2")
+    train.main(train.Options(
+        NAME, test="mb2012", configuration="text_url", set=changes, folds=2, device="cpu",
+        threads=1, vectors=data / "vectors.txt", data=data, output=output,
+    ))  # fmt: skip
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["trained_on"] == ["mb2011", "mb2013"] and metrics["epochs"] == 0
+    assert metrics["training"] == {"seed": 1}
+    assert set(metrics["validation"]["by_fold"]) == {"fold 1", "fold 2"}
+    assert (output / "held_out.run.gz").is_file()
+    reranker = NeuralReranker.load(output, NAME)
+    config = reranker.checkpoint.model.config
+    assert (config.families, config.trees) == ("first_stage,overlap,links", 10)
+    candidates = load_training_data([collections.find("mb2012", data)])
+    run = reranker.score(candidates.candidates)
+    # In these years only relevant posts have links, and every one of them has.
+    assert candidates.mean_of("AP", run) == pytest.approx(1.0)
+    assert candidates.mean_of("AP", candidates.candidates.run) < 0.9
