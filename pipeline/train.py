@@ -229,8 +229,8 @@ def _builder(
 def _examples(
     model: "Reranker", data: "TrainingData", encoder: "TextEncoder", settings: "Settings"
 ) -> "Examples":
+    from rerankers.encoded import Encoded
     from rerankers.interactions import CachedInteractions
-    from rerankers.scoring import Encoded
     from rerankers.training import Examples
 
     encoded = Encoded.of(data.candidates.pairs(), encoder, model)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from rerankers import text as reading
 from rerankers.base import Pairs
+from rerankers.encoded import Encoded
 from rerankers.layers import mask_of, partial_softmax
 from rerankers.models.mp_hcnn import Encoding, Model, Perspective
-from rerankers.scoring import Encoded
 from rerankers.views import TextEncoder
 
 Values = npt.NDArray[np.float32]
@@ -245,14 +245,15 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
 def find_words(text: str) -> list[Word]:
     """The words of a text, as :func:`rerankers.text.words` gives them, and where they are from."""
     traced = _Traced.of(text[: reading.MAX_CHARACTERS])
-    traced = traced.sub(reading._BRACKETS, " ").sub(reading._MENTION_OR_LINK, " ").lower()
+    traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
         traced = traced.fold()
-    traced = traced.replace("_", " ").sub(reading._CONTRACTION, " ")
-    traced = traced.sub(reading._ELONGATION, r"\1\1").replace("’", "'")
+    traced = traced.replace("_", " ").replace(reading.END, " ")
+    traced = traced.sub(reading.CONTRACTION, " ")
+    traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
     return [
         Word(traced.text[start:end], tuple(traced.spans[start:end]))
-        for start, end in reading._WORDS.span_tokenize(traced.text)
+        for start, end in reading.TOKENIZER.span_tokenize(traced.text)
     ]
 
 
@@ -265,7 +266,7 @@ def find_url(url: str) -> tuple[str, list[Span]]:
     start = len(traced.text) - len(traced.text.lstrip())
     traced = traced.part(start, max(start, len(traced.text.rstrip())))
     traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
-    traced = traced.sub(reading._SCHEME, "")
+    traced = traced.sub(reading.SCHEME, "")
     traced = traced.part(0, len(re.split(r"[?#]", traced.text, maxsplit=1)[0].rstrip("/")))
     return traced.text, traced.spans
 

@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rerankers import matchers
 from rerankers.base import Interactions, Reranker
-from rerankers.scoring import BATCH_SIZE, Encoded, batches_of
+from rerankers.encoded import Encoded
+from rerankers.scoring import BATCH_SIZE, batches_of
 
 
 @dataclass
@@ -38,8 +40,11 @@ class CachedInteractions:
         places = np.zeros((len(encoded.query_index), 2), dtype=np.int64)
         parts: list[dict[str, Tensor]] = []
         with torch.no_grad():
+            matcher = matchers.find(model, encoded)
             for rows in batches_of(encoded, BATCH_SIZE):
-                interactions = encoded.compared(model, rows, device)
+                interactions = (
+                    matcher.compared(rows) if matcher else encoded.compared(model, rows, device)
+                )
                 places[rows, 0], places[rows, 1] = len(parts), np.arange(len(rows))
                 parts.append(dict(interactions))
         model.train(training)

@@ -33,15 +33,15 @@ one hostile post can cause."""
 END = "\n"
 """Stands after the tokens of each text."""
 
-_WORDS = RegexpTokenizer(r"\w+(?:['’]\w+)*|\n")
+TOKENIZER = RegexpTokenizer(r"\w+(?:['’]\w+)*|\n")
 # The Stanford tokenizer's names for brackets, and its escapes.
-_BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
-_MENTION_OR_LINK = re.compile(r"(?:https?://|www\.)\S+|@\w+")
+BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
+MENTION_OR_LINK = re.compile(r"(?:https?://|www\.)\S+|@\w+")
 # Where the Stanford tokenizer cuts: do|n't, bbc|'s.
-_CONTRACTION = re.compile(r"(?<=\w)(?=n['’]t\b)|(?<=\w)['’](?=(?:s|re|ve|ll|d|m)\b)")
-_ELONGATION = re.compile(r"([^\W\d])\1{2,}")
+CONTRACTION = re.compile(r"(?<=\w)(?=n['’]t\b)|(?<=\w)['’](?=(?:s|re|ve|ll|d|m)\b)")
+ELONGATION = re.compile(r"([^\W\d])\1{2,}")
 _DIGIT = re.compile(r"\d")
-_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
 
 def words(text: str) -> list[str]:
@@ -57,13 +57,13 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
 
     One call of the tokenizer for all is several times quicker than one for each.
     """
-    return _WORDS.tokenize(f"{END}".join([*map(_plain, texts), ""]))
+    return TOKENIZER.tokenize(f"{END}".join([*map(_plain, texts), ""]))
 
 
 @lru_cache(maxsize=200_000)
 def shortened(token: str) -> str:
     """A token with no letter three times in a row, and with one kind of apostrophe."""
-    return _ELONGATION.sub(r"\1\1", token).replace("’", "'")
+    return ELONGATION.sub(r"\1\1", token).replace("’", "'")
 
 
 def _plain(text: str) -> str:
@@ -71,15 +71,15 @@ def _plain(text: str) -> str:
     text = text[:MAX_CHARACTERS]
     # A look for a character is many times quicker than a search that finds nothing.
     if "-" in text or "\\" in text:
-        text = _BRACKETS.sub(" ", text)
+        text = BRACKETS.sub(" ", text)
     if "@" in text or "http" in text or "www." in text:
-        text = _MENTION_OR_LINK.sub(" ", text)
+        text = MENTION_OR_LINK.sub(" ", text)
     text = text.lower()
     if not text.isascii():
         text = _fold_accents(text)
     text = text.replace("_", " ").replace(END, " ")
     if "'" in text or "’" in text:
-        text = _CONTRACTION.sub(" ", text)
+        text = CONTRACTION.sub(" ", text)
     return text
 
 
@@ -94,7 +94,7 @@ def url_text(url: str) -> str:
     No URL gives the placeholder.
     """
     url = unquote(url[:MAX_CHARACTERS].strip()).lower()
-    url = re.split(r"[?#]", _SCHEME.sub("", url), maxsplit=1)[0].rstrip("/")
+    url = re.split(r"[?#]", SCHEME.sub("", url), maxsplit=1)[0].rstrip("/")
     return url or URL_PLACEHOLDER
 
 

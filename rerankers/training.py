@@ -15,12 +15,13 @@ from torch import Tensor
 
 from rerankers import negatives
 from rerankers.base import Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
 from rerankers.losses import loss_of
 from rerankers.negatives import TopicRows, random_lists, topics_of
 from rerankers.resuming import History, restore, store, weights_of
-from rerankers.scoring import Encoded, represent_encoded, score_encoded
+from rerankers.scoring import represent_encoded, score_encoded
 from rerankers.settings import Settings
 
 Draw = Callable[[int, np.random.Generator], tuple[npt.NDArray[np.int64], int]]

@@ -9,7 +9,8 @@ import torch
 
 from rerankers import models
 from rerankers.base import Pairs, Reranker
-from rerankers.scoring import Encoded, represent_encoded
+from rerankers.encoded import Encoded
+from rerankers.scoring import represent_encoded
 from rerankers.text import words
 from rerankers.views import TextEncoder
 from rerankers.vocabulary import Idf, Vocabulary

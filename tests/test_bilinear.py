@@ -21,8 +21,9 @@ from sklearn.linear_model import LogisticRegression
 
 from rerankers import checkpoint, scoring
 from rerankers.bilinear import Bilinear
+from rerankers.encoded import Encoded
 from rerankers.models import bag_of_words, bigram
-from rerankers.scoring import Encoded, represent_encoded
+from rerankers.scoring import represent_encoded
 from rerankers.settings import Settings
 from rerankers.text import words
 from rerankers.training import Examples, train

@@ -10,10 +10,10 @@ from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import scoring
 from rerankers.base import WORDS, Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.layers import k_max_pooling
 from rerankers.models.cntn import Config, Model, dynamic_k
-from rerankers.scoring import Encoded
 from rerankers.text import words
 
 CONFIGURATIONS = list(Model.configurations)

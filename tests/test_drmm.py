@@ -10,9 +10,9 @@ from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import scoring
 from rerankers.base import WORDS, Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.models.drmm import Config, Model, gates, histograms
-from rerankers.scoring import Encoded
 from rerankers.text import words
 
 GATES = ("idf", "vector")

@@ -10,9 +10,9 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small
 
 from rerankers import scoring
 from rerankers.base import TRIGRAMS, WORDS, Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.models.duet import Config, Model, sum_by_word
-from rerankers.scoring import Encoded
 from rerankers.text import word_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)

@@ -19,10 +19,10 @@ from reranking_samples import (
 
 from rerankers import checkpoint, models, scoring
 from rerankers.base import Pairs, Reranker, Terms
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
 from rerankers.losses import listwise, pointwise
-from rerankers.scoring import Encoded
 
 CPU = torch.device("cpu")
 

@@ -39,6 +39,7 @@ from pipeline.explanation import (
 from pipeline.reranking import posts_of
 from pipeline.trec import Run, ranked, write_run
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
+from rerankers.encoded import Encoded
 from rerankers.evidence import (
     Evidence,
     Matches,
@@ -50,7 +51,6 @@ from rerankers.evidence import (
     measure_of,
     trigram_spans,
 )
-from rerankers.scoring import Encoded
 from rerankers.text import string_trigrams, url_text, word_trigrams, words
 
 TEXTS = [text for text, _ in POSTS]

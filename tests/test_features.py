@@ -12,9 +12,9 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small
 from rerankers import checkpoint, features, scoring
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 from rerankers.candidates import Memo
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.features.hashtags import hashtags
-from rerankers.scoring import Encoded
 from rerankers.stop_words import STOP_WORDS
 from rerankers.text import url_text, words
 

@@ -10,10 +10,10 @@ from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import scoring
 from rerankers.base import Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.layers import GaussianKernels, bounded
 from rerankers.models.knrm import Config, Model
-from rerankers.scoring import Encoded
 from rerankers.text import words
 
 CONFIGURATIONS = list(Model.configurations)

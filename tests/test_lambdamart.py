@@ -17,9 +17,9 @@ from pipeline.material import load_training_data
 from pipeline.reranking import NeuralReranker
 from rerankers import checkpoint, features, scoring
 from rerankers.base import FIRST_STAGE, Pairs
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.models.lambdamart import FILE, Config, Model
-from rerankers.scoring import Encoded
 from rerankers.settings import Settings
 from rerankers.training import Examples
 from rerankers.training import train as train_model

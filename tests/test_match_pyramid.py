@@ -11,9 +11,9 @@ from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import scoring
 from rerankers.base import Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.models.match_pyramid import Config, Model, dynamic_pooling
-from rerankers.scoring import Encoded
 from rerankers.text import words
 
 SIMILARITIES = ["cosine", "dot", "indicator"]

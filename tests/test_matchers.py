@@ -8,7 +8,8 @@ import torch
 from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import matchers
-from rerankers.scoring import Encoded, batches_of
+from rerankers.encoded import Encoded
+from rerankers.scoring import batches_of
 
 POOLS = {"posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
          "queries": [*QUERIES, *AWKWARD.values()]}  # fmt: skip

@@ -11,9 +11,9 @@ from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import scoring
 from rerankers.base import TRIGRAMS, WORDS, Reranker
+from rerankers.encoded import Encoded
 from rerankers.losses import listwise
 from rerankers.models.mp_hcnn import Config, Model
-from rerankers.scoring import Encoded
 from rerankers.text import string_trigrams, url_text, word_trigrams, words
 
 CPU = torch.device("cpu")

@@ -9,9 +9,9 @@ from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import scoring
 from rerankers.base import WORDS, Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.models.pwim import CHANNELS, PER_PLACE, Config, Model, focus
-from rerankers.scoring import Encoded
 from rerankers.text import words
 
 CONFIGURATIONS = list(Model.configurations)

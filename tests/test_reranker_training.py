@@ -15,10 +15,10 @@ from torch import Tensor
 from rerankers import losses as loss_functions
 from rerankers import resuming, training
 from rerankers.base import Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
 from rerankers.resuming import History
-from rerankers.scoring import Encoded
 from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
 from rerankers.training import Examples, train
 

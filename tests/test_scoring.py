@@ -8,9 +8,10 @@ from torch import Tensor
 
 from rerankers import scoring
 from rerankers.base import Pairs, Reranker
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
-from rerankers.scoring import Encoded, batches
+from rerankers.scoring import batches
 
 
 class Recorder:

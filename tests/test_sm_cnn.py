@@ -21,9 +21,9 @@ from rerankers import scoring, training
 from rerankers.base import PRIOR, Pairs, Terms, prior_of_rank
 from rerankers.convolutions import WideConvolution
 from rerankers.embeddings import FrozenVectors, TrainedVectors
+from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.models.sm_cnn import Config, Encoding, Model
-from rerankers.scoring import Encoded
 from rerankers.settings import Settings
 from rerankers.text import words
 from rerankers.training import Examples, train

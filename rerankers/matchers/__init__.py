@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from rerankers.base import Interactions, Reranker
-from rerankers.scoring import Encoded
+from rerankers.encoded import Encoded, Scorable
 
 
 class Matcher(Protocol):
@@ -26,10 +26,15 @@ class Matcher(Protocol):
         """Scores [P] of the pairs ``rows`` of one query."""
 
 
-def find(model: Reranker, encoded: Encoded) -> Matcher | None:
-    """A matcher for these pairs, None where the model's own forward pass is the only way."""
+def find(model: Reranker, encoded: Scorable) -> Matcher | None:
+    """A matcher for these pairs, None where the model's own forward pass is the only way.
+
+    That is so for pairs that have been compared already, and on a GPU.
+    """
     name = type(model).__module__.rpartition(".")[2]
     if name not in {module.name for module in pkgutil.iter_modules(__path__)}:
+        return None
+    if not isinstance(encoded, Encoded) or model.device_of().type != "cpu":
         return None
     matcher: Matcher = importlib.import_module(f"{__name__}.{name}").Matcher(model, encoded)
     return matcher

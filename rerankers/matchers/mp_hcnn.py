@@ -8,9 +8,9 @@ from torch import Tensor
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions
 from rerankers.contexts import Texts, used_ids
+from rerankers.encoded import Encoded
 from rerankers.layers import mask_of, window_means
 from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model, Perspective
-from rerankers.scoring import Encoded
 from rerankers.towers import Level, TabulatedTower
 from rerankers.views import Packed
 
