@@ -2,31 +2,40 @@
 """Measure speed, each figure against another in the same run.
 
     python scripts/benchmark.py --collection mb2012
+    python scripts/benchmark.py --collection mb2012 --parts 1,5 --rounds 1 --pairs 256
 
-1. pairs/s of the engine against a plain forward pass over pairs in the order of the run, each
-   text padded to the model's full length (as the papers' code does), same weights;
-2. posts/s of indexing;
-3. the whole process ``python -m pipeline.search --topics NAME``, and its peak memory;
-4. the time that each command's ``--help`` takes.
+1. MP-HCNN at the paper's size, random weights: a plain forward pass over padded pairs, as the
+   authors' code does it, against the engine;
+2. the shipped MP-HCNN, SM-CNN and K-NRM, both ways, and the K-NRM of matchzoo-py if it is there;
+3. the whole process ``python -m pipeline.search --topics NAME``: its stages, its peak memory;
+4. how time grows with the candidates of a topic, and what a second thread gives;
+5. the multiply-adds that the model needs against those that the machine can do;
+6. indexing, and the time that each command's ``--help`` takes.
+
+Ways to do the same are measured in turn; a figure is the median over the rounds, a ratio the
+median of the rounds' ratios.
 """
 
-import os
-import platform
-import resource
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.cli import option, positive_int, run_command
 from pipeline.runtime import keep_allocations
 
-COMMANDS = ("search", "index", "train", "evaluate")
+PARTS = {
+    1: "paper_size", 2: "other_models", 3: "process", 4: "growth", 5: "floor", 6: "surroundings",
+}  # fmt: skip
+"""Number -> module of ``benchmarks``, each with a function ``measure``."""
+
+
+def part_numbers(text: str) -> tuple[int, ...]:
+    """Numbers of parts, in the order in which they are to run, each once."""
+    numbers = [part.strip() for part in text.split(",")]
+    known = [str(number) for number in PARTS]
+    if wrong := [number for number in numbers if number not in known]:
+        raise ValueError(f"found {wrong[0]!r}, expected some of {','.join(known)}")
+    return tuple(dict.fromkeys(int(number) for number in numbers))
 
 
 @dataclass(frozen=True)
@@ -34,164 +43,35 @@ class Options:
     """What to measure."""
 
     collection: str = option("named collection", default="mb2012", metavar="NAME")
-    pairs: int = option("pairs for the comparison of engine and plain", default=4096,
-                        parse=positive_int)  # fmt: skip
+    pairs: int = option("pairs for the parts 1, 2 and 5", default=4096, parse=positive_int)
     rounds: int = option("times that each way is measured", default=5, parse=positive_int)
+    parts: tuple[int, ...] | None = option(
+        "what to measure, as 1,2,3 (default: everything)", parse=part_numbers, metavar="N,…"
+    )
     device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:
-    """Run all measurements."""
-    print(f"machine: {_machine()}\n")
-    _compare_engine(options)
-    _measure_indexing(options)
-    _measure_process(options)
-    _measure_help(options)
-
-
-def _compare_engine(options: Options) -> None:
-    """Engine against plain forward, in turn."""
-    import numpy as np
+    """Measure the parts that are asked for, then print their main figures as one table."""
+    # What takes long to import is imported once it is known that the arguments are good.
+    from benchmarks.measuring import machine
+    from benchmarks.workload import Workload
 
     from pipeline import collections
-    from pipeline.checkpoints import default_directory
-    from pipeline.reranking import RunRetriever, posts_of
     from pipeline.runtime import choose_device
-    from pipeline.trec import read_run
-    from rerankers import checkpoint
 
-    collection = collections.find(options.collection, options.data)
-    loaded = checkpoint.load(
-        default_directory("mp_hcnn", collection.name), device=choose_device(options.device)
-    )
-    path = collection.runs["ql"]
-    candidates = RunRetriever(read_run(path), posts_of(collection), str(path)).search(
-        collection.topics()
-    )
-    pairs = candidates.pairs()
-    pairs = type(pairs)(
-        pairs.queries, pairs.texts, pairs.urls,
-        pairs.query_index[: options.pairs], pairs.post_index[: options.pairs],
-    )  # fmt: skip
-    count = len(pairs)
-    plain = _plain_forward(loaded, pairs)
-    engine = _engine_forward(loaded, pairs)
-    difference = float(np.abs(plain() - engine()).max())
-    times = _alternate([plain, engine], options.rounds)
-    ratio = statistics.median(a / b for a, b in zip(*times, strict=True))
-    for name, seconds in zip(("plain forward", "engine"), times, strict=True):
-        print(f"{name:14} {count / statistics.median(seconds):10,.0f} pairs/s (texts already read)")
-    print(f"engine / plain {ratio:10.2f} x; largest difference of a score {difference:.1e}\n")
-
-
-def _engine_forward(loaded: Any, pairs: Any) -> Callable[[], Any]:
-    from rerankers.scoring import Encoded, score_encoded
-
-    encoded = Encoded.of(pairs, loaded.encoder, loaded.model)
-    return lambda: score_encoded(loaded.model, encoded)
-
-
-def _plain_forward(loaded: Any, pairs: Any, batch_size: int = 256) -> Callable[[], Any]:
-    """Batches in the order of the run; each pair carries its own copy of the query."""
-    import numpy as np
-    import torch
-    import torch.nn.functional as F  # noqa: N812
-
-    from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
-    from rerankers.scoring import Encoded
-
-    config, model = loaded.model.config, loaded.model
-    encoded = Encoded.of(pairs, loaded.encoder, model)
-    query_lengths = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
-    post_lengths = {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
-                    URL_TRIGRAMS: config.url_trigrams}  # fmt: skip
-
-    def full(terms: Terms, length: int) -> Terms:
-        return Terms(*(
-            F.pad(part[:, :length], (0, length - min(length, part.shape[1])))
-            if part.shape[1] else part for part in terms
-        ))  # fmt: skip
-
-    def run() -> Any:
-        scores = np.zeros(len(pairs), dtype=np.float32)
-        device = model.device_of()
-        with torch.inference_mode():
-            for start in range(0, len(pairs), batch_size):
-                rows = np.arange(start, min(start + batch_size, len(pairs)))
-                queries = {
-                    view: full(packed.padded(pairs.query_index[rows], device), query_lengths[view])
-                    for view, packed in encoded.queries.items()
-                }
-                posts = {
-                    view: full(packed.padded(pairs.post_index[rows], device), post_lengths[view])
-                    for view, packed in encoded.posts.items()
-                }
-                own = torch.arange(len(rows), device=device)
-                scores[rows] = model(queries, posts, own).cpu().numpy()
-        return scores
-
-    return run
-
-
-def _alternate(ways: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
-    """Seconds of each way in each round, the ways in turn."""
-    times: list[list[float]] = [[] for _ in ways]
-    for _ in range(rounds):
-        for way, seconds in zip(ways, times, strict=True):
-            started = time.perf_counter()
-            way()
-            seconds.append(time.perf_counter() - started)
-    return times
-
-
-def _measure_indexing(options: Options) -> None:
-    from indexes import lucene
-    from pipeline import collections
-
-    collection = collections.find(options.collection, options.data)
-    posts = list(collection.posts())
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        lucene.build(posts, Path(folder) / "index", collection.post_sources())
-        seconds = time.perf_counter() - started
-    print(f"indexing {len(posts):,} posts: {len(posts) / seconds:,.0f} posts/s\n")
-
-
-def _measure_process(options: Options) -> None:
-    command = [sys.executable, "-m", "pipeline.search", "--topics", options.collection,
-               "--show", "none", "--device", options.device]  # fmt: skip
-    command += ["--data", str(options.data)] if options.data else []
-    with tempfile.TemporaryDirectory() as folder:
-        command += ["--output", str(Path(folder) / "run.txt")]
-        subprocess.run(command, check=True, capture_output=True)
-        seconds = []
-        for _ in range(3):
-            started = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
-            seconds.append(time.perf_counter() - started)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{' '.join(command[1:5])}: {statistics.median(seconds):.1f} s, {peak:.0f} MB\n")
-
-
-def _measure_help(options: Options) -> None:
-    for name in COMMANDS:
-        command = [sys.executable, "-m", f"pipeline.{name}", "--help"]
-        (seconds,) = _alternate(
-            [lambda command=command: subprocess.run(command, check=True, capture_output=True)],
-            options.rounds,
-        )
-        print(f"{name} --help: {statistics.median(seconds):.2f} s")
-
-
-def _machine() -> str:
-    """The processor's name as the system tells it, and the number of cores."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+    device = choose_device(options.device)
+    name = collections.find(options.collection, options.data).name
+    workload = Workload(name, options.pairs, options.rounds, device, options.data)
+    print(f"machine: {machine()}; {name}, on {device}", flush=True)
+    rows: list[tuple[str, str]] = []
+    for number in options.parts or tuple(PARTS):
+        print(f"\n== part {number}", flush=True)
+        rows += importlib.import_module(f"benchmarks.{PARTS[number]}").measure(workload)
+    print("\n| what | measured |\n|---|---|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,86 @@
+"""Part 3: a whole search, as a user starts it, and where its time goes."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measuring import Row, Timing
+from benchmarks.staged_search import ENDED, STAGES
+from benchmarks.workload import Workload
+from pipeline import answers
+from pipeline.errors import DataError
+
+LEAVING = "leaving the process"
+
+_STAGED = Path(__file__).with_name("staged_search.py")
+
+
+def measure(workload: Workload) -> list[Row]:
+    """Seconds and peak memory of ``pipeline.search``, and seconds of its stages.
+
+    The process that is timed is the real one; a second, whose functions are wrapped with a clock,
+    gives the stages (see ``staged_search.py``). The two take turns.
+    """
+    title = f"`pipeline.search --topics {workload.collection}`"
+    search = _arguments(workload)
+    with tempfile.TemporaryDirectory() as folder:
+        search += ["--output", str(Path(folder) / "run.txt")]
+        result = Path(folder) / "stages.json"
+        # Builds the index if it is not there, and fills the system's file cache.
+        _run([sys.executable, "-m", "pipeline.search", *search])
+        whole, staged, peaks = Timing(), Timing(), []
+        stages: list[dict[str, float]] = []
+        for _ in range(workload.rounds):
+            seconds, peak = _run([sys.executable, "-m", "pipeline.search", *search])
+            whole.seconds.append(seconds)
+            peaks.append(peak)
+            started = str(time.time())
+            seconds, _ = _run([sys.executable, str(_STAGED), str(result), started, *search])
+            staged.seconds.append(seconds)
+            found = json.loads(result.read_text(encoding="utf-8"))
+            stages.append({**found, LEAVING: time.time() - found[ENDED]})
+    measured = f"{whole.median:.1f} s, {max(peaks) / 2**20:,.0f} MiB at most"
+    print(f"{title}: {measured}; with a clock in it {staged.median:.1f} s, of which")
+    rows = [(f"{title}, {len(workload.source.topics)} topics", measured)]
+    medians = {
+        stage: Timing([found[stage] for found in stages]).median for stage in (*STAGES, LEAVING)
+    }
+    medians["the rest"] = max(0.0, staged.median - sum(medians.values()))
+    for stage, seconds in medians.items():
+        print(f"  {stage:32} {seconds:6.2f} s")
+        rows.append((f"– {stage}", f"{seconds:.2f} s"))
+    return rows
+
+
+def _arguments(workload: Workload) -> list[str]:
+    """What is asked of ``pipeline.search``."""
+    arguments = ["--topics", workload.collection, "--show", "none", "--device", workload.device]
+    if workload.data:
+        arguments += ["--data", str(workload.data)]
+    if workload.collection in answers.NAMES:
+        arguments += ["--checkpoint", str(workload.directory)]
+    return arguments
+
+
+def _run(command: list[str]) -> tuple[float, int]:
+    """Seconds, and bytes of memory at the peak, of a process of its own.
+
+    Raises:
+        DataError: it failed; the message ends with what it said last.
+    """
+    with tempfile.TemporaryFile() as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)  # so that nobody waits again
+        if process.returncode:
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().splitlines()[-3:]
+            raise DataError(f"{' '.join(command[1:5])} … failed:\n  " + "\n  ".join(last))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return seconds, usage.ru_maxrss * unit

@@ -1,0 +1,220 @@
+"""The benchmark: that it counts multiply-adds rightly, and that its parts run."""
+
+import importlib
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from answer_samples import write_data
+from reranking_samples import AWKWARD, all_pairs, encoder, small_model
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.cli import parse_arguments
+from pipeline.errors import UsageError
+from rerankers.base import TRIGRAMS, WORDS
+from rerankers.encoded import Encoded
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _scripts_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("benchmark", SCRIPTS / "benchmark.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "benchmark", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def part(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def run(script: ModuleType, *arguments: str) -> None:
+    script.main(parse_arguments(script.Options, "benchmark", "", [*TINY, *arguments]))
+
+
+def workload(collection: str = "sample", data: Path | None = None) -> Any:
+    return part("workload").Workload(collection, 24, 1, "cpu", data)
+
+
+def counted_one_by_one(model: Any, encoded: Encoded) -> int:
+    """Multiply-adds of all pairs: one for each number, filter, offset and place, in loops."""
+    config, total = model.config, 0
+
+    def cut(views: Any, view: str, row: int, longest: int) -> int:
+        return min(int(views[view].lengths[row]), longest)
+
+    def convolutions(tower: Any, length: int) -> int:
+        count = 0
+        for layer in tower.convolutions:
+            inputs = layer.weight.shape[0] // layer.width
+            for place, offset in itertools.product(range(length), range(layer.width)):
+                if place + offset < length:
+                    count += inputs * layer.weight.shape[1]
+        return count
+
+    sides = [
+        (encoded.queries, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}),
+        (encoded.posts, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
+                         "url_trigrams": config.url_trigrams}),
+    ]  # fmt: skip
+    for views, limits in sides:
+        for view, longest in limits.items():
+            tower = model.towers[WORDS if view == WORDS else TRIGRAMS]
+            for row in range(len(views[view].lengths)):
+                total += convolutions(tower, cut(views, view, row, longest))
+    for query, post in zip(encoded.query_index, encoded.post_index, strict=True):
+        for name, places in model.perspectives.items():
+            tower = model.towers[WORDS if places.query_view == WORDS else TRIGRAMS]
+            sizes = [level.shape[2] for level in tower(torch.ones(1, 1, dtype=torch.int64))]
+            terms = cut(encoded.queries, places.query_view, query, places.query_length)
+            others = cut(encoded.posts, places.post_view, post, places.post_length)
+            total += sum(1 for _ in itertools.product(range(terms), range(others))) * sum(sizes)
+            if config.evidence == "terms":
+                first, *_, last = model.position[name]
+                total += terms * (first.weight.numel() + last.weight.numel())
+        first, *_, last = model.score
+        total += first.weight.numel() + last.weight.numel()
+    return total
+
+
+@pytest.mark.parametrize("configuration", ["robust", "paper"])
+def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
+    model = small_model("mp_hcnn", configuration, depth=3)
+    posts = [("bbc world", "http://x.org/a"), *((text, text) for text in AWKWARD.values())]
+    encoded = Encoded.of(all_pairs(["bbc world service", ""], posts), encoder(), model)
+    assert part("floor").needed(model, encoded).total == counted_one_by_one(model, encoded)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity: str) -> None:
+    """Without mean pooling, which multiplies by a mask, no other products are in the model."""
+    model = small_model("mp_hcnn", "paper", mean_pooling=False, similarity=similarity)
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        part("ways").plain(model, encoded)()
+    assert 2 * part("floor").spent_plainly(model, encoded).total == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration"),
+    [("mp_hcnn", "robust"), ("mp_hcnn", "paper"), ("sm_cnn", "static"), ("knrm", "words")],
+)
+def test_all_ways_give_the_same_scores(name: str, configuration: str) -> None:
+    from rerankers.scoring import score_encoded
+
+    model, ways = small_model(name, configuration), part("ways")
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    expected = score_encoded(model, encoded)
+    np.testing.assert_allclose(ways.plain(model, encoded)(), expected, rtol=1e-4, atol=1e-5)
+    kept = ways.kept_matcher(model, encoded)
+    if kept is not None:
+        np.testing.assert_array_equal(kept(), expected)
+    assert name != "mp_hcnn" or kept is not None
+
+
+def test_a_part_of_pairs_has_their_texts_and_no_others() -> None:
+    pairs = all_pairs()
+    rows = np.array([13, 14, 40])
+    cut = part("workload").part_of(pairs, rows)
+    texts = [[(p.queries[q], p.texts[d], p.urls[d]) for q, d in zip(p.query_index, p.post_index,
+              strict=True)] for p in (cut, pairs)]  # fmt: skip
+    assert texts[0] == [texts[1][row] for row in rows]
+    assert (len(cut.queries), len(cut.texts)) == (2, 3)
+
+
+def test_topics_are_enlarged_by_other_posts_before_any_is_repeated() -> None:
+    pairs = all_pairs()
+    cut = part("workload").part_of(pairs, np.flatnonzero(pairs.query_index != pairs.post_index % 4))
+    enlarged = part("growth").enlarged
+    for size in (3, 9, 12, 30):
+        pool = enlarged(cut, size, topics=2)
+        posts = [pool.post_index[pool.query_index == query] for query in (0, 1)]
+        assert [len(of_topic) for of_topic in posts] == [size, size]
+        assert [len(set(of_topic)) for of_topic in posts] == [min(size, 12)] * 2
+
+
+def test_ratios_are_of_the_rounds_not_of_the_medians() -> None:
+    timing = part("measuring").Timing
+    slow, fast = timing([4.0, 9.0, 1.0]), timing([2.0, 3.0, 1.0])
+    assert slow.median == 4.0
+    assert fast.ratio(slow) == 2.0
+
+
+def test_stages_within_one_another_share_no_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = part("staged_search")
+    now = iter([0.0, 1.0, 3.0, 7.0, 15.0])
+    monkeypatch.setattr(child.time, "perf_counter", lambda: next(now))
+    clock = child.Clock()
+    with clock.stage("matching"), clock.stage("tabulating"):
+        pass
+    assert (clock.seconds["matching"], clock.seconds["tabulating"]) == (2.0 + 8.0, 4.0)
+
+
+def test_part_numbers_are_checked(script: ModuleType) -> None:
+    assert script.part_numbers("5, 1,5") == (5, 1)
+    with pytest.raises(UsageError, match=r"--parts: found '7', expected some of 1,2,3,4,5,6"):
+        run(script, "--parts", "1,7")
+
+
+def test_the_parts_run_on_the_sample(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper_size = part("paper_size")
+    monkeypatch.setattr(
+        paper_size, "paper_model",
+        lambda work: (small_model("mp_hcnn", "paper"), encoder()),
+    )  # fmt: skip
+    monkeypatch.setattr(part("floor"), "paper_model", paper_size.paper_model)
+    monkeypatch.setattr(part("floor"), "SIDES", {"cpu": (8, 8, 8)})
+    monkeypatch.setattr(part("growth"), "SIZES", (3, 30))
+    run(script, "--parts", "1,2,4,5")
+    shown = capsys.readouterr().out
+    text, _, table = shown.partition("| what | measured |\n|---|---|\n")
+    assert text.startswith("machine: ")
+    assert [line for line in text.splitlines() if line.startswith("==")] == [
+        f"== part {number}" for number in (1, 2, 4, 5)
+    ]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert all(len(row) == 2 for row in rows)
+    names = [row[0] for row in rows]
+    assert "MP-HCNN at the paper's size, engine, tables kept" in names
+    assert {"SM-CNN, engine", "K-NRM, plain, padded", "K-NRM of matchzoo-py"} <= set(names)
+    assert "a topic of 30 candidates" in names
+    assert "MP-HCNN, shipped, multiply-adds a pair" in names
+
+
+def test_the_process_is_measured_whole_and_by_stage() -> None:
+    rows = dict(part("process").measure(workload()))
+    seconds = {name: float(value.removesuffix(" s")) for name, value in rows.items()
+               if name.startswith("– ")}  # fmt: skip
+    assert seconds["– start-up: Python, imports"] > 0.1
+    assert seconds["– matching"] > 0
+    assert seconds["– the rest"] < 0.5 * sum(seconds.values())
+    assert "MiB" in rows["`pipeline.search --topics sample`, 20 topics"]
+
+
+def test_answer_selection_is_measured_by_the_model_of_tweets(tmp_path: Path) -> None:
+    work = workload("trecqa-raw", write_data(tmp_path / "data"))
+    assert len(work.pairs) == 24
+    rows = part("process")._arguments(work)
+    assert rows[-2:] == ["--checkpoint", str(work.directory)]
+    assert part("growth").measure(work, sizes=(2,))
+    assert not part("surroundings")._indexing(work)
