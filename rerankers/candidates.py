@@ -8,15 +8,22 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers import text
+from rerankers.characters import Characters
+from rerankers.term_vectors import TermVectors
 from rerankers.vocabulary import Idf
+from rerankers.word_table import Tokens, WordTable
 
 
 class Memo(dict[str, tuple[str, ...]]):
-    """Text -> its words, each distinct text read once, whatever number of topics has it."""
+    """Text -> its words, each distinct text read once, whatever number of topics has it.
+
+    ``tables`` has what is known of these words, by the source of their IDF.
+    """
 
     def __init__(self, read: Callable[[str], Sequence[str]] = text.words) -> None:
         super().__init__()
         self.read = read
+        self.tables: dict[Idf, WordTable] = {}
 
     def __missing__(self, key: str) -> tuple[str, ...]:
         self[key] = found = tuple(self.read(key))
@@ -54,6 +61,15 @@ class CandidateList:
         found = self.signals.get(name)
         return np.zeros(len(self), dtype=np.float32) if found is None else found
 
+    def minmax(self, name: str) -> npt.NDArray[np.float64]:
+        """[N] the signal of this name, s, as (s − min) / (max − min); 0 if all are equal."""
+        values = self.signal(name).astype(np.float64)
+        lowest, highest = values.min(initial=np.inf), values.max(initial=-np.inf)
+        if not highest > lowest:
+            return np.zeros(len(values))
+        scaled: npt.NDArray[np.float64] = (values - lowest) / (highest - lowest)
+        return scaled
+
     @cached_property
     def query_words(self) -> tuple[str, ...]:
         """The Lq distinct words of the query, in its order."""
@@ -68,6 +84,23 @@ class CandidateList:
     def post_words(self) -> list[tuple[str, ...]]:
         """[N] the words of each post."""
         return [self.memo[post] for post in self.texts]
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """What is known of each word of the posts and the query, as arrays."""
+        if self.idf not in self.memo.tables:
+            self.memo.tables[self.idf] = WordTable(self.idf)
+        return Tokens.of(self.memo.tables[self.idf], self.memo[self.query], self.post_words)
+
+    @cached_property
+    def characters(self) -> Characters:
+        """The posts' characters, as far as texts are read."""
+        return Characters.of([post[: text.MAX_CHARACTERS] for post in self.texts])
+
+    @cached_property
+    def term_vectors(self) -> TermVectors:
+        """The posts as TF-IDF vectors of stems, compared with each other."""
+        return TermVectors.of(self.tokens)
 
     @cached_property
     def common(self) -> npt.NDArray[np.bool_]:

@@ -5,7 +5,8 @@ the model together with its query, sorted by length so that batches hold little 
 that has a file in ``rerankers/matchers`` goes its faster way to the same scores.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -59,10 +60,16 @@ def score_encoded(
     model.eval()
     with torch.inference_mode():
         matcher = matchers.find(model, encoded)
-        for rows in batches_of(encoded, batch_size):
+
+    def work(rows: npt.NDArray[np.int64]) -> int:
+        # Each thread has to say anew that no gradients are wanted.
+        with torch.inference_mode():
             found = matcher.scores_of(rows) if matcher else encoded.scores_of(model, rows, device)
             scores[rows] = found.float().cpu().numpy()
-            progress(len(rows))
+        return len(rows)
+
+    for done in _each(work, batches_of(encoded, batch_size), device):
+        progress(done)
     model.train(training)
     if not np.isfinite(scores).all():
         raise RerankerError(
@@ -71,6 +78,27 @@ def score_encoded(
             "diverged; train again with a smaller learning rate or restore the checkpoint"
         )
     return scores
+
+
+def _each(
+    work: Callable[[npt.NDArray[np.int64]], int], batches: Sequence[npt.NDArray[np.int64]],
+    device: torch.device,
+) -> Iterator[int]:  # fmt: skip
+    """Do the work of each batch: on a CPU several at a time, each on a thread of its own.
+
+    A batch is too small to be shared among threads, and what is not PyTorch's has one thread only.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1 or len(batches) == 1:
+        yield from map(work, batches)
+        return
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(work, batches)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def represent_encoded(model: Reranker, encoded: Scorable) -> torch.Tensor:

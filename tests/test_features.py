@@ -148,8 +148,11 @@ def test_every_family_is_finite_named_and_indifferent_to_order(family: str) -> N
     found = features.find(family)
     assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
+    posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
     random = np.random.default_rng(0)
+    ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
+    pairs = dataclasses.replace(pairs, doc_ids=[str(doc_id) for doc_id in ids])
     signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
     pairs = with_signals(pairs, **signals)
     values = features.table(pairs, [family], IDF).values

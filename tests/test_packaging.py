@@ -102,6 +102,7 @@ def test_the_tests_can_use_every_optional_feature() -> None:
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     """Modules of other projects that a folder imports without naming their project."""
     ours = {*PACKAGES, "tests", "conftest", *(p.stem for p in (ROOT / folder).glob("*.py"))}
+    ours |= {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
     distributions = metadata.packages_distributions()
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):

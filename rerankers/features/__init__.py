@@ -85,7 +85,8 @@ def table(pairs: "Pairs", chosen: Sequence[str], idf: "Idf") -> FeatureTable:
     """
     names, found = names_of(chosen), [find(family) for family in chosen]
     values = np.zeros((len(pairs), len(names)), dtype=np.float32)
-    order = np.argsort(pairs.query_index, kind="stable")
+    # Sums over a list round by its order, which must not be that of the pairs.
+    order = np.lexsort((pairs.post_index, pairs.query_index))
     borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
     memo = Memo()
     for rows in np.split(order, borders):

@@ -80,21 +80,21 @@ class Matcher:
 
     def _query(self, query: int) -> dict[str, list[Tensor]]:
         """View -> vectors [Lq, F] of every depth; kept until another query comes."""
-        if self.query[0] != query:
+        # Threads may ask for different queries at the same time.
+        known, vectors = self.query
+        if known != query:
             config, encoded = self.model.config, self.encoded.queries
             longest = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
             row = np.array([query])
-            self.query = (
-                query,
-                {
-                    view: [
-                        level.vectors[torch.from_numpy(level.which)]
-                        for level in tower.levels(Texts.of(encoded[view], row, longest[view]))
-                    ]
-                    for view, tower in self.towers.items()
-                },
-            )
-        return self.query[1]
+            vectors = {
+                view: [
+                    level.vectors[torch.from_numpy(level.which)]
+                    for level in tower.levels(Texts.of(encoded[view], row, longest[view]))
+                ]
+                for view, tower in self.towers.items()
+            }
+            self.query = query, vectors
+        return vectors
 
     def _weights(self, query: int, places: Perspective) -> Tensor:
         """IDF [1, Lq] of the query's terms."""

@@ -1,0 +1,103 @@
+"""How the query's words stand in a post: next to each other, close together, early; and in part.
+
+Words are compared by their stems. Pairs and the whole query are the ordered windows of Metzler &
+Croft (2005), proximity follows the minimum cover of Tao & Zhai (2007),
+and the overlaps of trigrams are Broder's (1997) resemblance and containment.
+"""
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.candidates import CandidateList
+from rerankers.characters import Characters, distinct
+from rerankers.word_table import Tokens
+
+NAMES = (
+    "pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share",
+)  # fmt: skip
+"""
+``pairs``: share of the query's distinct pairs of neighbouring words that are neighbours in the
+post, in this order; in [0, 1], 0 for a query of one word.
+``whole_query``: 1 if all words of the query stand in the post one after the other, else 0.
+``proximity``: number of distinct words of the query in the post / words of the shortest part of
+the post with all of these, in (0, 1]; 0 if there are none.
+``first_place``: 1 / (1 + words before the first word of the query), in (0, 1]; 0 if there is none.
+``trigram_jaccard``: distinct character trigrams in both / in either, in [0, 1].
+``trigram_share``: share of the query's distinct character trigrams that are the post's, in [0, 1].
+``proximity`` and ``first_place`` ignore stop words, unless the query has no others; trigrams are
+those of the words with spaces around them (`` bbc cuts ``).
+"""
+
+SIGNALS: tuple[str, ...] = ()
+
+
+def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+    """[N, 6]."""
+    tokens = candidates.tokens
+    proximity, first_place = _places(tokens)
+    jaccard, share = _trigrams(candidates)
+    columns = [_pairs(tokens), _whole_query(tokens), proximity, first_place, jaccard, share]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _pairs(tokens: Tokens) -> npt.NDArray[np.float64]:
+    """[N]."""
+    query, stem, post = tokens.query_stem.tolist(), tokens.stem, tokens.post
+    pairs = set(itertools.pairwise(query))
+    found = np.zeros(len(tokens.counts))
+    for first, second in pairs:
+        at = np.flatnonzero(stem[:-1] == first)
+        at = at[(stem[at + 1] == second) & (post[at] == post[at + 1])]
+        found[np.unique(post[at])] += 1
+    return found / max(1, len(pairs))
+
+
+def _whole_query(tokens: Tokens) -> npt.NDArray[np.float64]:
+    """[N]."""
+    found, size = np.zeros(len(tokens.counts)), len(tokens.query_stem)
+    starts = np.arange(max(0, len(tokens.stem) - size + 1) if size else 0)
+    for offset, stem in enumerate(tokens.query_stem):
+        starts = starts[tokens.stem[starts + offset] == stem]
+    inside = tokens.post[starts] == tokens.post[starts + size - 1]
+    found[tokens.post[starts[inside]]] = 1.0
+    return found
+
+
+def _places(tokens: Tokens) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """``proximity`` and ``first_place``: two arrays [N]."""
+    content = tokens.query_stem[~tokens.query_is_stop_word]
+    asked = np.unique(content if len(content) else tokens.query_stem)  # [Lq]
+    at = np.flatnonzero(np.isin(tokens.stem, asked))  # [H] the places where a query word stands
+    if not len(at):
+        return np.zeros(len(tokens.counts)), np.zeros(len(tokens.counts))
+    which, post = np.searchsorted(asked, tokens.stem[at]), tokens.post[at]
+    found = np.zeros((len(tokens.counts), len(asked)), dtype=np.bool_)
+    found[post, which] = True
+    # The shortest part that ends at a place begins where the query word that was seen longest ago
+    # was last seen; a word that was last seen in an earlier post has not been seen in this one.
+    seen = np.full((len(at), len(asked)), -1, dtype=np.int64)
+    seen[np.arange(len(at)), which] = at
+    seen = np.maximum.accumulate(seen, axis=0)
+    begin = np.where(found[post], seen, len(tokens.stem)).min(axis=1)
+    complete = begin >= at - tokens.place[at]
+    shortest = np.full(len(tokens.counts), np.inf)
+    np.minimum.at(shortest, post[complete], (at - begin + 1.0)[complete])
+    first = np.full(len(tokens.counts), np.inf)
+    np.minimum.at(first, post, tokens.place[at])
+    return found.sum(axis=1) / shortest, 1.0 / (1.0 + first)
+
+
+def _trigrams(
+    candidates: CandidateList,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
+    posts = [f" {' '.join(words)} " for words in candidates.post_words]
+    query = f" {' '.join(candidates.memo[candidates.query])} "
+    asked = np.unique(Characters.of([query]).trigrams()[0])
+    trigrams, post = Characters.of(posts).trigrams()
+    known = np.isin(trigrams, asked)
+    common = distinct(trigrams[known], post[known], len(posts))
+    either = distinct(trigrams, post, len(posts)) + len(asked) - common
+    return common / np.maximum(either, 1), common / max(1, len(asked))

@@ -1,0 +1,87 @@
+"""When a post was written, and whether the best candidates were written at the same time.
+
+Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the times of the
+candidates, weighted by their scores, tell when there was something to say. A candidate is left out
+of its own density.
+
+A tweet's identifier has its time: milliseconds since 4 November 2010 in the bits above the lowest
+22 (Twitter's Snowflake). Identifiers that are not such numbers have no time, and a candidate
+without a time has zeros and is in no density.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.base import FIRST_STAGE
+from rerankers.candidates import CandidateList
+
+WIDTHS = (2.0, 6.0, 24.0)
+"""Standard deviations of the kernels in hours."""
+
+NAMES = (
+    *(f"density_{width:.0f}h" for width in WIDTHS),
+    *(f"surplus_{width:.0f}h" for width in WIDTHS),
+    "age",
+    "newer",
+)
+"""
+``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a Gaussian of
+width h hours and height 1, and w the squared min–max first-stage score; in [0, 1].
+``surplus_h``: ``density_h`` divided by the same with w = 1, of which at least 0.000001 is taken.
+``age``: ln(1 + hours between this candidate and the newest).
+``newer``: share of the candidates with a time that are newer, in [0, 1).
+"""
+
+SIGNALS = (FIRST_STAGE,)
+
+_EPOCH = 1_288_834_974_657
+"""Milliseconds from 1970 to the first of these identifiers."""
+_HOUR = 3_600_000.0
+_LEAST = 1e-6
+
+
+def milliseconds(doc_id: str) -> int | None:
+    """Time of a tweet since 1970 by its identifier; None if that has no time.
+
+    Such an identifier is a number from 2^22 to 2^63 - 1 in ASCII digits.
+    """
+    if not (doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 20):
+        return None
+    number = int(doc_id)
+    return (number >> 22) + _EPOCH if 2**22 <= number < 2**63 else None
+
+
+def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+    """[N, 8]."""
+    values = np.zeros((len(candidates), len(NAMES)), dtype=np.float32)
+    found = [milliseconds(doc_id) for doc_id in candidates.doc_ids]
+    timed = np.flatnonzero([time is not None for time in found])
+    if len(timed):
+        times = np.array([time for time in found if time is not None], dtype=np.int64)
+        weights = candidates.minmax(FIRST_STAGE)[timed] ** 2
+        values[timed] = _features((times.max() - times) / _HOUR, weights)
+    return values
+
+
+def _features(
+    ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """[N, 8] of ages in hours [N] and weights [N]."""
+    # A kernel's exponent is computed in place: large arrays cost most where memory is asked for.
+    hours = ages.astype(np.float32)
+    square = hours[:, None] - hours
+    square *= square
+    kernel = np.empty_like(square)
+    # For each candidate: the weights of the others, and their number.
+    others = np.stack([weights.sum() - weights, np.full(len(ages), len(ages) - 1.0)], axis=1)
+    factors = np.stack([weights, np.ones(len(ages))], axis=1).astype(np.float32)
+    densities, surpluses = [], []
+    for width in WIDTHS:
+        np.multiply(square, np.float32(-0.5 / width**2), out=kernel)
+        np.exp(kernel, out=kernel)
+        np.fill_diagonal(kernel, 0.0)
+        density, plain = (kernel @ factors / np.where(others > _LEAST, others, np.inf)).T
+        densities.append(density)
+        surpluses.append(density / np.maximum(plain, _LEAST))
+    newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
+    return np.stack([*densities, *surpluses, np.log1p(ages), newer], axis=1)

@@ -1,0 +1,81 @@
+"""The family ``phrases`` against searches by loops."""
+
+import itertools
+
+import numpy as np
+import pytest
+from feature_lists import computed, of_texts, random_list
+
+from rerankers.characters import distinct
+from rerankers.stop_words import STOP_WORDS
+from rerankers.text import words
+from rerankers.word_table import stem
+
+
+def trigrams(text: str) -> set[str]:
+    line = f" {' '.join(words(text))} "
+    return {line[i : i + 3] for i in range(len(line) - 2)}
+
+
+def shortest_cover(tokens: list[str], wanted: set[str]) -> int:
+    spans = itertools.combinations(range(len(tokens) + 1), 2)
+    return min(end - begin for begin, end in spans if wanted <= set(tokens[begin:end]))
+
+
+def expected(query: str, text: str) -> dict[str, float]:
+    asked, tokens = [stem(word) for word in words(query)], [stem(word) for word in words(text)]
+    content = {stem(word) for word in words(query) if word not in STOP_WORDS} or set(asked)
+    pairs, found = set(itertools.pairwise(asked)), content & set(tokens)
+    runs = [tokens[i : i + len(asked)] for i in range(len(tokens))] if asked else []
+    places = [place for place, token in enumerate(tokens) if token in content]
+    ours, theirs = trigrams(query), trigrams(text)
+    return {
+        "pairs": len(pairs & set(itertools.pairwise(tokens))) / max(1, len(pairs)),
+        "whole_query": float(asked in runs),
+        "proximity": len(found) / shortest_cover(tokens, found) if found else 0.0,
+        "first_place": 1 / (1 + places[0]) if places else 0.0,
+        "trigram_jaccard": len(ours & theirs) / max(1, len(ours | theirs)),
+        "trigram_share": len(ours & theirs) / max(1, len(ours)),
+    }
+
+
+QUERIES = [
+    "bbc world service cuts", "water shortages in egypt", "protests", "the", "", "cut cut cuts",
+    "is the water of the world in egypt", "café", "no such thing, zzz",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_phrases_are_searched(query: str) -> None:
+    candidates = random_list(query, 80, seed=len(query))
+    short = [text for text in candidates.texts if len(words(text)) < 40]
+    found = computed("phrases", of_texts(query, *short))
+    for row, text in enumerate(short):
+        for name, value in expected(query, text).items():
+            assert found[name][row] == pytest.approx(value, rel=1e-6), (name, text)
+
+
+def test_what_phrases_say() -> None:
+    texts = ["BBC cut the bbc cuts!", "cuts: BBC", "bbc", "the", "cut", "bbc"]
+    found = computed("phrases", of_texts("the bbc cuts", *texts))
+    assert found["pairs"] == [1, 0, 0, 0, 0, 0]
+    assert found["whole_query"] == [1, 0, 0, 0, 0, 0]
+    assert found["proximity"] == [1, 1, 1, 0, 1, 1]
+    assert found["first_place"] == [1, 1, 1, 0, 1, 1]
+
+
+def test_words_of_two_posts_are_no_phrase() -> None:
+    found = computed(
+        "phrases", of_texts("bbc world cuts", "bbc", "world", "cuts bbc", "world cuts")
+    )
+    assert found["whole_query"] == [0, 0, 0, 0]
+    assert found["pairs"] == [0, 0, 0, 0.5]
+
+
+def test_identifiers_are_counted_once_in_each_text() -> None:
+    random = np.random.default_rng(0)
+    identifiers = random.integers(0, 30, size=500).astype(np.uint64) << np.uint64(42)
+    text = np.sort(random.integers(0, 9, size=500))
+    expected = [len(set(identifiers[text == row].tolist())) for row in range(10)]
+    assert distinct(identifiers, text, 10).tolist() == expected
+    assert distinct(identifiers, text * 0, 1).tolist() == [len(set(identifiers.tolist()))]

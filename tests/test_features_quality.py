@@ -1,0 +1,67 @@
+"""The family ``quality`` against counts by loops."""
+
+import re
+
+import pytest
+from feature_lists import IDF, computed, of_texts, random_list
+
+from rerankers.features.hashtags import hashtags
+from rerankers.stop_words import STOP_WORDS
+from rerankers.text import MAX_CHARACTERS, words
+from rerankers.word_table import PERSONAL_WORDS
+
+
+def share(found: list[bool]) -> float:
+    return sum(found) / len(found) if found else 0.0
+
+
+def expected(text: str) -> dict[str, float]:
+    text = text[:MAX_CHARACTERS]
+    tokens = words(text)
+    idf = [float(IDF.weights([word])[0]) for word in tokens]
+    return {
+        "words": len(tokens),
+        "characters": len(text),
+        "hashtags": len(hashtags(text)),
+        "is_retweet": float(bool(re.match(r"(?i)\s*rt\b", text))),
+        "exclamation_marks": text.count("!"),
+        "question_marks": text.count("?"),
+        "other_scripts": share([not character.isascii() for character in text]),
+        "digits": share([character in "0123456789" for character in text]),
+        "is_elongated": float(
+            bool(re.search(r"([a-zA-Z])\1\1", re.sub("[A-Z]", lambda m: m[0].lower(), text)))
+        ),
+        "unknown_words": share([weight == 1.0 for weight in idf]),
+        "stop_words": share([word in STOP_WORDS for word in tokens]),
+        "mean_idf": sum(idf) / len(idf) if idf else 0.0,
+        "personal_words": sum(word in PERSONAL_WORDS for word in tokens),
+    }
+
+
+@pytest.mark.parametrize("query", ["bbc world service cuts", ""])
+def test_quality_is_counted(query: str) -> None:
+    candidates = random_list(query, 100)
+    found = computed("quality", candidates)
+    for row, text in enumerate(candidates.texts):
+        for name, value in expected(text).items():
+            assert found[name][row] == pytest.approx(value, rel=1e-6), (name, text[:80])
+
+
+def test_letters_in_a_row_are_of_one_post() -> None:
+    found = computed("quality", of_texts("", "so", "oo", "SoOo", "!!!", "111", "ooo", "www.x.org"))
+    assert found["is_elongated"] == [0, 0, 1, 0, 0, 1, 1]
+    assert found["exclamation_marks"] == [0, 0, 0, 3, 0, 0, 0]
+    assert found["digits"] == [0, 0, 0, 0, 1, 0, 0]
+
+
+def test_a_retweet_begins_so() -> None:
+    found = computed("quality", of_texts("", "RT @a: x", " rt x", "art", "rted", "x RT @a", ""))
+    assert found["is_retweet"] == [1, 1, 0, 0, 0, 0]
+
+
+def test_what_the_posts_say_does_not_depend_on_the_query_or_the_others() -> None:
+    texts = random_list("", 20).texts
+    together = computed("quality", of_texts("egypt", *texts))
+    for row, text in enumerate(texts):
+        alone = computed("quality", of_texts("", text))
+        assert alone == {name: [values[row]] for name, values in together.items()}

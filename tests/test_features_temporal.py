@@ -1,0 +1,86 @@
+"""The family ``temporal`` against sums over pairs of candidates."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from feature_lists import computed, of_texts, random_list
+
+from rerankers.base import FIRST_STAGE
+from rerankers.features.temporal import NAMES, WIDTHS, milliseconds
+
+
+def test_the_time_of_an_identifier() -> None:
+    assert milliseconds("0") is None
+    assert milliseconds(str(2**22)) == 1_288_834_974_658
+    assert milliseconds(str(2**63 - 1)) is not None
+
+
+@pytest.mark.parametrize(
+    "doc_id", ["", "doc1", "-29000000000000000", "2e17", "²" * 10, "٣" * 12, str(2**22 - 1),
+               str(2**63), "9" * 500, " 29000000000000000"],
+)  # fmt: skip
+def test_what_has_no_time(doc_id: str) -> None:
+    assert milliseconds(doc_id) is None
+
+
+def expected(hours: Sequence[float], weights: Sequence[float], width: float) -> list[list[float]]:
+    rows = []
+    for i, now in enumerate(hours):
+        others = [j for j in range(len(hours)) if j != i]
+        kernel = {j: math.exp(-((now - hours[j]) ** 2) / (2 * width**2)) for j in others}
+        total = sum(weights[j] for j in others)
+        density = sum(weights[j] * kernel[j] for j in others) / total if total else 0.0
+        rows.append([density, density / max(1e-6, sum(kernel.values()) / len(others))])
+    return rows
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_densities_are_sums_over_the_others(scores: bool) -> None:
+    candidates = random_list("bbc", 50, scores=scores)
+    found = computed("temporal", candidates)
+    hours = [(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids]
+    weights = (candidates.minmax(FIRST_STAGE) ** 2).tolist()
+    for width in WIDTHS:
+        for row, (density, surplus) in enumerate(expected(hours, weights, width)):
+            assert found[f"density_{width:.0f}h"][row] == pytest.approx(density, rel=1e-3, abs=1e-6)
+            assert found[f"surplus_{width:.0f}h"][row] == pytest.approx(surplus, rel=1e-3, abs=1e-6)
+    for row, hour in enumerate(hours):
+        assert found["age"][row] == pytest.approx(math.log1p(max(hours) - hour), abs=1e-5)
+        newer = sum(other > hour for other in hours) / len(hours)
+        assert found["newer"][row] == pytest.approx(newer)
+
+
+def test_without_times_nothing_is_said() -> None:
+    for candidates in (
+        random_list("bbc", 20, doc_ids=False),
+        dataclasses.replace(random_list("bbc", 20), doc_ids=[f"doc{n}" for n in range(20)]),
+        of_texts("bbc"),
+    ):
+        found = computed("temporal", candidates)
+        assert not np.array([found[name] for name in NAMES]).any()
+
+
+def test_candidates_without_a_time_do_not_change_the_others() -> None:
+    """The range of scores is that of all, so the worst and the best must have times."""
+    full = random_list("bbc", 30)
+    order = np.argsort(full.signal(FIRST_STAGE))
+    lost = order[5:12]
+    kept = np.setdiff1d(np.arange(30), lost)
+    doc_ids = ["x" if row in lost else doc_id for row, doc_id in enumerate(full.doc_ids)]
+    some = computed("temporal", dataclasses.replace(full, doc_ids=doc_ids))
+    fewer = dataclasses.replace(
+        full, texts=[full.texts[row] for row in kept], urls=[""] * len(kept),
+        doc_ids=[full.doc_ids[row] for row in kept],
+        signals={FIRST_STAGE: full.signal(FIRST_STAGE)[kept]},
+    )  # fmt: skip
+    for name, values in computed("temporal", fewer).items():
+        assert [some[name][row] for row in kept] == pytest.approx(values, rel=1e-5), name
+        assert not any(some[name][row] for row in lost)
+
+
+def test_a_candidate_alone_has_no_density() -> None:
+    alone = dataclasses.replace(of_texts("bbc", "x"), doc_ids=[str(2**54)])
+    assert set(map(tuple, computed("temporal", alone).values())) == {(0.0,)}
