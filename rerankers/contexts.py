@@ -7,6 +7,7 @@ distinct window, and every place that has the window looks it up.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -63,10 +64,17 @@ class Texts:
 
     def padded(self, values: Ids, padding: int) -> Ids:
         """``values`` [T] as one row a text: [N, L], L the longest (at least 1)."""
-        inside = np.arange(max(1, int(self.lengths.max(initial=0)))) < self.lengths[:, None]
-        rows = np.full(inside.shape, padding, dtype=np.int64)
-        rows[inside] = values
+        rows = np.full(self._inside.shape, padding, dtype=np.int64)
+        rows[self._inside] = values
         return rows
+
+    @cached_property
+    def _inside(self) -> npt.NDArray[np.bool_]:
+        """[N, L] where a row of :meth:`padded` has a term."""
+        inside: npt.NDArray[np.bool_] = (
+            np.arange(max(1, int(self.lengths.max(initial=0)))) < self.lengths[:, None]
+        )
+        return inside
 
 
 def distinct(columns: Sequence[Ids]) -> tuple[Ids, Ids]:

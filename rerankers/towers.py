@@ -31,6 +31,9 @@ class Level:
 class TabulatedTower:
     """The same vectors as the tower's own forward pass gives.
 
+    Attributes:
+        terms: [V + 1, E] vectors of depth 0, row 0 is padding.
+
     Args:
         tower: in evaluation mode.
         ids: identifiers that will be asked for, without 0.
@@ -44,15 +47,15 @@ class TabulatedTower:
         self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors = tower.vectors(torch.from_numpy(ids))
         self.vectors = F.pad(vectors, (0, 0, 1, 0))  # row 0 is padding
+        self.terms = self._comparable(self.vectors)
         self.table = torch.empty(0)
         if self.convolutions:
             self.table = _products(self.vectors, self.convolutions[0])
 
     def levels(self, texts: Texts) -> list[Level]:
-        """The vectors of every depth, from terms on."""
+        """The vectors of every depth; those of depth 0 are all of :attr:`terms`."""
         rows = self.rows[texts.ids]
-        first, which = distinct([rows])
-        levels = [self._level(self.vectors[torch.from_numpy(rows[first])], which)]
+        levels = [Level(self.terms, rows)]
         # Row 0 is what lies beyond a text's end.
         hidden, values = self.vectors, rows
         for convolution in self.convolutions:
@@ -64,14 +67,12 @@ class TabulatedTower:
             places = places * convolution.width + np.arange(convolution.width)
             hidden = F.embedding_bag(torch.from_numpy(places), table, mode="sum")
             hidden = F.relu_(hidden.add_(convolution.bias))
-            levels.append(self._level(hidden, which))
+            levels.append(Level(self._comparable(hidden), which))
             hidden, values = F.pad(hidden, (0, 0, 1, 0)), which + 1
         return levels
 
-    def _level(self, vectors: Tensor, which: Ids) -> Level:
-        if self.normalized:
-            vectors = F.normalize(vectors, dim=1, eps=1e-6)
-        return Level(vectors, which)
+    def _comparable(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=1, eps=1e-6) if self.normalized else vectors
 
 
 def _products(vectors: Tensor, convolution: MaskedConvolution) -> Tensor:

@@ -46,8 +46,8 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
     for copies in (1, 50):
         encoded = Encoded.of(all_pairs(["storm"], [(text, url)] * copies), encoder(), model)
         matcher: Any = matchers.find(model, encoded)
-        levels = matcher._levels(matcher._texts(np.arange(copies)))
-        counts.append({view: [len(x.vectors) for x in of] for view, of in levels.items()})
+        matches = matcher._matches(0, matcher._texts(np.arange(copies)))
+        counts.append({view: [len(x.similarity) for x in of] for view, of in matches.items()})
     assert counts[0] == counts[1]
 
 

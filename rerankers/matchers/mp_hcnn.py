@@ -1,5 +1,7 @@
 """MP-HCNN by distinct windows: similarities are computed once for each, and looked up."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -7,16 +9,40 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions
-from rerankers.contexts import Texts, used_ids
+from rerankers.contexts import Ids, Texts, used_ids
 from rerankers.encoded import Encoded
 from rerankers.layers import mask_of, window_means
 from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model, Perspective
-from rerankers.towers import Level, TabulatedTower
+from rerankers.towers import TabulatedTower
 from rerankers.views import Packed
 
 _LETTERS = (TRIGRAMS, URL_TRIGRAMS)
 _FLOOR = -1e4
 """Below every cosine: what a place beyond a text's end adds to a maximum."""
+
+
+class Matches(NamedTuple):
+    """One query against the places of texts, at one depth.
+
+    Attributes:
+        similarity: [U, Lq] of distinct windows and the query's positions.
+        which: [T] row of ``similarity`` for each place.
+    """
+
+    similarity: Tensor
+    which: Ids
+
+
+class Question(NamedTuple):
+    """A query as posts are compared with it.
+
+    Attributes:
+        terms: [V + 1, Lq] its similarity with every known term.
+        phrases: its vectors [Lq, F] at each further depth.
+    """
+
+    terms: Tensor
+    phrases: list[Tensor]
 
 
 class Matcher:
@@ -38,7 +64,7 @@ class Matcher:
             name: TabulatedTower(tower, used_ids(views[name]), normalized)  # type: ignore[arg-type]
             for name, tower in model.towers.items()
         }
-        self.query: tuple[int, dict[str, list[Tensor]]] = (-1, {})
+        self.question: tuple[int, dict[str, Question]] = (-1, {})
 
     def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
         """Scores [P] of the pairs ``rows`` of one query."""
@@ -48,13 +74,14 @@ class Matcher:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
         query = int(self.encoded.query_index[rows[0]])
         posts = self._texts(self.encoded.post_index[rows])
-        levels = self._levels(posts)
-        interactions = {}
-        for name, places in self.model.perspectives.items():
-            interactions[name] = self._features(
-                self._query(query)[places.query_view], levels[places.post_view],
-                posts[places.post_view], self._weights(query, places), places,
-            )  # fmt: skip
+        matches = self._matches(query, posts)
+        interactions = {
+            name: self._features(
+                matches[places.post_view], posts[places.post_view],
+                self._weights(query, places), places,
+            )
+            for name, places in self.model.perspectives.items()
+        }  # fmt: skip
         if self.model.config.url_presence:
             present = posts[URL_TRIGRAMS].lengths > PLACEHOLDER_LENGTH
             interactions["url_presence"] = torch.from_numpy(present).float().view(-1, 1, 1)
@@ -66,35 +93,48 @@ class Matcher:
                    URL_TRIGRAMS: config.url_trigrams}  # fmt: skip
         return {view: Texts.of(posts[view], rows, length) for view, length in longest.items()}
 
-    def _levels(self, posts: dict[str, Texts]) -> dict[str, list[Level]]:
-        """Post view -> its vectors of every depth; posts and URLs share their windows."""
-        levels = {}
+    def _matches(self, query: int, posts: dict[str, Texts]) -> dict[str, list[Matches]]:
+        """Post view -> its similarities at every depth; posts and URLs share their windows."""
+        matches = {}
         if WORDS in self.towers:
-            levels[WORDS] = self.towers[WORDS].levels(posts[WORDS])
+            matches[WORDS] = self._compare(query, WORDS, posts[WORDS])
         if TRIGRAMS in self.towers:
             border = len(posts[TRIGRAMS].ids)
-            both = self.towers[TRIGRAMS].levels(Texts.joined([posts[view] for view in _LETTERS]))
-            levels[TRIGRAMS] = [Level(level.vectors, level.which[:border]) for level in both]
-            levels[URL_TRIGRAMS] = [Level(level.vectors, level.which[border:]) for level in both]
-        return levels
+            joined = Texts.joined([posts[view] for view in _LETTERS])
+            both = self._compare(query, TRIGRAMS, joined)
+            matches[TRIGRAMS] = [Matches(m.similarity, m.which[:border]) for m in both]
+            matches[URL_TRIGRAMS] = [Matches(m.similarity, m.which[border:]) for m in both]
+        return matches
 
-    def _query(self, query: int) -> dict[str, list[Tensor]]:
-        """View -> vectors [Lq, F] of every depth; kept until another query comes."""
+    def _compare(self, query: int, view: str, texts: Texts) -> list[Matches]:
+        """Similarities of the query and of each distinct window of ``texts``, at every depth."""
+        question = self._question(query)[view]
+        first, *deeper = self.towers[view].levels(texts)
+        return [
+            Matches(question.terms, first.which),
+            *(
+                Matches(level.vectors @ vectors.T, level.which)
+                for level, vectors in zip(deeper, question.phrases, strict=True)
+            ),
+        ]
+
+    def _question(self, query: int) -> dict[str, Question]:
+        """View -> what a query asks for; kept until another query comes."""
         # Threads may ask for different queries at the same time.
-        known, vectors = self.query
+        known, question = self.question
         if known != query:
             config, encoded = self.model.config, self.encoded.queries
             longest = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
             row = np.array([query])
-            vectors = {
-                view: [
+            question = {}
+            for view, tower in self.towers.items():
+                first, *deeper = (
                     level.vectors[torch.from_numpy(level.which)]
                     for level in tower.levels(Texts.of(encoded[view], row, longest[view]))
-                ]
-                for view, tower in self.towers.items()
-            }
-            self.query = query, vectors
-        return vectors
+                )
+                question[view] = Question(tower.terms @ first.T, deeper)
+            self.question = query, question
+        return question
 
     def _weights(self, query: int, places: Perspective) -> Tensor:
         """IDF [1, Lq] of the query's terms."""
@@ -104,17 +144,16 @@ class Matcher:
         return torch.from_numpy(view.weights[start : min(end, start + places.query_length)])[None]
 
     def _features(
-        self, query: list[Tensor], levels: list[Level], texts: Texts, idf: Tensor,
-        places: Perspective,
-    ) -> Tensor:  # fmt: skip
+        self, matches: list[Matches], texts: Texts, idf: Tensor, places: Perspective
+    ) -> Tensor:
         """Equation 1: pooled matches of each query position, and its weight: [P, Lq, K + 1]."""
         config, there = self.model.config, torch.ones_like(idf)
         if not idf.shape[1]:
-            kept = (config.max_pooling + config.mean_pooling) * len(levels)
+            kept = (config.max_pooling + config.mean_pooling) * len(matches)
             return torch.zeros(len(texts.lengths), 1, kept + 1)
         features = []
-        for depth, (terms, level) in enumerate(zip(query, levels, strict=True)):
-            pooled = self._pool(level.vectors @ terms.T, level, texts, places)
+        for depth, found in enumerate(matches):
+            pooled = self._pool(found, texts, places)
             if config.evidence == "positions" and config.idf_weights and depth < places.weighted:
                 weights = window_means(idf, there, 1 + depth * (places.width - 1))
                 pooled = [values * weights for values in pooled]
@@ -122,11 +161,10 @@ class Matcher:
         features.append((idf if config.idf_weights else there).expand(len(texts.lengths), -1))
         return torch.stack(features, dim=2)
 
-    def _pool(
-        self, similarity: Tensor, level: Level, texts: Texts, places: Perspective
-    ) -> list[Tensor]:
-        """Of similarities [U, Lq] of distinct windows, what each post has: [P, Lq] each."""
-        rows = torch.from_numpy(texts.padded(level.which, len(similarity)))  # [P, Ld]
+    def _pool(self, matches: Matches, texts: Texts, places: Perspective) -> list[Tensor]:
+        """Of the similarities of distinct windows, what each post has: [P, Lq] each."""
+        similarity, which = matches
+        rows = torch.from_numpy(texts.padded(which, len(similarity)))  # [P, Ld]
         if self.model.config.normalization != "none":
             each = F.pad(similarity, (0, 0, 0, 1))[rows].transpose(1, 2)  # [P, Lq, Ld]
             query_mask = each.new_ones(each.shape[:2])
@@ -138,7 +176,7 @@ class Matcher:
             pooled.append(torch.where(torch.from_numpy(texts.lengths > 0)[:, None], best, 0.0))
         if self.model.config.mean_pooling:
             starts = torch.from_numpy(np.cumsum(texts.lengths) - texts.lengths)
-            means = F.embedding_bag(torch.from_numpy(level.which), similarity, starts, mode="mean")
+            means = F.embedding_bag(torch.from_numpy(which), similarity, starts, mode="mean")
             pooled.append(MEAN_SCALE * means)
         return pooled
 

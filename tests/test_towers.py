@@ -1,0 +1,34 @@
+"""The tabulated tower against the tower's own forward pass."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from rerankers.contexts import Texts, used_ids
+from rerankers.convolutions import ConvolutionTower
+from rerankers.embeddings import TrainedVectors
+from rerankers.towers import TabulatedTower
+from rerankers.views import Packed
+
+TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize(("width", "depth"), [(2, 0), (2, 1), (3, 2), (4, 3)])
+def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalized: bool) -> None:
+    torch.manual_seed(1)
+    vectors = TrainedVectors(np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32), 1)
+    tower = ConvolutionTower(vectors, 5, 7, width, depth).eval()
+    packed = Packed.of(TEXTS)
+    texts = Texts.of(packed, np.arange(len(TEXTS)), 6)
+    padded = packed.padded(np.arange(len(TEXTS)), torch.device("cpu")).ids[:, :6]
+    with torch.no_grad():
+        expected = tower(padded)
+        levels = TabulatedTower(tower, used_ids([packed]), normalized).levels(texts)
+    assert len(levels) == depth + 1
+    inside = padded.ne(0)
+    for level, plain in zip(levels, expected, strict=True):
+        wanted = F.normalize(plain, dim=2, eps=1e-6) if normalized else plain
+        found = level.vectors[torch.from_numpy(level.which)]
+        torch.testing.assert_close(found, wanted[inside], rtol=1e-5, atol=1e-6)
