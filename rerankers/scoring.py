@@ -21,6 +21,9 @@ from rerankers.views import TextEncoder
 BATCH_SIZE = 256
 """Pairs in a batch: enough to keep two cores busy, and its matrices still fit their caches."""
 
+SHARING = 4
+"""So many times the pairs are in a batch where a matcher computes what they share once."""
+
 
 def score(
     model: Reranker,
@@ -68,7 +71,9 @@ def score_encoded(
             scores[rows] = found.float().cpu().numpy()
         return len(rows)
 
-    for done in _each(work, batches_of(encoded, batch_size), device):
+    # The more posts there are in a batch, the more windows they share.
+    size = batch_size * (SHARING if matcher else 1)
+    for done in _each(work, batches_of(encoded, size), device):
         progress(done)
     model.train(training)
     if not np.isfinite(scores).all():
