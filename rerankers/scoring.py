@@ -21,7 +21,7 @@ from rerankers.views import TextEncoder
 BATCH_SIZE = 256
 """Pairs in a batch: enough to keep two cores busy, and its matrices still fit their caches."""
 
-SHARING = 4
+SHARING = 2
 """So many times the pairs are in a batch where a matcher computes what they share once."""
 
 
