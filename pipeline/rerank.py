@@ -285,7 +285,10 @@ def _report(
 
 def _tell_lost_order(options: Options, reranker: "NeuralReranker") -> None:
     """Warn if nothing of the runs' own order goes into the new one."""
-    if options.weight == 1 and not reranker.checkpoint.model.reads_prior:
+    from rerankers import features
+
+    signals = features.signals_of(reranker.checkpoint.model.feature_families)
+    if options.weight == 1 and not signals:
         print(
             f"note: this {options.reranker} does not read the ranks of a run, so with λ = 1 "
             "nothing of a run's own order is kept; --lambda below 1 mixes in its scores",

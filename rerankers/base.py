@@ -131,13 +131,6 @@ class Reranker(nn.Module, ABC):
 
     config: Any
 
-    @property
-    def reads_prior(self) -> bool:
-        """Whether what a run says of a pair can change its score."""
-        from rerankers import features
-
-        return bool(features.signals_of(self.feature_families))
-
     @abstractmethod
     def encode_queries(self, views: Views) -> Any:
         """Encode Q queries; the result is opaque to the engine."""

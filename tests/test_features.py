@@ -231,7 +231,10 @@ def test_a_checkpoint_from_before_features_were_named_can_be_read(tmp_path: Path
 
 
 def test_what_a_run_says_is_read_where_a_family_has_its_signals() -> None:
-    assert small_model("sm_cnn", "static").reads_prior
-    assert not small_model("sm_cnn", "text").reads_prior
-    assert small_model("lambdamart", "text").reads_prior
+    def signals(name: str, configuration: str) -> set[str]:
+        return features.signals_of(small_model(name, configuration).feature_families)
+
+    assert signals("sm_cnn", "static") == {PRIOR}
+    assert signals("sm_cnn", "text") == set()
+    assert signals("lambdamart", "text") == {FIRST_STAGE}
     assert features.signals_of(features.families()) == {FIRST_STAGE, PRIOR}
