@@ -23,14 +23,9 @@ from pipeline.cli import (
     run_command,
 )
 from pipeline.errors import DataError, UsageError
+from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
+from pipeline.interpolation import NORMALIZATIONS
 from pipeline.runtime import keep_allocations
-from pipeline.search import (
-    DEFAULT_HITS,
-    DEFAULT_METHOD,
-    METHODS,
-    NORMALIZATIONS,
-    UNTUNED_WEIGHT,
-)
 
 if TYPE_CHECKING:
     from pipeline.explanation import Explanation
@@ -98,13 +93,14 @@ def main(options: Options) -> None:
 
     _check(options)
     source = open_source(options.topics, options.index, options.qrels, options.data)
-    _check_given(options, source)
+    first_stage = FirstStage(source, options.candidates, options.method, (), options.hits)
+    first_stage.check({"--method": options.method, "--index": options.index}, options.idf)
     topic = _topic(options, source)
     reranker = load_reranker(
         EXPLAINED, source, options.checkpoint, options.device, options.threads, options.idf
     )
-    candidates = _candidates(options, source, topic)
-    explanation = _explain(options, source, topic, candidates, reranker)
+    candidates = _candidates(first_stage, topic)
+    explanation = _explain(options, first_stage, topic, candidates, reranker)
     if options.output is None:
         print_explanation(explanation)
         return
@@ -137,24 +133,6 @@ def _model_in(directory: Path) -> str | None:
         return None  # Loading it will say what is wrong.
 
 
-def _check_given(options: Options, source: "Source") -> None:
-    """Refuse what says how to search where the candidates are given."""
-    if source.given is None:
-        return
-    flags = {
-        "--method": options.method, "--index": options.index,
-        "--hits": None if options.candidates else options.hits,
-        "--idf index": options.idf == "index",
-    }  # fmt: skip
-    problems = [
-        f"{flag}: {source.name} is not searched, its candidates are given; leave {flag} out"
-        for flag, value in flags.items()
-        if value
-    ]
-    if problems:
-        raise UsageError(problems)
-
-
 def _topic(options: Options, source: "Source") -> "Topic":
     known = [topic.query_id for topic in source.topics]
     for topic in source.topics:
@@ -166,22 +144,9 @@ def _topic(options: Options, source: "Source") -> "Topic":
     )
 
 
-def _candidates(options: Options, source: "Source", topic: "Topic") -> "Candidates":
-    """The candidates of the one topic, found as a search finds them."""
-    from indexes import methods
-    from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
-    from pipeline.trec import read_run
-
-    hits = options.hits or DEFAULT_HITS
-    if options.candidates:
-        path = source.runs.get(options.candidates, Path(options.candidates))
-        found = RunRetriever(read_run(path), source.find_posts, str(path)).search([topic], hits)
-    elif source.given is not None:
-        run = {topic.query_id: source.given.get(topic.query_id, {})}
-        found = Candidates([topic], run, source.find_posts(list(run[topic.query_id])), priors={})
-    else:
-        method = methods.METHODS[options.method or DEFAULT_METHOD]()
-        found = LuceneRetriever(source.index(), method).search([topic], hits)
+def _candidates(first_stage: FirstStage, topic: "Topic") -> "Candidates":
+    """The candidates of the one topic."""
+    found = first_stage.search([topic])
     if not found.run.get(topic.query_id):
         raise DataError(
             f"topic {topic.query_id} “{topic.text}”: found no candidates to rank, expected some; "
@@ -191,22 +156,19 @@ def _candidates(options: Options, source: "Source", topic: "Topic") -> "Candidat
 
 
 def _explain(
-    options: Options, source: "Source", topic: "Topic", candidates: "Candidates",
+    options: Options, first_stage: FirstStage, topic: "Topic", candidates: "Candidates",
     reranker: "NeuralReranker",
 ) -> "Explanation":  # fmt: skip
     from typing import cast
 
     from pipeline.explanation import Explanation, choose, columns_of, standings, view
-    from pipeline.reranking import interpolate
     from rerankers.evidence import bounds_of, compare, measure_of
     from rerankers.models.mp_hcnn import Model
 
+    source, query_id, checkpoint = first_stage.source, topic.query_id, reranker.checkpoint
     neural = reranker.score(candidates)
-    weight, mixing = _mixing(options, source, reranker)
-    after = neural
-    if weight != 1 or not _is_unscored(options, source):
-        after = interpolate(candidates, neural, weight, options.normalize)
-    query_id = topic.query_id
+    weight, origin = first_stage.weight(options.weight, checkpoint.directory, options.normalize)
+    after = first_stage.mix(candidates, neural, weight, options.normalize)
     found = standings(candidates.run[query_id], neural[query_id], after[query_id])
     if unknown := [doc_id for doc_id in options.doc_id if doc_id not in found]:
         raise UsageError([
@@ -216,7 +178,6 @@ def _explain(
     named = list(dict.fromkeys(options.doc_id))
     chosen = {"named posts": named} if named else choose(found, options.show or DEFAULT_SHOW)
     shown = [candidates.posts[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
-    checkpoint = reranker.checkpoint
     model = cast(Model, checkpoint.model)
     evidence = compare(
         model, checkpoint.encoder, topic.text, [p.text for p in shown], [p.url for p in shown]
@@ -228,40 +189,16 @@ def _explain(
         for post, seen in zip(shown, evidence, strict=True)
     }
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
+    # The page may be given away: without the path that follows.
+    mixing = (
+        f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {options.normalize}"
+    )
     return Explanation(
-        source.name, query_id, topic.text, _first_stage(options, source),
+        source.name, query_id, topic.text, first_stage.name,
         f"{EXPLAINED}, weights {weights}", mixing, len(found), measure_of(model), bounds,
         columns_of(evidence[0]),
         {heading: [views[doc_id] for doc_id in doc_ids] for heading, doc_ids in chosen.items()},
     )  # fmt: skip
-
-
-def _is_unscored(options: Options, source: "Source") -> bool:
-    """Whether the candidates have no scores of a first stage."""
-    return source.given is not None and options.candidates is None
-
-
-def _first_stage(options: Options, source: "Source") -> str:
-    if _is_unscored(options, source):
-        return "the collection (by id, without scores)"
-    return options.candidates or options.method or DEFAULT_METHOD
-
-
-def _mixing(options: Options, source: "Source", reranker: "NeuralReranker") -> tuple[float, str]:
-    """λ, and a sentence that says where it is from."""
-    from pipeline.checkpoints import tuned_weight
-
-    if options.weight is not None:
-        weight, origin = options.weight, "given"
-    elif _is_unscored(options, source):
-        weight, origin = 1.0, "the candidates have no scores to mix in"
-    else:
-        weight, origin = tuned_weight(reranker.checkpoint.directory, options.normalize) or (
-            UNTUNED_WEIGHT, "not tuned for this checkpoint and normalisation"
-        )  # fmt: skip
-    # The page may be given away: without the path that follows.
-    origin = origin.partition("; ")[0]
-    return weight, f"λ = {weight:g} ({origin}), scores normalised by {options.normalize}"
 
 
 def _some(names: list[str], most: int = 8) -> str:

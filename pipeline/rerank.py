@@ -26,8 +26,9 @@ from pipeline.cli import (
     run_command,
 )
 from pipeline.errors import DataError, UsageError
+from pipeline.first_stage import DEFAULT_HITS
+from pipeline.interpolation import NORMALIZATIONS
 from pipeline.runtime import keep_allocations
-from pipeline.search import DEFAULT_HITS, NORMALIZATIONS
 
 if TYPE_CHECKING:
     from indexes.posts import Post

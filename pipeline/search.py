@@ -22,18 +22,14 @@ from pipeline.cli import (
     run_command,
 )
 from pipeline.errors import UsageError
+from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
+from pipeline.interpolation import NORMALIZATIONS
 from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.reranking import Candidates, NeuralReranker
     from pipeline.sources import Source
     from pipeline.trec import Run
-
-METHODS = ("ql", "bm25", "rm3", "axiom")
-DEFAULT_METHOD = "ql"
-DEFAULT_HITS = 1000
-NORMALIZATIONS = ("minmax", "zscore", "reciprocal", "none")
-UNTUNED_WEIGHT = 0.5
 
 
 @dataclass(frozen=True)
@@ -90,18 +86,17 @@ def main(options: Options) -> None:
     """Search, rerank, interpolate, write the run, and show what it is worth."""
     from pipeline import reports
     from pipeline.checkpoints import load_reranker
-    from pipeline.reranking import interpolate
     from pipeline.sources import open_source
     from pipeline.trec import write_run
 
     started = time.perf_counter()
     _check(options)
     source = open_source(options.topics, options.index, options.qrels, options.data)
-    _check_given(options, source)
+    first_stage = _first_stage(options, source)
     output = options.output or Path("runs") / f"{source.name}.txt"
-    candidates = _candidates(options, source)
+    candidates = first_stage.search(source.topics)
     found = time.perf_counter()
-    runs = {f"first stage ({_first_stage(options, source)})": candidates.run}
+    runs = {f"first stage ({first_stage.name})": candidates.run}
     best = candidates.run
     if options.reranker != "none":
         reranker = load_reranker(
@@ -109,10 +104,12 @@ def main(options: Options) -> None:
             options.idf,
         )  # fmt: skip
         scores = _score(options, reranker, candidates)
-        weight, origin = _weight(options, reranker, source)
-        best = runs[f"neural ({options.reranker})"] = scores
-        if weight != 1 or not _is_unscored(options, source):
-            best = runs["interpolated"] = interpolate(candidates, scores, weight, options.normalize)
+        directory = reranker.checkpoint.directory
+        weight, origin = first_stage.weight(options.weight, directory, options.normalize)
+        runs[f"neural ({options.reranker})"] = scores
+        best = first_stage.mix(candidates, scores, weight, options.normalize)
+        if best is not scores:
+            runs["interpolated"] = best
         print(f"λ = {weight:g} ({origin})", file=sys.stderr)
     write_run(output, best, options.runtag)
     reports.print_measures(source, runs)
@@ -141,57 +138,16 @@ def _check(options: Options) -> None:
         raise UsageError(problems)
 
 
-def _check_given(options: Options, source: "Source") -> None:
-    """Refuse what says how to search where the candidates are given."""
-    if source.given is None:
-        return
+def _first_stage(options: Options, source: "Source") -> FirstStage:
+    """Where the candidates are from; refuses options that have nothing to say there."""
+    changes = [*options.set, *([f"mu={options.mu}"] if options.mu else [])]
+    found = FirstStage(source, options.candidates, options.method, changes, options.hits)
     flags = {
         "--method": options.method, "--mu": options.mu, "--set": options.set,
         "--index": options.index,
-        # A run that one names has ranks, and so has best candidates.
-        "--hits": None if options.candidates else options.hits,
     }  # fmt: skip
-    problems = [
-        f"{flag}: {source.name} is not searched, its candidates are given; leave {flag} out"
-        for flag, value in flags.items()
-        if value
-    ]
-    if options.idf == "index":
-        problems.append(f"--idf index: {source.name} has no index; use wordfreq or a file")
-    if problems:
-        raise UsageError(problems)
-
-
-def _is_unscored(options: Options, source: "Source") -> bool:
-    """Whether the candidates to rank have no scores of a first stage."""
-    return source.given is not None and options.candidates is None
-
-
-def _first_stage(options: Options, source: "Source") -> str:
-    """Where the candidates are from, for reports."""
-    if _is_unscored(options, source):
-        return "given, by id"
-    return options.candidates or options.method or DEFAULT_METHOD
-
-
-def _candidates(options: Options, source: "Source") -> "Candidates":
-    from indexes.methods import METHODS
-    from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
-    from pipeline.settings import change
-    from pipeline.trec import read_run
-
-    hits = options.hits or DEFAULT_HITS
-    if options.candidates:
-        path = source.runs.get(options.candidates, Path(options.candidates))
-        run = read_run(path)
-        return RunRetriever(run, source.find_posts, str(path)).search(source.topics, hits)
-    if source.given is not None:
-        doc_ids = [doc_id for scores in source.given.values() for doc_id in scores]
-        # Without scores there are no ranks to make priors of.
-        return Candidates(source.topics, source.given, source.find_posts(doc_ids), priors={})
-    changes = [*options.set, *([f"mu={options.mu}"] if options.mu else [])]
-    method = change(METHODS[options.method or DEFAULT_METHOD](), changes)
-    return LuceneRetriever(source.index(), method).search(source.topics, hits)
+    found.check(flags, options.idf)
+    return found
 
 
 def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates") -> "Run":
@@ -199,23 +155,6 @@ def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates
 
     with pair_bar(len(candidates.keys()), options.reranker) as progress:
         return reranker.score(candidates, options.batch_size, progress)
-
-
-def _weight(options: Options, reranker: "NeuralReranker", source: "Source") -> tuple[float, str]:
-    """λ and where it is from."""
-    from pipeline.checkpoints import tuned_weight
-
-    if options.weight is not None:
-        return options.weight, "given"
-    if _is_unscored(options, source):
-        return 1.0, "nothing to mix: the candidates are given without scores"
-    advice = "run scripts/tune_lambda.py for this checkpoint and normalisation"
-    if source.given is not None:
-        # There is no official run of the training part to tune it on.
-        advice = "choose one by --lambda"
-    return tuned_weight(reranker.checkpoint.directory, options.normalize) or (
-        UNTUNED_WEIGHT, f"not tuned: {advice}"
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

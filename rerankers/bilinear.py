@@ -6,13 +6,16 @@ counts, a logistic regression over it and over the words that both have decides.
 """
 
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rerankers.base import WORDS, Interactions, Reranker, Terms, Views
 from rerankers.overlap import WordOverlap
+from rerankers.settings import Settings
 from rerankers.vocabulary import Vocabulary
 
 COUNTS = 2
@@ -26,15 +29,30 @@ class Encoding(NamedTuple):
     words: Terms
 
 
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of both models."""
+
+    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
+
+
 class Bilinear(Reranker):
     """Score of two composed vectors (section 3, equation 1); how they are composed is the model's.
 
     Args:
-        size: E of the composed vectors.
-        count: whether a logistic regression adds the counts of common words.
-        vocabulary: tells stop words.
+        config: whether a logistic regression adds the counts of common words.
+        vocabulary: has word vectors of E numbers, as many as composed ones, and tells stop words.
     """
 
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "count": Config(),
+        "plain": Config(count=False),
+    }
+    training_settings = Settings(
+        loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05,
+        weight_decay=1e-4, batch_pairs=50, steps=47, epochs=40, patience=10,
+    )  # fmt: skip
     query_views = (WORDS,)
     post_views = (WORDS,)
 
@@ -42,8 +60,10 @@ class Bilinear(Reranker):
     intercept: Tensor
     is_fitted: Tensor
 
-    def __init__(self, size: int, count: bool, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
+        self.config = config
+        count, size = config.count, vocabulary.vectors.shape[1]
         self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
         self.bias = nn.Parameter(torch.zeros(()))
         self.count = count

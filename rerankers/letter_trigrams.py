@@ -5,16 +5,67 @@ network that reads these counts is a sum of one vector for each trigram, so the 
 zero but for a few of 64,000, are never written out.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.base import TRIGRAMS as TRIGRAM_VIEW
+from rerankers.base import Interactions, Reranker, Views
 from rerankers.errors import RerankerError
+from rerankers.settings import Settings
 from rerankers.text import TRIGRAM_CLASSES, TRIGRAMS
 
 # Knuth's multiplicative hash (2³² divided by the golden ratio, made odd): it spreads trigrams that
 # differ in their last letter only.
 _MULTIPLIER = 2654435761
+
+
+class SemanticModel(Reranker):
+    """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3).
+
+    Args:
+        config: has ``smoothing``, γ.
+        networks: one that reads both sides, or one for queries and one for posts; each turns the
+            identifiers of trigrams [B, L] into vectors of length 1, [B, K].
+    """
+
+    # The papers' loss: a clicked document among four others.
+    training_settings = Settings(
+        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, lists=12,
+        positives=3, negatives=4, steps=50, epochs=12, patience=4,
+    )  # fmt: skip
+    query_views = (TRIGRAM_VIEW,)
+    post_views = (TRIGRAM_VIEW,)
+
+    def __init__(self, config: Any, *networks: nn.Module) -> None:
+        super().__init__()
+        self.config = config
+        self.networks = nn.ModuleList(networks)
+
+    def encode_queries(self, views: Views) -> Tensor:
+        """Semantic vectors of Q queries: [Q, K]."""
+        vectors: Tensor = self.networks[0](views[TRIGRAM_VIEW].ids)
+        return vectors
+
+    def encode_posts(self, views: Views) -> Tensor:
+        """Semantic vectors of D posts: [D, K]."""
+        vectors: Tensor = self.networks[-1](views[TRIGRAM_VIEW].ids)
+        return vectors
+
+    def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
+        """The cosine before it is summed: [P, 1, K]."""
+        return {"products": (queries[query_of_post] * posts).unsqueeze(1)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """What each dimension adds to the cosine: [P, K]."""
+        return interactions["products"][:, 0]
+
+    def judge(self, representations: Tensor) -> Tensor:
+        """γ times the cosine: [P]."""
+        scores: Tensor = self.config.smoothing * representations.sum(dim=1)
+        return scores
 
 
 class TrigramSums(nn.Module):

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -488,16 +487,6 @@ def test_mistakes(
     found, output, errors = command(*SAMPLE, *arguments)
     assert (found, output) == (code, ""), errors
     assert message in errors
-
-
-def test_given_candidates_have_no_scores_to_mix(monkeypatch: pytest.MonkeyPatch) -> None:
-    source: Any = SimpleNamespace(name="trecqa-raw", given={"1": {"a": 0.0}})
-    options = explain.Options(topics="trecqa-raw", query_id="1", method="ql", hits=5)
-    with pytest.raises(explain.UsageError) as problems:
-        explain._check_given(options, source)
-    assert len(problems.value.problems) == 2
-    plain = explain.Options(topics="trecqa-raw", query_id="1")
-    assert explain._mixing(plain, source, None)[0] == 1.0  # type: ignore[arg-type]
 
 
 def test_the_sample_from_its_index(tmp_path: Path) -> None:

@@ -12,42 +12,19 @@ Counts are of distinct words, stop words included. Unknown words, which the pape
 for all, have each one of its own.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
-
 from torch import Tensor
 
-from rerankers.bilinear import Bilinear
+from rerankers.bilinear import Bilinear, Config
 from rerankers.embeddings import word_vectors
 from rerankers.overlap import StopWords
-from rerankers.settings import Settings
 from rerankers.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True)
-class Config:
-    """Hyperparameters."""
-
-    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
 
 
 class Model(Bilinear):
     """Section 3.1; see the module's docstring."""
 
-    config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "count": Config(),
-        "plain": Config(count=False),
-    }
-    training_settings = Settings(
-        loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05,
-        weight_decay=1e-4, batch_pairs=50, steps=47, epochs=40, patience=10,
-    )  # fmt: skip
-
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary.vectors.shape[1], config.count, vocabulary)
-        self.config = config
+        super().__init__(config, vocabulary)
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         self.content_words = StopWords(vocabulary)
 

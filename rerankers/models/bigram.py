@@ -11,45 +11,22 @@ Where the paper is silent: a text of one word has one bigram, of the word and no
 stay, since leaving them out would make neighbours of words that are none.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.bilinear import Bilinear
+from rerankers.bilinear import Bilinear, Config
 from rerankers.embeddings import word_vectors
 from rerankers.layers import mask_of
-from rerankers.settings import Settings
 from rerankers.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True)
-class Config:
-    """Hyperparameters."""
-
-    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
 
 
 class Model(Bilinear):
     """Section 3.2; see the module's docstring."""
 
-    config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "count": Config(),
-        "plain": Config(count=False),
-    }
-    training_settings = Settings(
-        loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05,
-        weight_decay=1e-4, batch_pairs=50, steps=47, epochs=40, patience=10,
-    )  # fmt: skip
-
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         size = vocabulary.vectors.shape[1]
-        super().__init__(size, config.count, vocabulary)
-        self.config = config
+        super().__init__(config, vocabulary)
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         self.left = nn.Parameter(torch.randn(size, size) * 0.01)  # T_L; section 4.2: N(0, 0.01)
         self.right = nn.Parameter(torch.randn(size, size) * 0.01)  # T_R

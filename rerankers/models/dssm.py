@@ -38,9 +38,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import TRIGRAMS, Interactions, Reranker, Views
-from rerankers.letter_trigrams import TrigramSums, unit_vectors
-from rerankers.settings import Settings
+from rerankers.letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text import TRIGRAMS as TRIGRAM_IDS
 from rerankers.vocabulary import Vocabulary
 
@@ -58,7 +56,7 @@ class Config:
     dropout: float = 0.4  # Share of the units of the first two layers dropped in training
 
 
-class Model(Reranker):
+class Model(SemanticModel):
     """The network of section 3; see the module's docstring."""
 
     config_type = Config
@@ -69,40 +67,10 @@ class Model(Reranker):
             dropout=0.0,
         ),
     }  # fmt: skip
-    training_settings = Settings(
-        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, lists=12,
-        positives=3, negatives=4, steps=50, epochs=12, patience=4,
-    )  # fmt: skip
-    query_views = (TRIGRAMS,)
-    post_views = (TRIGRAMS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
         count = 1 if config.shared else 2
-        self.networks = nn.ModuleList(DeepNetwork(config) for _ in range(count))
-
-    def encode_queries(self, views: Views) -> Tensor:
-        """Semantic vectors of Q queries, of length 1: [Q, K]."""
-        vectors: Tensor = self.networks[0](views[TRIGRAMS].ids)
-        return vectors
-
-    def encode_posts(self, views: Views) -> Tensor:
-        """Semantic vectors of D posts, of length 1: [D, K]."""
-        vectors: Tensor = self.networks[-1](views[TRIGRAMS].ids)
-        return vectors
-
-    def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
-        """The cosine before it is summed: [P, 1, K]."""
-        return {"products": (queries[query_of_post] * posts).unsqueeze(1)}
-
-    def represent(self, interactions: Interactions) -> Tensor:
-        """What each dimension adds to the cosine: [P, K]."""
-        return interactions["products"][:, 0]
-
-    def judge(self, representations: Tensor) -> Tensor:
-        """γ times the cosine (section 3.3): [P]."""
-        return self.config.smoothing * representations.sum(dim=1)
+        super().__init__(config, *(DeepNetwork(config) for _ in range(count)))
 
 
 class DeepNetwork(nn.Module):

@@ -7,6 +7,7 @@ at which this process was started; what follows goes to ``pipeline.search``. Not
 is changed but that functions note their time, and that all modules are imported first.
 """
 
+import functools
 import importlib
 import json
 import sys
@@ -30,7 +31,8 @@ ENDED = "ended"
 # Modules that the search imports on its way, the slow ones among them.
 _MODULES = (
     "ir_measures", "jnius_config", "numpy", "torch", "tqdm", "wordfreq",
-    "indexes.jvm", "indexes.lucene", "pipeline.checkpoints", "pipeline.reports",
+    "indexes.jvm", "indexes.lucene", "pipeline.checkpoints", "pipeline.first_stage",
+    "pipeline.reports",
     "pipeline.reranking", "pipeline.search", "pipeline.sources", "pipeline.trec",
     "rerankers.checkpoint", "rerankers.encoded", "rerankers.matchers.mp_hcnn",
     "rerankers.scoring", "rerankers.models.mp_hcnn",
@@ -41,7 +43,7 @@ _MODULES = (
 _FUNCTIONS = {
     ("indexes.jvm", "start"): "start-up: Java",
     ("pipeline.sources", "open_source"): "retrieval",
-    ("pipeline.search", "_candidates"): "retrieval",
+    ("pipeline.first_stage", "FirstStage.search"): "retrieval",
     ("pipeline.checkpoints", "load_reranker"): "loading the model",
     ("rerankers.scoring", "score"): "reading texts",
     ("rerankers.scoring", "score_encoded"): "matching",
@@ -72,8 +74,9 @@ class Clock:
             self._running.pop()
 
     def wrap(self, module: str, function: str, stage: str) -> None:
-        """Have every call of a module's function counted."""
-        owner = importlib.import_module(module)
+        """Have every call of a module's function, or of a class's (``Class.function``), counted."""
+        *owners, function = function.split(".")
+        owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
         inner: Callable[..., Any] = getattr(owner, function)
 
         def timed(*arguments: Any, **named: Any) -> Any:
