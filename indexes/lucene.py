@@ -17,14 +17,13 @@ from indexes.manifest import FILE_NAME, Manifest, Source, rebuild_command, softw
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
 from indexes.posts import Post
 from indexes.ranking import CONTENTS, Ranker, Ranking, analyze, analyzer
-from indexes.store import PostStore, is_number
+from indexes.store import POSTS_FILE, PostStore, is_number
 from indexes.writing import lucene_directory, write_texts
 
 __all__ = [
     "BM25", "METHODS", "RM3", "Axiomatic", "LuceneIndex", "Method", "QueryLikelihood", "build",
 ]  # fmt: skip
 
-_POSTS = "posts.sqlite"
 _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
 
 
@@ -66,12 +65,12 @@ def build(
     described = tuple(Source.of(Path(source)) for source in sources)
     version = java_class("org.apache.lucene.util.Version").LATEST.toString()
     with atomic_directory(directory) as folder:
-        summary = PostStore.build(folder / _POSTS, _progress(posts, total, "reading"))
+        summary = PostStore.build(folder / POSTS_FILE, _progress(posts, total, "reading"))
         if not summary.posts:
             names = ", ".join(map(str, sources)) or "the input"
             raise CollectionError(f"{names}: found no posts, expected at least one")
         with (
-            PostStore(folder / _POSTS) as store,
+            PostStore(folder / POSTS_FILE) as store,
             java_errors(f"{directory}: Lucene cannot write the index"),
         ):
             write_texts(folder, (post.text for post in _progress(store, summary.posts, "indexing")))
@@ -116,14 +115,15 @@ class LuceneIndex:
         directory = Path(directory)
         manifest = Manifest.read(directory)
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
-        posts = PostStore(directory / _POSTS)
+        posts = PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
             readers = java_class("org.apache.lucene.index.DirectoryReader")
             reader = readers.open(lucene_directory(directory))
         if not len(posts) == reader.maxDoc() == manifest.posts:
             raise CollectionError(
                 f"{directory}: found {reader.maxDoc()} posts in Lucene and {len(posts)} in "
-                f"{_POSTS}, expected {manifest.posts}; build it again with\n  {manifest.rebuild}"
+                f"{POSTS_FILE}, expected {manifest.posts}; build it again with\n"
+                f"  {manifest.rebuild}"
             )
         return cls(directory, manifest, reader, posts)
 

@@ -22,6 +22,10 @@ class Summary(NamedTuple):
     numeric_ids: bool
 
 
+POSTS_FILE = "posts.sqlite"
+"""Its name in an index's folder."""
+
+
 class PostStore:
     """Read-only access to posts.
 

@@ -20,9 +20,10 @@ import dataclasses
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from indexes.errors import CollectionError
 from pipeline.errors import DataError, UsageError
@@ -137,6 +138,7 @@ def run_command(
     0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C. A mistake of the user's is
     one message on stderr; a traceback is left for mistakes of ours.
     """
+    warnings.showwarning = _show_warning
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
@@ -275,6 +277,20 @@ def _number(
     if not allowed(value):
         raise ValueError(f"found {text}, expected {expected}")
     return value
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
+    """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
+    from tqdm import tqdm
+
+    text = f"warning: {message}\n"
+    if category is not RuntimeWarning:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    # Not in the middle of a progress bar.
+    tqdm.write(text, file=file or sys.stderr, end="")
 
 
 def _leave(code: int, message: str) -> NoReturn:

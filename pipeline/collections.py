@@ -18,7 +18,7 @@ from pipeline.locations import data_directory, home_directory, require_files
 from pipeline.trec import Qrels, Run, Topic, read_qrels, read_topics
 
 __all__ = ["Collection", "SearchedCollection", "data_directory", "find", "find_answers",
-           "home_directory", "names", "training_collections"]  # fmt: skip
+           "home_directory", "index_directory", "names", "training_collections"]  # fmt: skip
 
 SAMPLE = Path(__file__).parent / "sample"
 
@@ -240,6 +240,12 @@ def training_collections(test: str | None = None, data: Path | None = None) -> l
             "TWEETRERANK_DATA"
         )
     return [name for name in judged if name != left_out]
+
+
+def index_directory(collection: Collection) -> Path | None:
+    """Where the index of a named collection is kept; None if its candidates are given."""
+    group = collection.index_group
+    return None if group is None else home_directory() / "indexes" / group
 
 
 def _microblog(name: str, data: Path | None) -> SearchedCollection:

@@ -2,9 +2,13 @@
 
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
+  python -m pipeline.index --collection mb2012 --encode mp_hcnn
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "url"; posts in the form of Twitter's API are understood as they are.
+
+With --encode the posts' vectors are computed beforehand, so that a search only compares them with
+its topics. An index that is there is kept; searches with the same checkpoint find what was encoded.
 """
 
 import itertools
@@ -47,19 +51,23 @@ class Options:
         parse=Path,
         metavar="DIR",
     )
+    encode: str | None = option(
+        "checkpoint folder, or the name of a model whose default one is meant, to encode the posts "
+        "with",
+        metavar="CHECKPOINT",
+    )
     data: Path | None = option(
         "folder of the collections' data (default: $TWEETRERANK_DATA)", parse=Path, metavar="DIR"
     )
 
 
 def main(options: Options) -> None:
-    """Build the index and say what came of it."""
+    """Build the index, or encode the posts of one that is there, and say what came of it."""
     name = _collection_name(options)
-    start = time.perf_counter()
+    collection = None
     if name is None:
         assert options.index is not None  # _collection_name has seen to it
         directory = options.index
-        manifest = build_files(options.posts, directory)
     else:
         from pipeline import collections
 
@@ -67,12 +75,35 @@ def main(options: Options) -> None:
         # First of all it says whether the collection has an index.
         usual = collection_directory(collection)
         directory = options.index or usual
-        manifest = build_collection(collection, directory, options.data)
-    seconds = time.perf_counter() - start
-    print(
-        f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
-        f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
-    )
+    checkpoint = _checkpoint(options.encode, name)
+    if checkpoint is None or options.posts or not directory.is_dir():
+        start = time.perf_counter()
+        manifest = (
+            build_files(options.posts, directory)
+            if collection is None
+            else build_collection(collection, directory, options.data)
+        )
+        seconds = time.perf_counter() - start
+        print(
+            f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
+            f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
+        )
+    if checkpoint is not None:
+        from pipeline import encodings
+
+        start = time.perf_counter()
+        folder, size = encodings.write(directory, checkpoint)
+        seconds = time.perf_counter() - start
+        print(f"encodings: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+
+
+def _checkpoint(encode: str | None, collection: str | None) -> Path | None:
+    """The folder that ``--encode`` means."""
+    if encode is None or "/" in encode or Path(encode).is_dir():
+        return None if encode is None else Path(encode)
+    from pipeline.checkpoints import default_directory
+
+    return default_directory(encode, collection or "all")
 
 
 def collection_directory(collection: "Collection") -> Path:
@@ -83,13 +114,14 @@ def collection_directory(collection: "Collection") -> Path:
     """
     from pipeline import collections
 
-    if collection.index_group is None:
+    directory = collections.index_directory(collection)
+    if directory is None:
         raise UsageError(
             f"found {collection.name}, expected a collection whose posts are searched: the "
             "candidates of this one are given, and it needs no index "
             f"(python -m pipeline.search --topics {collection.name} ranks them)"
         )
-    return collections.home_directory() / "indexes" / collection.index_group
+    return directory
 
 
 def build_collection(
@@ -141,7 +173,8 @@ def _collection_name(options: Options) -> str | None:
         problems.append("--collection and --topics name different collections; give one of them")
     if names and options.posts:
         problems.append("--posts cannot be combined with a collection; give one of them")
-    if not names and not options.posts:
+    is_there = options.index is not None and options.index.is_dir()
+    if not names and not options.posts and not (options.encode and is_there):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
     if not names and options.posts and options.index is None:
         problems.append("--index DIR is missing: the folder to write the index into")

@@ -28,7 +28,7 @@ from pipeline.cli import (
 from pipeline.errors import DataError, UsageError
 from pipeline.first_stage import DEFAULT_HITS
 from pipeline.interpolation import NORMALIZATIONS
-from pipeline.runtime import keep_allocations
+from pipeline.runtime import device_name, keep_allocations
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -73,7 +73,11 @@ class Options:
     )
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
-    device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
+    device: str = option(
+        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)", default="auto",
+        parse=device_name,
+    )  # fmt: skip
+    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
     output: Path = option(
         "folder of the reranked runs, one file each: the run's name and the model's",
         default=Path("runs/reranked"), parse=Path, metavar="DIR",
@@ -248,7 +252,7 @@ def _rerank(
     with pair_bar(pairs, options.reranker) as progress:
         for job in jobs:
             found = candidates[job.name]
-            run = reranker.score(found, options.batch_size, progress)
+            run = reranker.score(found, options.batch_size, progress, options.precision)
             if options.weight != 1:
                 run = interpolate(found, run, options.weight, options.normalize)
             write_run(job.output, run, options.reranker)

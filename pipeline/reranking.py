@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,12 +42,15 @@ class Candidates:
         posts: doc_id -> post, for every candidate.
         priors: query_id -> doc_id -> what the runs to rerank think of a candidate, 0 where
             nothing is said; None takes the ranks of ``run``.
+        signals: name -> query_id -> doc_id -> score that a ranker of this name gives, for the
+            features ``signal:NAME``; it need not know every candidate.
     """
 
     topics: Sequence[Topic]
     run: Run
     posts: Mapping[str, Post]
     priors: Run | None = None
+    signals: Mapping[str, Run] = field(default_factory=dict)
 
     def keys(self) -> list[tuple[str, str]]:
         """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
@@ -74,6 +77,10 @@ class Candidates:
             np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
             np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
             {
+                **{
+                    name: np.array([of.get(q, {}).get(d, np.nan) for q, d in keys], np.float32)
+                    for name, of in self.signals.items()
+                },
                 FIRST_STAGE: np.array([self.run[q][d] for q, d in keys], dtype=np.float32),
                 PRIOR: np.array([priors.get(q, {}).get(d, 0.0) for q, d in keys], dtype=np.float32),
             },
@@ -178,12 +185,15 @@ class NeuralReranker:
         return cls(checkpoint.load(directory, name, device, idf))
 
     def score(
-        self, candidates: Candidates, batch_size: int | None = None, progress: Progress = _silent
-    ) -> Run:
-        """Neural score of each candidate, higher is better."""
+        self, candidates: Candidates, batch_size: int | None = None, progress: Progress = _silent,
+        precision: str = "fp32",
+    ) -> Run:  # fmt: skip
+        """Neural score of each candidate, higher is better; see :func:`rerankers.scoring.score`."""
         from rerankers.scoring import BATCH_SIZE
 
-        scores = self.checkpoint.score(candidates.pairs(), batch_size or BATCH_SIZE, progress)
+        scores = self.checkpoint.score(
+            candidates.pairs(), batch_size or BATCH_SIZE, progress, precision
+        )
         run: Run = {}
         for (query_id, doc_id), score in zip(candidates.keys(), scores.tolist(), strict=True):
             run.setdefault(query_id, {})[doc_id] = score

@@ -3,11 +3,12 @@
 import datetime
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,32 +36,47 @@ def keep_allocations() -> None:
     os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
 
 
+def device_name(text: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` (every GPU) or ``cuda:N`` (one of them)."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
+        raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
+    return text
+
+
 def choose_device(device: str, threads: int | None = None) -> str:
     """Set PyTorch's threads and turn ``auto`` into the device that is there.
 
     Raises:
-        UsageError: CUDA is asked for and not there.
+        UsageError: CUDA, or a GPU of this number, is asked for and not there.
     """
     import torch
 
     if threads:
         torch.set_num_threads(threads)
-    if device == "cuda" and not torch.cuda.is_available():
+    name, _, number = device.partition(":")
+    if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device: found no CUDA device for PyTorch; use --device cpu or auto")
+    if number and int(number) >= (count := torch.cuda.device_count()):
+        raise UsageError(f"--device: found {device}, expected cuda:N with N below {count}")
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
 
 
+def pair_bar(total: int, what: str) -> AbstractContextManager[Callable[[int], None]]:
+    """A progress bar over pairs; see :func:`bar`."""
+    return bar(total, what, "pair")
+
+
 @contextmanager
-def pair_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar over pairs on stderr; nothing where stderr is no terminal."""
+def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; nothing where stderr is no terminal."""
     from tqdm import tqdm
 
-    with tqdm(total=total, desc=what, unit="pair", unit_scale=True, disable=None) as bar:
+    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, disable=None) as shown:
 
         def report(done: int) -> None:
-            bar.update(done)
+            shown.update(done)
 
         yield report
 

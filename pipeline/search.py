@@ -24,7 +24,7 @@ from pipeline.cli import (
 from pipeline.errors import UsageError
 from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
 from pipeline.interpolation import NORMALIZATIONS
-from pipeline.runtime import keep_allocations
+from pipeline.runtime import device_name, keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.reranking import Candidates, NeuralReranker
@@ -70,7 +70,16 @@ class Options:
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
-    device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
+    device: str = option(
+        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)", default="auto",
+        parse=device_name,
+    )  # fmt: skip
+    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
+    encodings: str | None = option(
+        "posts' vectors on the disk, or none (default: the index's, if it has some by this "
+        "checkpoint; see pipeline.index --encode)",
+        metavar="DIR",
+    )
     output: Path | None = option(
         "run file to write (default: runs/TOPICS.txt)", parse=output_file, metavar="RUN"
     )
@@ -86,6 +95,7 @@ def main(options: Options) -> None:
     """Search, rerank, interpolate, write the run, and show what it is worth."""
     from pipeline import reports
     from pipeline.checkpoints import load_reranker
+    from pipeline.encodings import with_encodings
     from pipeline.sources import open_source
     from pipeline.trec import write_run
 
@@ -103,6 +113,7 @@ def main(options: Options) -> None:
             options.reranker, source, options.checkpoint, options.device, options.threads,
             options.idf,
         )  # fmt: skip
+        reranker = with_encodings(reranker, options.encodings, source.index_directory)
         scores = _score(options, reranker, candidates)
         directory = reranker.checkpoint.directory
         weight, origin = first_stage.weight(options.weight, directory, options.normalize)
@@ -154,7 +165,7 @@ def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates
     from pipeline.runtime import pair_bar
 
     with pair_bar(len(candidates.keys()), options.reranker) as progress:
-        return reranker.score(candidates, options.batch_size, progress)
+        return reranker.score(candidates, options.batch_size, progress, options.precision)
 
 
 if __name__ == "__main__":

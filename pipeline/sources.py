@@ -33,6 +33,7 @@ class Source:
         find_posts: doc_ids -> the posts that are known of them.
         index: opens the index, building that of a named collection the first time; raises
             UsageError where there is none.
+        index_directory: where it lies, or would; None where there is none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Source:
     runs: Mapping[str, Path]
     find_posts: "Callable[[Sequence[str]], Mapping[str, Post]]"
     index: "Callable[[], LuceneIndex]"
+    index_directory: Path | None = None
 
     def idf(self) -> "Idf":
         """IDF of the topics' words as counted in the index."""
@@ -92,6 +94,7 @@ def _own(path: Path, index: Path | None, qrels: Path | None) -> Source:
         {},
         lambda doc_ids: open_index().posts.get_many(doc_ids),
         open_index,
+        index,
     )
 
 
@@ -114,6 +117,7 @@ def _named(
         collection.runs,
         lambda doc_ids: posts_of(collection)(doc_ids),
         open_index,
+        index or collections.index_directory(collection),
     )
 
 

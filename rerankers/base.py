@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
 from rerankers.settings import Settings
+
+if TYPE_CHECKING:
+    from rerankers.unit_vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -51,7 +54,8 @@ class Pairs:
         query_index: [P] row of ``queries``.
         post_index: [P] row of ``texts`` and ``urls``.
         signals: name -> [P] what is known of a pair besides its texts, as ``FIRST_STAGE`` and
-            ``PRIOR``; one that is not there counts as 0.
+            ``PRIOR``; one that is not there counts as 0, but as unknown in the families
+            ``signal:NAME``, as NaN does.
         doc_ids: [D] identifier of each post; empty where they are not known.
     """
 
@@ -65,6 +69,20 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.query_index)
+
+    def part(self, rows: npt.NDArray[np.int64]) -> "Pairs":
+        """The pairs ``rows`` [B] alone, without the texts that none of them has."""
+        queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
+        posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
+        return Pairs(
+            [self.queries[row] for row in queries],
+            [self.texts[row] for row in posts],
+            [self.urls[row] for row in posts],
+            query_index.astype(np.int64),
+            post_index.astype(np.int64),
+            {name: values[rows] for name, values in self.signals.items()},
+            [self.doc_ids[row] for row in posts] if self.doc_ids else (),
+        )
 
 
 class Terms(NamedTuple):
@@ -185,6 +203,10 @@ class Reranker(nn.Module, ABC):
         """Score P posts, each against its query: [P]."""
         encoded = self.encode_queries(queries), self.encode_posts(posts)
         return self.integrate(self.compare(*encoded, query_of_post, features))
+
+    def unit_vectors(self) -> "UnitVectors | None":
+        """Vectors of words for the families that compare words by them; None has none."""
+        return None
 
     def interactions_are_fixed(self) -> bool:
         """Whether training leaves encoders and ``interact`` as they are.

@@ -1,6 +1,6 @@
 """One topic's candidates, as the families of ``rerankers/features`` see them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,24 +10,58 @@ import numpy.typing as npt
 from rerankers import text
 from rerankers.characters import Characters
 from rerankers.term_vectors import TermVectors
+from rerankers.unit_vectors import UnitVectors
 from rerankers.vocabulary import Idf
 from rerankers.word_table import Tokens, WordTable
+
+
+def words_of_each(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """:func:`rerankers.text.words` of each text, by one call of the tokenizer."""
+    tokens = [text.shortened(token) for token in text.tokens_of(texts)]
+    found, begin = [], 0
+    for _ in texts:
+        end = tokens.index(text.END, begin)
+        found.append(tuple(tokens[begin:end]))
+        begin = end + 1
+    return found
 
 
 class Memo(dict[str, tuple[str, ...]]):
     """Text -> its words, each distinct text read once, whatever number of topics has it.
 
-    ``tables`` has what is known of these words, by the source of their IDF.
+    ``tables`` has what is known of these words, by the sources of their IDF and vectors.
     """
 
-    def __init__(self, read: Callable[[str], Sequence[str]] = text.words) -> None:
+    def __init__(
+        self, read: Callable[[Sequence[str]], Iterable[tuple[str, ...]]] = words_of_each
+    ) -> None:
         super().__init__()
         self.read = read
-        self.tables: dict[Idf, WordTable] = {}
+        self.tables: dict[tuple[Idf, UnitVectors | None], WordTable] = {}
 
     def __missing__(self, key: str) -> tuple[str, ...]:
-        self[key] = found = tuple(self.read(key))
-        return found
+        return self.each([key])[0]
+
+    def each(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
+        """The words of each text; those that are new are read together."""
+        new = [each for each in dict.fromkeys(texts) if each not in self]
+        self.update(zip(new, self.read(new), strict=True))
+        return [self[each] for each in texts]
+
+
+def minmax(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """[N] each value v as (v − min) / (max − min), in [0, 1]; 0 if all are equal."""
+    values = values.astype(np.float64)
+    lowest, highest = values.min(initial=np.inf), values.max(initial=-np.inf)
+    if not highest > lowest:
+        return np.zeros(len(values))
+    scaled: npt.NDArray[np.float64] = (values - lowest) / (highest - lowest)
+    return scaled
+
+
+def higher(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
+    """[N] number of the other values that are higher than each."""
+    return len(values) - np.searchsorted(np.sort(values), values, side="right")
 
 
 @dataclass(frozen=True)
@@ -40,9 +74,10 @@ class CandidateList:
         urls: [N] expanded URL of each post, or "".
         doc_ids: [N] identifiers of the posts; empty where they are not known.
         signals: name -> [N] what is known of each candidate besides its text; see
-            :class:`rerankers.base.Pairs`. A signal that is not there counts as 0.
+            :class:`rerankers.base.Pairs`.
         idf: how rare a word is.
         memo: words of texts that have been read; lists that have posts in common share it.
+        vectors: of words; None where there are none.
     """
 
     query: str
@@ -52,6 +87,7 @@ class CandidateList:
     signals: Mapping[str, npt.NDArray[np.float32]]
     idf: Idf
     memo: Memo
+    vectors: UnitVectors | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -62,13 +98,8 @@ class CandidateList:
         return np.zeros(len(self), dtype=np.float32) if found is None else found
 
     def minmax(self, name: str) -> npt.NDArray[np.float64]:
-        """[N] the signal of this name, s, as (s − min) / (max − min); 0 if all are equal."""
-        values = self.signal(name).astype(np.float64)
-        lowest, highest = values.min(initial=np.inf), values.max(initial=-np.inf)
-        if not highest > lowest:
-            return np.zeros(len(values))
-        scaled: npt.NDArray[np.float64] = (values - lowest) / (highest - lowest)
-        return scaled
+        """[N] :func:`minmax` of the signal of this name."""
+        return minmax(self.signal(name))
 
     @cached_property
     def query_words(self) -> tuple[str, ...]:
@@ -83,14 +114,15 @@ class CandidateList:
     @cached_property
     def post_words(self) -> list[tuple[str, ...]]:
         """[N] the words of each post."""
-        return [self.memo[post] for post in self.texts]
+        return self.memo.each(self.texts)
 
     @cached_property
     def tokens(self) -> Tokens:
         """What is known of each word of the posts and the query, as arrays."""
-        if self.idf not in self.memo.tables:
-            self.memo.tables[self.idf] = WordTable(self.idf)
-        return Tokens.of(self.memo.tables[self.idf], self.memo[self.query], self.post_words)
+        sources = (self.idf, self.vectors)
+        if sources not in self.memo.tables:
+            self.memo.tables[sources] = WordTable(*sources)
+        return Tokens.of(self.memo.tables[sources], self.memo[self.query], self.post_words)
 
     @cached_property
     def characters(self) -> Characters:

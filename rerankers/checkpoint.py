@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from torch import Tensor
 
 from rerankers import features, models, scoring
 from rerankers.base import Pairs, Reranker
+from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
+from rerankers.replicas import devices_of
 from rerankers.views import TextEncoder
 from rerankers.vocabulary import Idf, Vocabulary
 
@@ -46,6 +48,8 @@ class Checkpoint:
         encoder: reads texts the way the model was trained.
         metrics: the content of ``metrics.json``.
         directory: where it was loaded from.
+        devices: share the topics to score; the model is on the first. Empty is the model's own.
+        encodings: vectors of posts on the disk, of which scoring makes use.
     """
 
     name: str
@@ -53,15 +57,21 @@ class Checkpoint:
     encoder: TextEncoder
     metrics: Mapping[str, Any]
     directory: Path
+    devices: Sequence[torch.device] = ()
+    encodings: Encodings | None = None
 
     def score(
         self,
         pairs: Pairs,
         batch_size: int = scoring.BATCH_SIZE,
         progress: Callable[[int], None] = lambda pairs_done: None,
+        precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Score pairs: [P]; see :func:`rerankers.scoring.score`."""
-        return scoring.score(self.model, pairs, self.encoder, batch_size, progress)
+        return scoring.score(
+            self.model, pairs, self.encoder, batch_size, progress, precision, self.devices,
+            self.encodings,
+        )  # fmt: skip
 
 
 def save(
@@ -127,7 +137,7 @@ def load(
     Args:
         directory: the folder.
         name: the model that it must be of; None takes any.
-        device: where to put the weights.
+        device: where to put the weights; ``cuda`` scores on every GPU, ``cuda:1`` on that one.
         idf: word frequencies to use in place of those it was trained with.
 
     Raises:
@@ -162,9 +172,11 @@ def load(
     _load_weights(model, directory / "model.safetensors")
     model.read_files(directory)
     encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
+    devices = devices_of(device)
     return Checkpoint(
-        found, model.to(device).eval(), encoder, _read_json(directory / "metrics.json"), directory
-    )
+        found, model.to(devices[0]).eval(), encoder, _read_json(directory / "metrics.json"),
+        directory, devices,
+    )  # fmt: skip
 
 
 def idf_from(source: str) -> Idf:

@@ -64,12 +64,12 @@ class Texts:
 
     def padded(self, values: Ids, padding: int) -> Ids:
         """``values`` [T] as one row a text: [N, L], L the longest (at least 1)."""
-        rows = np.full(self._inside.shape, padding, dtype=np.int64)
-        rows[self._inside] = values
+        rows = np.full(self.inside.shape, padding, dtype=np.int64)
+        rows[self.inside] = values
         return rows
 
     @cached_property
-    def _inside(self) -> npt.NDArray[np.bool_]:
+    def inside(self) -> npt.NDArray[np.bool_]:
         """[N, L] where a row of :meth:`padded` has a term."""
         inside: npt.NDArray[np.bool_] = (
             np.arange(max(1, int(self.lengths.max(initial=0)))) < self.lengths[:, None]

@@ -1,6 +1,6 @@
 """Pairs whose texts have been read: what models and the engine work on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -9,9 +9,10 @@ import numpy.typing as npt
 import torch
 
 from rerankers import features
-from rerankers.base import FIRST_STAGE, Interactions, Pairs, Reranker, Views
+from rerankers.base import PRIOR, Interactions, Pairs, Reranker, Views
+from rerankers.encodings import Encodings, StoredTower
 from rerankers.errors import RerankerError
-from rerankers.views import Packed, TextEncoder
+from rerankers.views import Packed, TextEncoder, on_device
 
 
 class Scorable(Protocol):
@@ -48,6 +49,7 @@ class Encoded:
         post_index: [P] post of each pair.
         features: [P, K] of the model's families; None if it has none.
         other_features: gives those of pairs that are made later; None if there are none.
+        stored: tower -> its vectors, where the identifiers of posts are places among them.
     """
 
     queries: dict[str, Packed]
@@ -56,6 +58,7 @@ class Encoded:
     post_index: npt.NDArray[np.int64]
     features: npt.NDArray[np.float32] | None = None
     other_features: OtherFeatures | None = None
+    stored: Mapping[str, StoredTower] | None = None
 
     @classmethod
     def of(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> "Encoded":
@@ -66,9 +69,21 @@ class Encoded:
             dict(encoder.posts(pairs.texts, pairs.urls, model.post_views)),
             pairs.query_index,
             pairs.post_index,
-            features.table(pairs, families, encoder.idf).values if families else None,
-            _others(pairs, encoder, families) if families else None,
+            features.table(pairs, families, encoder.idf, model.unit_vectors()).values
+            if families
+            else None,
+            _others(pairs, encoder, model) if families else None,
         )
+
+    @classmethod
+    def by(
+        cls, pairs: Pairs, numbers: npt.NDArray[np.int64], encoder: TextEncoder, model: Reranker,
+        encodings: Encodings,
+    ) -> "Encoded":  # fmt: skip
+        """Read the queries alone: the posts ``numbers`` [P] of the pairs are on the disk."""
+        queries = dict(encoder.queries(pairs.queries, model.query_views))
+        views, towers = dict(encodings.views), encodings.towers
+        return cls(queries, views, pairs.query_index, numbers, stored=towers)
 
     def scores_of(
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
@@ -89,7 +104,7 @@ class Encoded:
 
     def features_of(self, rows: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor | None:
         """Features [B, K] of the pairs ``rows``, None if there are none."""
-        return None if self.features is None else torch.from_numpy(self.features[rows]).to(device)
+        return None if self.features is None else on_device(self.features[rows], device)
 
     def batch(
         self, rows: npt.NDArray[np.int64], device: torch.device
@@ -100,7 +115,7 @@ class Encoded:
         return (
             {view: packed.padded(queries, device) for view, packed in self.queries.items()},
             {view: packed.padded(posts, device) for view, packed in self.posts.items()},
-            torch.from_numpy(query_of_post.astype(np.int64)).to(device),
+            on_device(query_of_post.astype(np.int64), device),
         )
 
     def subset(self, rows: npt.NDArray[np.int64]) -> "Encoded":
@@ -136,18 +151,19 @@ class Encoded:
         return lengths
 
 
-def _others(pairs: Pairs, encoder: TextEncoder, families: Sequence[str]) -> OtherFeatures:
+def _others(pairs: Pairs, encoder: TextEncoder, model: Reranker) -> OtherFeatures:
     """How to give further pairs of the same texts their features; no run has a signal for them."""
+    families = model.feature_families
 
     def compute(
         query_index: npt.NDArray[np.int64], post_index: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        if ranked := [name for name in families if FIRST_STAGE in features.signals_of([name])]:
+        if ranked := [name for name in families if features.signals_of([name]) - {PRIOR}]:
             raise RerankerError(
                 "corrupted pairs are in no run, so they have no score in it for the features "
                 f"{', '.join(ranked)}; train with another --sampling"
             )
         others = replace(pairs, query_index=query_index, post_index=post_index, signals={})
-        return features.table(others, families, encoder.idf).values
+        return features.table(others, families, encoder.idf, model.unit_vectors()).values
 
     return compute

@@ -2,20 +2,25 @@
 
 Each distinct text is read once (tokenised, looked up) and kept packed. A topic's posts go through
 the model together with its query, sorted by length so that batches hold little padding. A model
-that has a file in ``rerankers/matchers`` goes its faster way to the same scores.
+that has a file in ``rerankers/matchers`` goes its faster way to the same scores. Several GPUs
+share the topics, and a batch that is too large for the memory goes through in halves.
 """
 
+import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers import matchers
-from rerankers.base import Pairs, Reranker
+from rerankers.base import Pairs, Reranker, require_choice
 from rerankers.encoded import Encoded, Scorable
+from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
+from rerankers.replicas import PRECISIONS, Replica, Rows, Scored
 from rerankers.views import TextEncoder
 
 BATCH_SIZE = 256
@@ -24,6 +29,9 @@ BATCH_SIZE = 256
 SHARING = 2
 """So many times the pairs are in a batch where a matcher computes what they share once."""
 
+HELD = 64
+"""Batches whose scores stay on a GPU before it is waited for and they are fetched together."""
+
 
 def score(
     model: Reranker,
@@ -31,6 +39,9 @@ def score(
     encoder: TextEncoder,
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda pairs_done: None,
+    precision: str = "fp32",
+    devices: Sequence[torch.device] = (),
+    encodings: Encodings | None = None,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -38,16 +49,33 @@ def score(
         model: on the device that is to be used.
         pairs: what to score.
         encoder: reads the texts.
-        batch_size: pairs in a forward pass.
+        batch_size: pairs in a forward pass; fewer where the memory is too small, with a warning.
         progress: called with the number of pairs of each finished batch.
+        precision: one of :data:`rerankers.replicas.PRECISIONS`.
+        devices: share the topics; the model is on the first. Empty is the model's own device.
+        encodings: posts that need not be encoded any more; of use on a CPU in fp32.
 
     Returns:
         [P] scores, higher is better.
 
     Raises:
-        RerankerError: the model gave a score that is not a number.
+        RerankerError: the model gave a score that is not a number, the memory is too small for
+            a single pair, or there is no such precision.
     """
-    return score_encoded(model, Encoded.of(pairs, encoder, model), batch_size, progress)
+    if encodings is None or model.device_of().type != "cpu" or precision != "fp32":
+        encoded = Encoded.of(pairs, encoder, model)
+        return score_encoded(model, encoded, batch_size, progress, precision, devices)
+    scores = np.zeros(len(pairs), dtype=np.float32)
+    known = encodings.find(pairs.texts, pairs.urls)[pairs.post_index]
+    for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
+        if len(rows):
+            part = pairs.part(rows)
+            if known[rows[0]] >= 0:
+                encoded = Encoded.by(part, known[rows], encoder, model, encodings)
+            else:
+                encoded = Encoded.of(part, encoder, model)
+            scores[rows] = score_encoded(model, encoded, batch_size, progress)
+    return scores
 
 
 def score_encoded(
@@ -55,27 +83,27 @@ def score_encoded(
     encoded: Scorable,
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda pairs_done: None,
+    precision: str = "fp32",
+    devices: Sequence[torch.device] = (),
 ) -> npt.NDArray[np.float32]:
     """Score pairs whose texts have been read; see :func:`score`."""
-    device = model.device_of()
+    require_choice("precision", precision, PRECISIONS)
     scores = np.zeros(len(encoded.query_index), dtype=np.float32)
-    training = model.training
-    model.eval()
-    with torch.inference_mode():
-        matcher = matchers.find(model, encoded)
-
-    def work(rows: npt.NDArray[np.int64]) -> int:
-        # Each thread has to say anew that no gradients are wanted.
-        with torch.inference_mode():
-            found = matcher.scores_of(rows) if matcher else encoded.scores_of(model, rows, device)
-            scores[rows] = found.float().cpu().numpy()
-        return len(rows)
-
-    # The more posts there are in a batch, the more windows they share.
-    size = batch_size * (SHARING if matcher else 1)
-    for done in _each(work, batches_of(encoded, size), device):
-        progress(done)
-    model.train(training)
+    held: list[Scored] = []
+    with _evaluating(model):
+        replicas = [Replica(model, encoded, precision)]
+        # The more posts there are in a batch, the more windows they share.
+        size = batch_size * (SHARING if replicas[0].matcher else 1)
+        shares = deal(batches_of(encoded, size), encoded.query_index, max(1, len(devices)))
+        for device in devices[1 : len(shares)]:
+            replicas.append(Replica(copy.deepcopy(model).to(device), encoded, precision))
+        for found in _each(replicas, shares):
+            held += found
+            progress(sum(len(rows) for rows, _ in found))
+            if len(held) >= HELD:
+                _fetch(held, scores)
+                held = []
+        _fetch(held, scores)
     if not np.isfinite(scores).all():
         raise RerankerError(
             f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers among "
@@ -85,37 +113,63 @@ def score_encoded(
     return scores
 
 
-def _each(
-    work: Callable[[npt.NDArray[np.int64]], int], batches: Sequence[npt.NDArray[np.int64]],
-    device: torch.device,
-) -> Iterator[int]:  # fmt: skip
-    """Do the work of each batch: on a CPU several at a time, each on a thread of its own.
+def _each(replicas: Sequence[Replica], shares: Sequence[Sequence[Rows]]) -> Iterator[list[Scored]]:
+    """Score each batch: on a CPU several at a time, on GPUs one at a time on each.
 
     A batch is too small to be shared among threads, and what is not PyTorch's has one thread only.
     """
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1 or len(batches) == 1:
-        yield from map(work, batches)
+    threads, is_only = torch.get_num_threads(), len(replicas) == 1
+    on_gpu = replicas[0].device.type != "cpu"
+    if is_only and (on_gpu or threads == 1 or len(shares[0]) == 1):
+        yield from map(replicas[0].score, shares[0])
         return
     torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(threads)
+    pools = [ThreadPoolExecutor(threads if is_only else 1) for _ in replicas]
     try:
-        yield from pool.map(work, batches)
+        work = [
+            pool.submit(replica.score, rows)
+            for pool, replica, share in zip(pools, replicas, shares, strict=True)
+            for rows in share
+        ]
+        for done in as_completed(work):
+            yield done.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.shutdown()
         torch.set_num_threads(threads)
+
+
+def _fetch(found: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
+    """Put what was ``found`` in its places, by one transfer from each device."""
+    for device in {values.device for _, values in found}:
+        here = [(rows, values) for rows, values in found if values.device == device]
+        values = torch.cat([values for _, values in here])
+        scores[np.concatenate([rows for rows, _ in here])] = values.cpu().numpy()
+
+
+@contextmanager
+def _evaluating(model: Reranker) -> Iterator[None]:
+    """The model in evaluation mode, and cuDNN in full single precision, as the CPU is."""
+    training, is_coarse = model.training, torch.backends.cudnn.allow_tf32
+    model.eval()
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = is_coarse
+        model.train(training)
 
 
 def represent_encoded(model: Reranker, encoded: Scorable) -> torch.Tensor:
     """The vector of each pair just before it is judged: [P, K], on the CPU."""
-    device, training = model.device_of(), model.training
-    model.eval()
+    device = model.device_of()
     parts, order = [], []
-    with torch.inference_mode():
+    with _evaluating(model), torch.inference_mode():
         for rows in batches_of(encoded, BATCH_SIZE):
             parts.append(model.represent(encoded.compared(model, rows, device)).float().cpu())
             order.append(rows)
-    model.train(training)
     places = np.argsort(np.concatenate(order), kind="stable")
     # A copy made outside of inference mode can be part of later computations.
     return torch.cat(parts)[torch.from_numpy(places)].clone()
@@ -141,3 +195,22 @@ def batches(
         if len(part)
         for batch in np.array_split(part, -(-len(part) // batch_size))
     ]
+
+
+def deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
+    """Share the batches out among ``count``, by whole topics and about equal in pairs.
+
+    The largest topic goes first, each to who has the fewest pairs. There are fewer shares than
+    ``count`` where there are fewer topics, and always one.
+    """
+    topics: Counter[int] = Counter()
+    for rows in batches:
+        topics[int(query_index[rows[0]])] += len(rows)
+    owner, pairs = {}, [0] * count
+    for topic, size in topics.most_common():
+        owner[topic] = pairs.index(min(pairs))
+        pairs[owner[topic]] += size
+    shares: list[list[Rows]] = [[] for _ in range(min(count, max(1, len(topics))))]
+    for rows in batches:
+        shares[owner[int(query_index[rows[0]])]].append(rows)
+    return shares

@@ -1,10 +1,14 @@
 """A convolution tower computed on distinct windows, its first layer tabulated.
 
 The first convolution of term vectors is linear before its ReLU: the product of every term's vector
-with every offset's weights is computed once, and the layer is a sum of ``width`` table rows.
+with every offset's weights is computed once, and the layer is a sum of ``width`` table rows. Deeper
+layers get their table from the layer before. Windows go through a layer a few thousand at a time,
+so that their vectors are still in the cache when they are used, and are never stored.
 """
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,18 +18,48 @@ from torch import Tensor
 from rerankers.contexts import Ids, Texts, distinct
 from rerankers.convolutions import ConvolutionTower, MaskedConvolution
 
+WINDOWS = 2048
+"""Windows that go through a layer together."""
 
-@dataclass(frozen=True)
-class Level:
-    """The vectors of one depth.
+FLOOR = -1e4
+"""Below every cosine: what a place beyond a text's end adds to a maximum."""
+
+
+class Reading(NamedTuple):
+    """Which tower reads a view of a post, and how many of its terms."""
+
+    tower: str
+    longest: int
+
+
+class Matches(NamedTuple):
+    """One query against the places of texts, at one depth.
 
     Attributes:
-        vectors: [U, F] of distinct windows.
-        which: [T] row of ``vectors`` for each place.
+        similarity: [U + 1, Lq] of distinct windows and the query's positions; the last row is
+            ``FLOOR``.
+        which: [T] row of ``similarity`` for each place.
     """
 
-    vectors: Tensor
+    similarity: Tensor
     which: Ids
+
+
+class Question(NamedTuple):
+    """A query as posts are compared with it.
+
+    Attributes:
+        phrases: its vectors [Lq, F] at each depth.
+        terms: [V + 2, Lq] its similarity with every known term, padding before and ``FLOOR``
+            after them.
+    """
+
+    phrases: Sequence[Tensor]
+    terms: Tensor
+
+
+Visit = Callable[[int, Tensor], None]
+"""Is given a depth and the vectors [B, F] of its next distinct windows."""
 
 
 class TabulatedTower:
@@ -45,39 +79,111 @@ class TabulatedTower:
         self.normalized = normalized
         self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
         self.rows[ids] = np.arange(1, len(ids) + 1)
-        vectors = tower.vectors(torch.from_numpy(ids))
-        self.vectors = F.pad(vectors, (0, 0, 1, 0))  # row 0 is padding
-        self.terms = self._comparable(self.vectors)
+        vectors = F.pad(tower.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))  # row 0 is padding
+        self.biases = [convolution.bias for convolution in self.convolutions]
+        self.weights = [_by_offset(convolution) for convolution in self.convolutions]
         self.table = torch.empty(0)
         if self.convolutions:
-            self.table = _products(self.vectors, self.convolutions[0])
+            self.table = (vectors @ self.weights[0]).view(-1, len(self.biases[0]))
+        self.terms = vectors * self.scale(vectors)
+        self.buffers = _Buffers()
 
-    def levels(self, texts: Texts) -> list[Level]:
-        """The vectors of every depth; those of depth 0 are all of :attr:`terms`."""
-        rows = self.rows[texts.ids]
-        levels = [Level(self.terms, rows)]
-        # Row 0 is what lies beyond a text's end.
-        hidden, values = self.vectors, rows
-        for convolution in self.convolutions:
-            is_first = convolution is self.convolutions[0]
-            table = self.table if is_first else _products(hidden, convolution)
-            windows = texts.windows(values, convolution.width)
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of a vector at each depth."""
+        return [self.terms.shape[1], *(len(bias) for bias in self.biases)]
+
+    def ask(self, texts: Texts) -> Question:
+        """One query, whose terms are the places of ``texts``."""
+        parts = [[bias.new_empty(0, len(bias))] for bias in self.biases]
+
+        def keep(depth: int, vectors: Tensor) -> None:
+            parts[depth - 1].append(vectors * self.scale(vectors))
+
+        first, *deeper = self.walk(texts, keep)
+        phrases = [
+            self.terms.index_select(0, torch.from_numpy(first)),
+            *(
+                torch.cat(part).index_select(0, torch.from_numpy(which))
+                for part, which in zip(parts, deeper, strict=True)
+            ),
+        ]
+        return Question(phrases, F.pad(self.terms @ phrases[0].T, (0, 0, 0, 1), value=FLOOR))
+
+    def compare(self, texts: Texts, question: Question) -> list[Matches]:
+        """A query against the T places of ``texts``, at every depth."""
+        columns = [phrase.T.contiguous() for phrase in question.phrases]
+        parts: list[list[Tensor]] = [[] for _ in self.convolutions]
+
+        def match(depth: int, vectors: Tensor) -> None:
+            parts[depth - 1].append((vectors @ columns[depth]).mul_(self.scale(vectors)))
+
+        first, *deeper = self.walk(texts, match)
+        last = question.terms[-1:]
+        return [
+            Matches(question.terms, first),
+            *(
+                Matches(torch.cat([*part, last]), which)
+                for part, which in zip(parts, deeper, strict=True)
+            ),
+        ]
+
+    def walk(self, texts: Texts, visit: Visit) -> list[Ids]:
+        """Have all distinct windows visited, depth by depth: which of them each place has.
+
+        At depth 0 these are rows of :attr:`terms`, which are not visited.
+        """
+        values, table = self.rows[texts.ids], self.table
+        found = [values]
+        for depth, convolution in enumerate(self.convolutions, start=1):
+            width = convolution.width
+            windows = texts.windows(values, width)
             first, which = distinct(windows)
             places = np.stack([column[first] for column in windows], axis=1)
-            places = places * convolution.width + np.arange(convolution.width)
-            hidden = F.embedding_bag(torch.from_numpy(places), table, mode="sum")
-            hidden = F.relu_(hidden.add_(convolution.bias))
-            levels.append(Level(self._comparable(hidden), which))
-            hidden, values = F.pad(hidden, (0, 0, 1, 0)), which + 1
-        return levels
+            rows = torch.from_numpy(places * width + np.arange(width))
+            following = torch.empty(0)
+            is_last = depth == len(self.convolutions)
+            if not is_last:
+                # Row 0 is what lies beyond a text's end.
+                following = self.buffers.rows(depth, len(first) + 1, self.weights[depth].shape[1])
+                following[0] = 0
+            for start in range(0, len(first), WINDOWS):
+                vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
+                vectors = vectors.add_(convolution.bias).relu_()
+                visit(depth, vectors)
+                if not is_last:
+                    products = following[1 + start : 1 + start + len(vectors)]
+                    torch.mm(vectors, self.weights[depth], out=products)
+            if not is_last:
+                table = following.view(-1, len(self.biases[depth]))
+            found.append(which)
+            values = which + 1
+        return found
 
-    def _comparable(self, vectors: Tensor) -> Tensor:
-        return F.normalize(vectors, dim=1, eps=1e-6) if self.normalized else vectors
+    def scale(self, vectors: Tensor) -> Tensor:
+        """What makes each of ``vectors`` [B, F] comparable: [B, 1]."""
+        if not self.normalized:
+            return vectors.new_ones(len(vectors), 1)
+        lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+        return lengths.clamp_min_(1e-6).reciprocal_()
 
 
-def _products(vectors: Tensor, convolution: MaskedConvolution) -> Tensor:
-    """[N · width, F]: each of N vectors by the weights of each offset in turn."""
-    size, filters = vectors.shape[1], convolution.bias.shape[0]
-    by_offset = convolution.weight.view(convolution.width, size, filters)
-    weights = by_offset.permute(1, 0, 2).reshape(size, convolution.width * filters)
-    return (vectors @ weights).view(-1, filters)
+class _Buffers(threading.local):
+    """Memory of one thread that is used again: new pages cost as much as the products in them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Tensor] = {}
+
+    def rows(self, name: int, count: int, size: int) -> Tensor:
+        """[count, size], with anything in it, until the same name is asked for again."""
+        if name not in self.kept or self.kept[name].numel() < count * size:
+            self.kept.pop(name, None)
+            self.kept[name] = torch.empty(int(1.25 * count) * size)
+        return self.kept[name][: count * size].view(count, size)
+
+
+def _by_offset(convolution: MaskedConvolution) -> Tensor:
+    """[E, width · F]: the weights of each offset side by side."""
+    filters = convolution.bias.shape[0]
+    by_offset = convolution.weight.view(convolution.width, -1, filters)
+    return by_offset.permute(1, 0, 2).reshape(-1, convolution.width * filters).contiguous()

@@ -99,25 +99,19 @@ def _train_steps(
     resume: bool, progress: Callable[[int, int, str], None],
 ) -> History:  # fmt: skip
     """All that is trained by gradients; the model is left with the weights of its best epoch."""
-    draw_from = _Lists.of(training, settings)
+    steps = Steps(model, training, settings)
     if validation is not None and settings.select == "loss" and not validation.topics():
         raise RerankerError(
             "found no held-out topic with both a relevant and another post, so there is no "
             "validation loss to select by; select by map, or hold more topics out"
         )
-    optimizer = _optimizer(model, settings)
     history, best = History(), weights_of(model)
     if resume and state_file.exists():
-        history, best = restore(state_file, model, optimizer, settings)
+        history, best = restore(state_file, model, steps.optimizer, settings)
     for epoch in range(len(history.epochs) + 1, settings.epochs + 1):
         if epoch - 1 - history.best >= settings.patience and history.best:
             break
-        draw = draw_from.for_epoch(model, epoch)
-        figures = {
-            "training_loss": _train_epoch(
-                model, draw_from.examples, draw, optimizer, settings, epoch, progress
-            )
-        }
+        figures = {"training_loss": steps.epoch(epoch, progress)}
         if validation is not None:
             if settings.select == "loss":
                 figures["validation_loss"] = _validation_loss(model, validation, settings)
@@ -129,7 +123,7 @@ def _train_steps(
             or _better(figures, history.epochs[history.best - 1], settings)
         ):
             history.best, best = epoch, weights_of(model)
-        store(state_file, model, optimizer, history, best, settings)
+        store(state_file, model, steps.optimizer, history, best, settings)
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
     return history
@@ -182,31 +176,54 @@ class _Lists:
         return rows[None], int(relevant[rows].sum())
 
 
-def _train_epoch(
-    model: Reranker, training: Examples, draw: Draw, optimizer: torch.optim.Optimizer,
-    settings: Settings, epoch: int, progress: Callable[[int, int, str], None],
-) -> float:  # fmt: skip
-    """One epoch of steps; gives the mean loss."""
-    rng = np.random.default_rng([settings.seed, epoch])
-    torch.manual_seed(settings.seed * 1_000_003 + epoch)
-    model.train()
-    losses = []
-    for step in range(settings.steps):
-        done = (epoch - 1) * settings.steps + step
-        _set_learning_rate(optimizer, settings, done)
-        loss = _loss(model, training, *draw(done, rng), settings)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        optimizer.step()
-        losses.append(loss.item())
-        if not np.isfinite(losses[-1]):
-            raise RerankerError(
-                f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                "train with a smaller --learning-rate"
-            )
-        progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
-    return float(np.mean(losses))
+class Steps:
+    """The steps of training, an epoch at a time.
+
+    Args:
+        model: to train in place, on the device to train on.
+        training: pairs to learn from.
+        settings: how to train.
+        optimizer: what moves the weights; None is what the settings ask for.
+    """
+
+    def __init__(
+        self, model: Reranker, training: Examples, settings: Settings,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.settings = model, settings
+        self.lists = _Lists.of(training, settings)
+        self.optimizer = optimizer or _optimizer(model, settings)
+
+    def epoch(
+        self, epoch: int, progress: Callable[[int, int, str], None] = lambda *_: None
+    ) -> float:
+        """The steps of the epoch of this number, from 1; gives the mean loss.
+
+        Raises:
+            RerankerError: a loss that is not a number.
+        """
+        model, settings, optimizer = self.model, self.settings, self.optimizer
+        draw = self.lists.for_epoch(model, epoch)
+        rng = np.random.default_rng([settings.seed, epoch])
+        torch.manual_seed(settings.seed * 1_000_003 + epoch)
+        model.train()
+        losses = []
+        for step in range(settings.steps):
+            done = (epoch - 1) * settings.steps + step
+            _set_learning_rate(optimizer, settings, done)
+            loss = _loss(model, self.lists.examples, *draw(done, rng), settings)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            losses.append(loss.item())
+            if not np.isfinite(losses[-1]):
+                raise RerankerError(
+                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                    "train with a smaller --learning-rate"
+                )
+            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        return float(np.mean(losses))
 
 
 def _loss(

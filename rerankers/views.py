@@ -6,6 +6,7 @@ places where each text begins) and is padded only when a batch is made.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,9 +66,16 @@ class Packed:
             ids = np.where(inside, self.ids[places], 0)
             if self.weights is not None:
                 weights = np.where(inside, self.weights[places], np.float32(0))
-        return Terms(
-            torch.from_numpy(ids.astype(np.int64)).to(device), torch.from_numpy(weights).to(device)
-        )
+        return Terms(on_device(ids.astype(np.int64), device), on_device(weights, device))
+
+
+def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """``array`` as a tensor; a GPU fetches it by itself, from memory that is pinned for that."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda" or not array.size:
+        return tensor.to(device)
+    # PyTorch does not give a pinned block to anyone else before it has been copied.
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Words that have been read, each with a row: its IDF, its stem, whether it is a stop word.
+"""Words that have been read, each with a row: IDF, stem, vector, whether it is a stop word.
 
 What is known of a word is looked up once for all topics, and spread over the places where the
 word stands by arrays.
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from nltk.stem import PorterStemmer
 
 from rerankers.stop_words import STOP_WORDS
+from rerankers.unit_vectors import UnitVectors
 from rerankers.vocabulary import Idf
 
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
@@ -33,20 +34,24 @@ class WordTable:
 
     Args:
         idf: how rare a word is.
+        vectors: of words; None where there are none.
 
     Attributes:
         idf: [V] IDF of each word.
         stem: [V] number of its stem; words of one stem have the same.
+        vector: [V] row of its vector; 0, as in :class:`UnitVectors`, if it has none.
         is_stop_word, is_personal: [V].
     """
 
-    def __init__(self, idf: Idf) -> None:
+    def __init__(self, idf: Idf, vectors: UnitVectors | None = None) -> None:
         self._weights = idf
+        self._vectors = vectors
         self._words: dict[str, int] = {}
         self._stems: dict[str, int] = {}
         self._texts: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
         self.idf = np.zeros(0, dtype=np.float32)
         self.stem = np.zeros(0, dtype=np.int64)
+        self.vector = np.zeros(0, dtype=np.int64)
         self.is_stop_word = np.zeros(0, dtype=np.bool_)
         self.is_personal = np.zeros(0, dtype=np.bool_)
 
@@ -68,6 +73,8 @@ class WordTable:
         stems = [self._stems.setdefault(stem(word), len(self._stems)) for word in new]
         self.idf = np.concatenate([self.idf, self._weights.weights(new)])
         self.stem = np.concatenate([self.stem, np.array(stems, dtype=np.int64)])
+        rows = np.zeros(count, np.int64) if self._vectors is None else self._vectors.rows(new)
+        self.vector = np.concatenate([self.vector, rows])
         stop = np.array([word in STOP_WORDS for word in new], dtype=np.bool_)
         self.is_stop_word = np.concatenate([self.is_stop_word, stop])
         personal = np.array([word in PERSONAL_WORDS for word in new], dtype=np.bool_)
@@ -82,7 +89,7 @@ class Tokens:
         post: [T] which post a word is of, in ascending order.
         place: [T] its place in the post, from 0.
         counts: [N] words of each post.
-        stem, idf, is_stop_word, is_personal: [T]; see :class:`WordTable`.
+        stem, idf, vector, is_stop_word, is_personal: [T]; see :class:`WordTable`.
         query_stem, query_is_stop_word: [Lq] the query's, in its order.
     """
 
@@ -91,6 +98,7 @@ class Tokens:
     counts: npt.NDArray[np.int64]
     stem: npt.NDArray[np.int64]
     idf: npt.NDArray[np.float32]
+    vector: npt.NDArray[np.int64]
     is_stop_word: npt.NDArray[np.bool_]
     is_personal: npt.NDArray[np.bool_]
     query_stem: npt.NDArray[np.int64]
@@ -113,6 +121,7 @@ class Tokens:
             counts,
             table.stem[rows],
             table.idf[rows],
+            table.vector[rows],
             table.is_stop_word[rows],
             table.is_personal[rows],
             table.stem[asked],

@@ -1,13 +1,15 @@
 """Lists of candidates at random, shared by the tests of families of features."""
 
 import numpy as np
-from reranking_samples import AWKWARD, POSTS, encoder
+from reranking_samples import AWKWARD, POSTS, encoder, vocabulary
 
 from rerankers import features
 from rerankers.base import FIRST_STAGE
 from rerankers.candidates import CandidateList, Memo
+from rerankers.unit_vectors import UnitVectors
 
 IDF = encoder().idf
+VECTORS = UnitVectors(vocabulary().known, vocabulary().vectors)
 
 
 def random_list(

@@ -1,8 +1,10 @@
 """The benchmark: that it counts multiply-adds rightly, and that its parts run."""
 
+import dataclasses
 import importlib
 import importlib.util
 import itertools
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +17,15 @@ from answer_samples import write_data
 from reranking_samples import AWKWARD, all_pairs, encoder, small_model
 from torch.utils.flop_counter import FlopCounterMode
 
+from indexes.methods import METHODS
 from pipeline.cli import parse_arguments
 from pipeline.errors import UsageError
+from pipeline.material import TrainingData
+from pipeline.reranking import LuceneRetriever
 from rerankers.base import TRIGRAMS, WORDS
 from rerankers.encoded import Encoded
+from rerankers.interactions import CachedInteractions
+from rerankers.training import Examples, Steps
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
@@ -133,7 +140,7 @@ def test_all_ways_give_the_same_scores(name: str, configuration: str) -> None:
 def test_a_part_of_pairs_has_their_texts_and_no_others() -> None:
     pairs = all_pairs()
     rows = np.array([13, 14, 40])
-    cut = part("workload").part_of(pairs, rows)
+    cut = pairs.part(rows)
     texts = [[(p.queries[q], p.texts[d], p.urls[d]) for q, d in zip(p.query_index, p.post_index,
               strict=True)] for p in (cut, pairs)]  # fmt: skip
     assert texts[0] == [texts[1][row] for row in rows]
@@ -142,7 +149,7 @@ def test_a_part_of_pairs_has_their_texts_and_no_others() -> None:
 
 def test_topics_are_enlarged_by_other_posts_before_any_is_repeated() -> None:
     pairs = all_pairs()
-    cut = part("workload").part_of(pairs, np.flatnonzero(pairs.query_index != pairs.post_index % 4))
+    cut = pairs.part(np.flatnonzero(pairs.query_index != pairs.post_index % 4))
     enlarged = part("growth").enlarged
     for size in (3, 9, 12, 30):
         pool = enlarged(cut, size, topics=2)
@@ -170,8 +177,8 @@ def test_stages_within_one_another_share_no_second(monkeypatch: pytest.MonkeyPat
 
 def test_part_numbers_are_checked(script: ModuleType) -> None:
     assert script.part_numbers("5, 1,5") == (5, 1)
-    with pytest.raises(UsageError, match=r"--parts: found '7', expected some of 1,2,3,4,5,6"):
-        run(script, "--parts", "1,7")
+    with pytest.raises(UsageError, match=r"--parts: found '8', expected some of 1,2,3,4,5,6,7"):
+        run(script, "--parts", "1,8")
 
 
 def test_the_parts_run_on_the_sample(
@@ -209,6 +216,109 @@ def test_the_process_is_measured_whole_and_by_stage() -> None:
     assert seconds["– matching"] > 0
     assert seconds["– the rest"] < 0.5 * sum(seconds.values())
     assert "MiB" in rows["`pipeline.search --topics sample`, 20 topics"]
+
+
+@pytest.fixture
+def training_step(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Part 7 with two steps of small models on the sample, which is no judged year."""
+    module = part("training_step")
+
+    def sample(work: Any) -> TrainingData:
+        source = work.source
+        found = LuceneRetriever(source.index(), METHODS["ql"]()).search(source.topics, hits=40)
+        return TrainingData(found, source.qrels)
+
+    monkeypatch.setattr(module, "training_data", sample)
+    monkeypatch.setattr(module, "STEPS", 2)
+    sizes = {"word_filters": 6, "trigram_filters": 6, "trigram_size": 8, "hidden": 8}
+    monkeypatch.setattr(
+        module, "CONFIGURATIONS",
+        {title: dataclasses.replace(config, **sizes)
+         for title, config in module.CONFIGURATIONS.items()},
+    )  # fmt: skip
+    return module
+
+
+@pytest.mark.parametrize("case", [0, 1])
+def test_plain_steps_and_ours_come_to_the_same_weights(training_step: Any, case: int) -> None:
+    work = workload()
+    task = training_step.Task.of(work)
+    config = list(training_step.CONFIGURATIONS.values())[case]
+    config = dataclasses.replace(config, dropout=0.0)
+    plain, ours = (work.random_model("mp_hcnn", config, task.encoder) for _ in range(2))
+    start = {name: weights.detach().clone() for name, weights in ours.named_parameters()}
+    trained = {name for name, weights in ours.named_parameters() if weights.requires_grad}
+    assert any("vectors" in name for name in trained) is (case == 1)
+    known = Encoded.of(task.pairs, task.encoder, ours).subset(task.fold.training)
+    prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
+    padded = training_step.FullLength(known, plain)
+    dense = training_step._dense(plain, task.settings)
+    losses = [
+        Steps(plain, Examples(padded, task.relevant), task.settings, dense).epoch(1),
+        Steps(ours, Examples(prepared, task.relevant), task.settings).epoch(1),
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    moves: dict[str, list[torch.Tensor]] = {"plain": [], "ours": []}
+    for name, weights in start.items():
+        ended = [dict(model.named_parameters())[name].detach() for model in (plain, ours)]
+        assert torch.equal(ended[1], weights) is (name not in trained), name
+        for key, values in zip(moves, ended, strict=True):
+            moves[key].append((values - weights).flatten())
+    one, other = (torch.cat(parts) for parts in moves.values())
+    # Adam follows a gradient's sign at first, and where it is tiny, rounding decides that.
+    assert (one - other)[one.abs() > 1e-4].abs().lt(1e-4).float().mean() > 0.95
+
+
+def test_the_plain_way_pads_every_text_to_what_the_model_reads(training_step: Any) -> None:
+    model = small_model("mp_hcnn", "robust")
+    padded = training_step.FullLength(Encoded.of(all_pairs(), encoder(), model), model)
+    seen: dict[str, Any] = {}
+    forward = model.forward
+
+    def spy(queries: Any, posts: Any, own: torch.Tensor, features: Any) -> torch.Tensor:
+        seen.update(queries=queries, posts=posts, own=own)
+        return forward(queries, posts, own, features)
+
+    model.forward = spy  # type: ignore[method-assign]
+    rows = np.array([0, 1, 13, 13])
+    padded.scores_of(model, rows, torch.device("cpu"))
+    shapes = [{view: tuple(terms.ids.shape) for view, terms in seen[side].items()}
+              for side in ("queries", "posts")]  # fmt: skip
+    assert shapes == [
+        {"words": (4, 10), "trigrams": (4, 51)},
+        {"words": (4, 68), "trigrams": (4, 140), "url_trigrams": (4, 120)},
+    ]
+    assert seen["own"].tolist() == [0, 1, 2, 3]
+
+
+def test_training_steps_are_measured_both_ways(
+    script: ModuleType, training_step: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(script, "--parts", "7", "--rounds", "2")
+    table = capsys.readouterr().out.partition("| what | measured |\n|---|---|\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert len(rows) == 6
+    for plain, ours, precision in (rows[:3], rows[3:]):
+        assert re.fullmatch(r"[\d,.]+ steps/s", plain[1])
+        assert re.match(r"[\d,.]+ steps/s \([\d.]+ ×\)", ours[1])
+        assert precision[0].endswith("AP of 3 held-out topics after 4 steps")
+        reached = [float(figure) for figure in re.findall(r"0\.\d+", precision[1])]
+        assert reached[0] == pytest.approx(reached[1], abs=0.02)
+    assert re.search(r", after [\d.]+ s for [\d,]+ pairs$", rows[1][1])
+    assert rows[4][1].endswith(" ×)")
+
+
+def test_the_year_left_out_is_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = part("training_step")
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        module.collections, "training_collections",
+        lambda test, data: asked.append(test) or ["mb2011"],
+    )  # fmt: skip
+    monkeypatch.setattr(module.collections, "find", lambda name, data: name)
+    monkeypatch.setattr(module, "load_training_data", lambda found: found)
+    assert module.training_data(workload()) == ["mb2011"]
+    assert asked == ["mb2013"]
 
 
 def test_answer_selection_is_measured_by_the_model_of_tweets(tmp_path: Path) -> None:

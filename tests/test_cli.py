@@ -1,15 +1,18 @@
 """Command lines from dataclasses."""
 
 import errno
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from indexes.errors import CollectionError
 from pipeline import cli
 from pipeline.cli import argument, fraction, option, parse_arguments, positive_int, run_command
 from pipeline.errors import DataError, UsageError
+from pipeline.runtime import choose_device, device_name
 from rerankers.errors import RerankerError
 
 
@@ -90,6 +93,42 @@ def test_errors_become_messages_and_exit_codes(
         run_command(Options, main, "program", None, ["go"])
     assert exit_.value.code == code
     assert message in capsys.readouterr().err
+
+
+def test_a_warning_for_the_user_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(options: Options) -> None:
+        warnings.warn("the memory is too small", RuntimeWarning, stacklevel=1)
+        warnings.warn("use another name", FutureWarning, stacklevel=1)
+
+    with pytest.raises(SystemExit):
+        run_command(Options, main, "program", None, ["go"])
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "warning: the memory is too small"
+    assert "test_cli.py" in told[1]
+    assert told[1].endswith("FutureWarning: use another name")
+
+
+@pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
+def test_devices(text: str) -> None:
+    assert device_name(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0"])
+def test_what_is_no_device(text: str) -> None:
+    with pytest.raises(ValueError, match="expected auto, cpu, cuda or cuda:N"):
+        device_name(text)
+
+
+def test_a_gpu_that_is_not_there_is_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == "cuda"
+    assert choose_device("cuda:1") == "cuda:1"
+    with pytest.raises(UsageError, match="found cuda:2, expected cuda:N with N below 2"):
+        choose_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="found no CUDA device"):
+        choose_device("cuda:0")
 
 
 def test_mistakes_of_ours_keep_their_traceback() -> None:

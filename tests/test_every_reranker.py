@@ -1,5 +1,7 @@
 """What every reranker must do, for each file in ``rerankers/models`` and each configuration."""
 
+import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,26 @@ def one(query: str, text: str, url: str = "") -> Pairs:
     return all_pairs([query], [(text, url)])
 
 
+def score_part(model: Reranker, part: Pairs, whole: Encoded, rows: Sequence[int]) -> np.ndarray:
+    """Scores of pairs that are read by themselves, as are ``rows`` of a ``whole`` that has them.
+
+    Features see a topic's whole list of candidates, so they are those that the pairs have there.
+    """
+    encoded = Encoded.of(part, encoder(), model)
+    if whole.features is not None:
+        encoded.features = whole.features[list(rows)]
+    return scoring.score_encoded(model, encoded)
+
+
+def score_each_alone(
+    model: Reranker, queries: Sequence[str], posts: Sequence[tuple[str, str]]
+) -> list[float]:
+    """Score of every query with every post, pair by pair."""
+    whole = Encoded.of(all_pairs(queries, posts), encoder(), model)
+    pairs = [one(query, *post) for query in queries for post in posts]
+    return [float(score_part(model, pair, whole, [row])[0]) for row, pair in enumerate(pairs)]
+
+
 def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
     scores = score(model, all_pairs())
     assert scores.shape == (len(QUERIES) * len(POSTS),)
@@ -57,7 +79,7 @@ def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
 
 def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
     together = score(model, all_pairs())
-    alone = [score(model, one(query, *post))[0] for query in QUERIES for post in POSTS]
+    alone = score_each_alone(model, QUERIES, POSTS)
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
 
 
@@ -86,31 +108,58 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
 
 def test_a_longer_text_in_the_batch_does_not_change_scores(model: Reranker) -> None:
     long = (" ".join(f"word{n}" for n in range(200)), "http://long.example.org/" + "path/" * 60)
-    pairs = all_pairs([QUERIES[0]])
     with_long = all_pairs([QUERIES[0], long[0]], [*POSTS, long])
     encoded = Encoded.of(with_long, encoder(), model)
     rows = np.arange(len(with_long))
     with torch.no_grad():
         scores = encoded.scores_of(model, rows, CPU)[: len(POSTS)]
-    np.testing.assert_allclose(scores.numpy(), score(model, pairs), rtol=1e-5, atol=1e-5)
+    without = score_part(model, all_pairs(QUERIES[:1]), encoded, range(len(POSTS)))
+    np.testing.assert_allclose(scores.numpy(), without, rtol=1e-5, atol=1e-5)
 
 
-def test_permuting_candidates_permutes_scores(model: Reranker) -> None:
+def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
+    """All pairs in one batch, padded to the longest, by nothing but the model."""
+    short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
+    pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short])
+    encoded = Encoded.of(pairs, encoder(), model)
+    rows = np.arange(len(pairs))
+    with torch.no_grad():
+        plain = model(*encoded.batch(rows, CPU), encoded.features_of(rows, CPU))
+    np.testing.assert_allclose(score(model, pairs), plain.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_order_and_threads_do_not_change_scores(model: Reranker, threads: int) -> None:
     pairs = all_pairs()
+    expected, before = score(model, pairs), torch.get_num_threads()
     order = np.random.default_rng(3).permutation(len(pairs))
     shuffled = Pairs(
         pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
     )
+    torch.set_num_threads(threads)
+    try:
+        for size in (1, 7, 256):
+            for some, wanted in ((pairs, expected), (shuffled, expected[order])):
+                np.testing.assert_allclose(score(model, some, size), wanted, rtol=1e-6, atol=1e-6)
+                assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_bfloat16_scores_are_near(model: Reranker) -> None:
+    exact = score(model, all_pairs())
+    found = scoring.score(model, all_pairs(), encoder(), precision="bf16")
+    assert found.dtype == np.float32
+    # Eight bits: a cosine in another bin, or another of the k largest, moves a few scores far.
+    assert np.abs(found - exact).mean() < 0.08 * np.ptp(exact)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_gpu_gives_the_scores_of_the_cpu(model: Reranker) -> None:
+    on_gpu = copy.deepcopy(model).to("cuda")
     np.testing.assert_allclose(
-        score(model, shuffled), score(model, pairs)[order], rtol=1e-6, atol=1e-6
+        score(on_gpu, all_pairs()), score(model, all_pairs()), rtol=1e-4, atol=1e-4
     )
-
-
-def test_batch_sizes_agree(model: Reranker) -> None:
-    pairs = all_pairs()
-    whole = score(model, pairs, 256)
-    for size in (1, 3):
-        np.testing.assert_allclose(score(model, pairs, size), whole, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", AWKWARD)
@@ -120,7 +169,7 @@ def test_awkward_texts_have_finite_scores_alone_and_together(model: Reranker, ki
         assert np.isfinite(score(model, pairs)).all()
     queries, posts = [QUERIES[1], text], [POSTS[2], (text, ""), (text, text), ("water", text)]
     together = score(model, all_pairs(queries, posts), 3)
-    alone = [score(model, one(query, *post))[0] for query in queries for post in posts]
+    alone = score_each_alone(model, queries, posts)
     np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-5)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from feature_lists import VECTORS
 from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import checkpoint, features, scoring
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs
-from rerankers.candidates import Memo
+from rerankers.candidates import Memo, words_of_each
 from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.features.hashtags import hashtags
@@ -146,7 +147,7 @@ def test_columns_are_the_families_side_by_side_in_the_order_asked_for() -> None:
 @pytest.mark.parametrize("family", features.families())
 def test_every_family_is_finite_named_and_indifferent_to_order(family: str) -> None:
     found = features.find(family)
-    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR}
+    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME"}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
     posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
@@ -155,14 +156,15 @@ def test_every_family_is_finite_named_and_indifferent_to_order(family: str) -> N
     pairs = dataclasses.replace(pairs, doc_ids=[str(doc_id) for doc_id in ids])
     signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
     pairs = with_signals(pairs, **signals)
-    values = features.table(pairs, [family], IDF).values
+    values = features.table(pairs, [family], IDF, VECTORS).values
     assert np.isfinite(values).all() and np.ptp(values, axis=0).all()
     order = random.permutation(len(pairs))
     shuffled = dataclasses.replace(
         pairs, query_index=pairs.query_index[order], post_index=pairs.post_index[order],
         signals={name: value[order] for name, value in signals.items()},
     )  # fmt: skip
-    np.testing.assert_array_equal(features.table(shuffled, [family], IDF).values, values[order])
+    again = features.table(shuffled, [family], IDF, VECTORS).values
+    np.testing.assert_array_equal(again, values[order])
 
 
 def test_tables_of_nothing() -> None:
@@ -176,9 +178,16 @@ def test_tables_of_nothing() -> None:
 
 def test_a_text_is_read_once() -> None:
     reads: list[str] = []
-    memo = Memo(lambda text: (reads.append(text), words(text))[1])
+    memo = Memo(lambda texts: (reads.extend(texts), words_of_each(texts))[1])
     assert [memo["a b"], memo["c"], memo["a b"]] == [("a", "b"), ("c",), ("a", "b")]
-    assert reads == ["a b", "c"]
+    assert memo.each(["c", "d", "d", "a b"]) == [("c",), ("d",), ("d",), ("a", "b")]
+    assert reads == ["a b", "c", "d"]
+
+
+def test_texts_read_together_have_the_words_that_each_has_alone() -> None:
+    texts = [*AWKWARD.values(), *(text for text, _ in POSTS), "", "so\n\nmany\nlines", ""]
+    assert words_of_each(texts) == [tuple(words(text)) for text in texts]
+    assert words_of_each([]) == []
 
 
 def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
@@ -237,4 +246,4 @@ def test_what_a_run_says_is_read_where_a_family_has_its_signals() -> None:
     assert signals("sm_cnn", "static") == {PRIOR}
     assert signals("sm_cnn", "text") == set()
     assert signals("lambdamart", "text") == {FIRST_STAGE}
-    assert features.signals_of(features.families()) == {FIRST_STAGE, PRIOR}
+    assert features.signals_of(features.families()) == {FIRST_STAGE, PRIOR, "NAME"}

@@ -21,6 +21,7 @@ from pipeline.cli import parse_arguments
 from pipeline.errors import DataError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
+CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "mp_hcnn" / "all"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -178,3 +179,51 @@ def test_the_sample(tmp_path: Path) -> None:
         assert list(index.posts) == list(sample.posts())[::-1]
         found = index.search(sample.topics(), QueryLikelihood())
     assert all(found.values())
+
+
+def test_encoding_keeps_the_index_and_a_search_uses_it(tmp_path: Path, files: list[Path]) -> None:
+    place, topics = tmp_path / "index", tmp_path / "topics.tsv"
+    topics.write_text("1\talpha bravo\n")
+    done = run("--posts", files[0], "--posts", files[1], "--index", place, "--encode", "mp_hcnn")
+    assert done.returncode == 0, done.stderr
+    built, where, encoded = done.stdout.splitlines()
+    assert built.startswith("3 posts") and where == f"index: {place}"
+    assert encoded.startswith(f"encodings: {place}/encodings/") and " MB in " in encoded
+    again = run("--index", place, "--encode", CHECKPOINT)
+    assert again.returncode == 0, again.stderr
+    (line,) = again.stdout.splitlines()
+    assert line.split(",")[0] == encoded.split(",")[0]
+    folder = Path(line.removeprefix("encodings: ").partition(",")[0])
+    rows = [search(place, topics, choice) for choice in ("none", str(folder))]
+    for (found, score), (plain, plain_score) in zip(*rows, strict=True):
+        assert found == plain
+        assert score == pytest.approx(plain_score, abs=1e-4)
+    (folder / "words.0").write_bytes(b"")
+    broken = run_search(place, topics)
+    assert broken.returncode == 1
+    assert "words.0: has 0 bytes" in broken.stderr
+    assert f"python -m pipeline.index --index {place} --encode" in broken.stderr
+
+
+def search(place: Path, topics: Path, encodings: str) -> list[tuple[str, float]]:
+    done = run_search(place, topics, "--encodings", encodings)
+    assert done.returncode == 0, done.stderr
+    lines = (topics.parent / "run.txt").read_text().splitlines()
+    return [(line.split()[2], float(line.split()[4])) for line in lines]
+
+
+def run_search(place: Path, topics: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ["--topics", topics, "--index", place, "--output", topics.parent / "run.txt",
+             "--checkpoint", CHECKPOINT, "--lambda", "1", *more]  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.search", *map(str, words)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_encoding_alone_needs_an_index(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as problems:
+        command.main(parse("--index", tmp_path / "none", "--encode", "mp_hcnn"))
+    assert "nothing to index" in str(problems.value)
+    with pytest.raises(DataError):
+        command.main(parse("--collection", "sample", "--encode", "no_such_model"))

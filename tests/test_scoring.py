@@ -1,17 +1,20 @@
 """The engine: batches, order, progress, and what it does about scores that are not numbers."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 from torch import Tensor
 
-from rerankers import models, scoring
+from rerankers import scoring
 from rerankers.base import Pairs, Reranker
 from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
-from rerankers.scoring import batches
+from rerankers.replicas import devices_of
+from rerankers.scoring import batches, deal
 
 
 class Recorder:
@@ -28,6 +31,34 @@ class Recorder:
 
     def lengths(self) -> np.ndarray:
         return self._lengths
+
+
+class Tight(Recorder):
+    """The same, where a pass over more than ``most`` pairs ends with ``error``."""
+
+    def __init__(self, error: Exception, most: int) -> None:
+        super().__init__(np.repeat([0, 1], [50, 30]), np.arange(80))
+        self.error, self.most = error, most
+        self.passes: list[weakref.ref[Tensor]] = []
+
+    def scores_of(self, model: Reranker, rows: np.ndarray, device: torch.device) -> Tensor:
+        assert not any(held() is not None for held in self.passes), "a failed pass is still held"
+        found = super().scores_of(model, rows, device)
+        if len(rows) > self.most:
+            self.passes.append(weakref.ref(found))
+            # The one error would keep the frames of every pass that it ended.
+            raise type(self.error)(*self.error.args)
+        return found
+
+
+MEMORY = {
+    "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "Python": MemoryError(),
+    "PyTorch on the CPU": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate "
+        "memory: you tried to allocate 1073741824 bytes. Error code 12"
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -103,23 +134,6 @@ def test_a_subset_scores_as_in_the_whole(model: Reranker, cached: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["mp_hcnn", "knrm"])
-def test_the_number_of_threads_does_not_change_scores(name: str) -> None:
-    model = small_model(name, next(iter(models.find(name).configurations)))
-    before = torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            found.append(scoring.score(model, all_pairs(), encoder(), 3))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    # Large products are shared among threads, and their sums rounded in another order.
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(found[2], found[0], rtol=1e-6, atol=1e-6)
-
-
 def test_an_error_in_a_batch_ends_scoring_and_gives_the_threads_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,3 +151,108 @@ def test_an_error_in_a_batch_ends_scoring_and_gives_the_threads_back(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
+def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
+    model: Reranker, error: Exception
+) -> None:
+    pairs, done = Tight(error, most=5), list[int]()
+    with pytest.warns(
+        RuntimeWarning, match="cpu is too small for 50 pairs .* --batch-size"
+    ) as told:
+        scores = scoring.score_encoded(model, pairs, progress=done.append)
+    np.testing.assert_array_equal(scores, np.arange(80))
+    assert len(told) == 1
+    assert sum(done) == 80
+    # Each size fails once, and the second topic begins with one that does not.
+    assert [len(rows) for rows in pairs.asked if len(rows) > 5] == [50, 25, 13, 7]
+
+
+@pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
+@pytest.mark.filterwarnings("ignore:the memory of cpu")
+def test_too_little_memory_for_one_pair_is_an_error(model: Reranker, error: Exception) -> None:
+    with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*--threads"):
+        scoring.score_encoded(model, Tight(error, most=0))
+
+
+def test_other_errors_of_pytorch_are_not_taken_for_the_memorys(model: Reranker) -> None:
+    pairs = Tight(RuntimeError("shapes cannot be multiplied"), most=5)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        scoring.score_encoded(model, pairs)
+    assert len(pairs.asked) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.filterwarnings("ignore:the memory of cpu")
+def test_a_model_that_runs_out_of_memory_gives_the_same_scores(
+    monkeypatch: pytest.MonkeyPatch, model: Reranker, threads: int
+) -> None:
+    expected, judge = scoring.score(model, all_pairs(), encoder()), type(model).judge
+
+    def picky(self: Reranker, representations: Tensor) -> Tensor:
+        if len(representations) > 2:
+            raise torch.OutOfMemoryError
+        return judge(self, representations)
+
+    monkeypatch.setattr(type(model), "judge", picky)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = scoring.score(model, all_pairs(), encoder())
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_topics_are_dealt_out_whole_and_about_equal() -> None:
+    query_index = np.repeat([0, 1, 2, 3, 4], [10, 70, 30, 20, 50])
+    cut = batches(np.arange(180), query_index, 20)
+    shares = deal(cut, query_index, 2)
+    topics = [sorted({int(query_index[row]) for rows in share for row in rows}) for share in shares]
+    assert topics == [[1, 3], [0, 2, 4]]  # 70 + 20 pairs, 50 + 30 + 10
+    assert sorted(row for share in shares for rows in share for row in rows) == list(range(180))
+    assert len(deal(cut, query_index, 8)) == 5
+    assert deal([], query_index, 2) == [[]]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["mp_hcnn/robust", "pwim/paper", "lambdamart/all"])
+def test_two_devices_give_exactly_the_scores_of_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, precision: str
+) -> None:
+    model = small_model(*name.split("/")).train()
+    judge, judges = type(model).judge, set[int]()
+
+    def noted(self: Reranker, representations: Tensor) -> Tensor:
+        judges.add(id(self))
+        assert not self.training
+        return judge(self, representations)
+
+    one = scoring.score(model, all_pairs(), encoder(), 5, precision=precision)
+    monkeypatch.setattr(type(model), "judge", noted)
+    two, done = [torch.device("cpu")] * 2, list[int]()
+    found = scoring.score(model, all_pairs(), encoder(), 5, done.append, precision, two)
+    np.testing.assert_array_equal(found, one)
+    assert len(judges) == 2
+    assert id(model) in judges
+    assert model.training
+    assert sum(done) == len(all_pairs())
+
+
+def test_an_error_on_one_of_two_devices_ends_scoring(model: Reranker) -> None:
+    pairs = Tight(ValueError("no"), most=40)
+    with pytest.raises(ValueError, match="no"):
+        scoring.score_encoded(model, pairs, devices=[torch.device("cpu")] * 2)
+
+
+def test_cuda_stands_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices_of("cuda") == [torch.device("cuda:0"), torch.device("cuda:1")]
+    assert devices_of("cuda:1") == [torch.device("cuda:1")]
+    assert devices_of("cpu") == [torch.device("cpu")]
+
+
+def test_an_unknown_precision_is_an_error(model: Reranker) -> None:
+    with pytest.raises(RerankerError, match=r"precision: found 'fp16', expected one of fp32, bf16"):
+        scoring.score(model, all_pairs(), encoder(), precision="fp16")

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from rerankers.contexts import Texts, used_ids
 from rerankers.convolutions import ConvolutionTower
 from rerankers.embeddings import TrainedVectors
-from rerankers.towers import TabulatedTower
+from rerankers.towers import FLOOR, TabulatedTower
 from rerankers.views import Packed
 
 TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
@@ -25,10 +25,17 @@ def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalize
     padded = packed.padded(np.arange(len(TEXTS)), torch.device("cpu")).ids[:, :6]
     with torch.no_grad():
         expected = tower(padded)
-        levels = TabulatedTower(tower, used_ids([packed]), normalized).levels(texts)
-    assert len(levels) == depth + 1
+        tabulated = TabulatedTower(tower, used_ids([packed]), normalized)
+        question = tabulated.ask(texts)
+        matches = tabulated.compare(texts, question)
+    assert len(question.phrases) == len(matches) == len(tabulated.sizes) == depth + 1
     inside = padded.ne(0)
-    for level, plain in zip(levels, expected, strict=True):
-        wanted = F.normalize(plain, dim=2, eps=1e-6) if normalized else plain
-        found = level.vectors[torch.from_numpy(level.which)]
-        torch.testing.assert_close(found, wanted[inside], rtol=1e-5, atol=1e-6)
+    wanted = [
+        (F.normalize(plain, dim=2, eps=1e-6) if normalized else plain)[inside] for plain in expected
+    ]
+    for found, vectors in zip(question.phrases, wanted, strict=True):
+        torch.testing.assert_close(found, vectors, rtol=1e-5, atol=1e-6)
+    for (similarity, which), vectors in zip(matches, wanted, strict=True):
+        products = similarity[torch.from_numpy(which)]
+        torch.testing.assert_close(products, vectors @ vectors.T, rtol=1e-5, atol=1e-5)
+        assert similarity[-1].tolist() == [FLOOR] * len(vectors)

@@ -6,13 +6,23 @@ A family's file has
 ``SIGNALS``                what it reads of :attr:`rerankers.base.Pairs.signals`
 ``compute(candidates)``    one topic's :class:`~rerankers.candidates.CandidateList` of N -> [N, K]
 
+and, if it compares words by their vectors, ``VECTORS = True``.
+
 A family sees the whole list of a topic, so a feature may depend on the other candidates.
+
+A file of families that differ by a parameter has, in place of ``SIGNALS`` and ``compute``,
+
+``PARAMETER``              what the parameter is called
+``family(parameter)``      an object that has what a family's file has
+
+and is asked for as ``file:parameter``: ``signal:rm3``.
 """
 
 import importlib
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
@@ -23,11 +33,12 @@ from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
+    from rerankers.unit_vectors import UnitVectors
     from rerankers.vocabulary import Idf
 
 
 class Family(Protocol):
-    """A file of this folder."""
+    """A file of this folder, or what its ``family`` gives."""
 
     NAMES: tuple[str, ...]
     SIGNALS: tuple[str, ...]
@@ -45,21 +56,46 @@ class FeatureTable:
 
 
 def families() -> list[str]:
-    """The families that can be asked for: the files of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    """The families that can be asked for: the files of this folder.
+
+    Where one takes a parameter, what it is called follows: ``signal:NAME``.
+    """
+    found = {name: _file(name) for name in sorted(_files())}
+    return [
+        f"{name}:{file.PARAMETER}" if hasattr(file, "family") else name
+        for name, file in found.items()
+    ]
 
 
 def find(name: str) -> Family:
-    """The family of this name.
+    """The family of this name, ``file`` or ``file:parameter``.
 
     Raises:
-        RerankerError: there is no such file; the message lists those there are.
+        RerankerError: there is no such file, in which case the message lists those there are, or
+            it takes no parameter, or not this one.
     """
-    if name not in families():
+    file_name, colon, parameter = name.partition(":")
+    if file_name not in _files():
         raise RerankerError(
             f"found the feature family {name!r}, expected one of {', '.join(families())}"
         )
-    return cast(Family, importlib.import_module(f"{__name__}.{name}"))
+    file = _file(file_name)
+    if hasattr(file, "family"):
+        return cast(Family, file.family(parameter))
+    if colon:
+        raise RerankerError(
+            f"found the feature family {name!r}, but {file_name} takes no parameter; "
+            f"expected {file_name} alone"
+        )
+    return cast(Family, file)
+
+
+def _files() -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(__path__)}
+
+
+def _file(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
@@ -72,13 +108,21 @@ def signals_of(chosen: Sequence[str]) -> set[str]:
     return {signal for family in chosen for signal in find(family).SIGNALS}
 
 
-def table(pairs: "Pairs", chosen: Sequence[str], idf: "Idf") -> FeatureTable:
+def compare_vectors(chosen: Sequence[str]) -> bool:
+    """Whether any of some families compares words by their vectors."""
+    return any(getattr(find(family), "VECTORS", False) for family in chosen)
+
+
+def table(
+    pairs: "Pairs", chosen: Sequence[str], idf: "Idf", vectors: "UnitVectors | None" = None
+) -> FeatureTable:
     """Features of pairs; the pairs of one query are its list of candidates.
 
     Args:
         pairs: P pairs, in any order.
         chosen: the families, in the order of the columns.
         idf: how rare a word is.
+        vectors: of words, for families that compare these; without them their features are 0.
 
     Raises:
         RerankerError: there is no such family.
@@ -91,12 +135,15 @@ def table(pairs: "Pairs", chosen: Sequence[str], idf: "Idf") -> FeatureTable:
     memo = Memo()
     for rows in np.split(order, borders):
         if len(rows) and found:
-            candidates = _list_of(pairs, rows, idf, memo)
+            candidates = _list_of(pairs, rows, idf, memo, vectors)
             values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
     return FeatureTable(names, values)
 
 
-def _list_of(pairs: "Pairs", rows: npt.NDArray[np.int64], idf: "Idf", memo: Memo) -> CandidateList:
+def _list_of(
+    pairs: "Pairs", rows: npt.NDArray[np.int64], idf: "Idf", memo: Memo,
+    vectors: "UnitVectors | None",
+) -> CandidateList:  # fmt: skip
     """The pairs ``rows`` [N], all of one query, as its list."""
     posts = pairs.post_index[rows].tolist()
     return CandidateList(
@@ -107,4 +154,5 @@ def _list_of(pairs: "Pairs", rows: npt.NDArray[np.int64], idf: "Idf", memo: Memo
         {name: values[rows] for name, values in pairs.signals.items()},
         idf,
         memo,
+        vectors,
     )

@@ -36,17 +36,18 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
-    vectors, weights = candidates.term_vectors, _weights(candidates.minmax(FIRST_STAGE))
+    vectors, weights = candidates.term_vectors, weights_of(candidates.minmax(FIRST_STAGE))
+    factors = weights.astype(np.float32)
     return np.concatenate(
         [
-            _likeness(vectors.every, vectors.every_square, weights),
-            _likeness(vectors.rest, vectors.rest_square, weights),
+            likeness((vectors.every @ factors).astype(np.float64), vectors.every_square, weights),
+            likeness((vectors.rest @ factors).astype(np.float64), vectors.rest_square, weights),
         ],
         axis=1,
     ).astype(np.float32)
 
 
-def _weights(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def weights_of(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """[N, K] weight of each candidate in the centroid of each depth, 0 if it is not in it."""
     highest = np.sort(scores)[::-1]
     last = highest[[min(depth, len(scores)) - 1 for depth in DEPTHS]]
@@ -54,17 +55,21 @@ def _weights(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(chosen, scores[:, None] + _LEAST, 0.0)
 
 
-def _likeness(
-    products: npt.NDArray[np.float32],
+def likeness(
+    with_others: npt.NDArray[np.float64],
     squares: npt.NDArray[np.float64],
     weights: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """[N, K] of products of vectors [N, N], 0 on the diagonal, their squares [N], weights [N, K].
+    """[N, K] product of each vector and the centroid of the others, of which that has length 1.
 
     With c = Σ w_j z_j, the centroid without z_i has the square |c|² − 2 w_i z_i·(c − w_i z_i) −
     w_i² |z_i|².
+
+    Args:
+        with_others: [N, K] z_i · (c − w_i z_i).
+        squares: [N] |z_i|².
+        weights: [N, K] w.
     """
-    with_others = (products @ weights.astype(np.float32)).astype(np.float64)  # z_i · (c − w_i z_i)
     crossed, own = weights * with_others, weights**2 * squares[:, None]
     length = (crossed.sum(axis=0) - 2.0 * crossed) + (own.sum(axis=0) - own)
     # Rounding can leave a length to nothing, or to less.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList
+from rerankers.candidates import CandidateList, higher
 
 NAMES = ("score", "minmax", "reciprocal_rank")
 """
@@ -22,8 +22,6 @@ SIGNALS = (FIRST_STAGE,)
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 3]."""
-    scores = candidates.signal(FIRST_STAGE).astype(np.float64)
-    lowest, highest = scores.min(initial=np.inf), scores.max(initial=-np.inf)
-    minmax = (scores - lowest) / (highest - lowest) if highest > lowest else np.zeros(len(scores))
-    higher = len(scores) - np.searchsorted(np.sort(scores), scores, side="right")
-    return np.stack([scores, minmax, 1.0 / (1 + higher)], axis=1).astype(np.float32)
+    scores = candidates.signal(FIRST_STAGE)
+    minmax, reciprocal_rank = candidates.minmax(FIRST_STAGE), 1.0 / (1 + higher(scores))
+    return np.stack([scores, minmax, reciprocal_rank], axis=1).astype(np.float32)

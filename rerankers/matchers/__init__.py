@@ -6,7 +6,7 @@ What it computes is the model's forward pass in another order; tests hold the tw
 
 import importlib
 import pkgutil
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,37 @@ class Matcher(Protocol):
         """Scores [P] of the pairs ``rows`` of one query."""
 
 
-def find(model: Reranker, encoded: Scorable) -> Matcher | None:
+def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> Matcher | None:
     """A matcher for these pairs, None where the model's own forward pass is the only way.
 
-    That is so for pairs that have been compared already, and on a GPU.
+    That is so for pairs that have been compared already, on a GPU, and in bfloat16.
     """
-    name = type(model).__module__.rpartition(".")[2]
-    if name not in {module.name for module in pkgutil.iter_modules(__path__)}:
+    way = way_of(model)
+    if precision != "fp32" or way is None:
         return None
     if not isinstance(encoded, Encoded) or model.device_of().type != "cpu":
         return None
-    matcher: Matcher = importlib.import_module(f"{__name__}.{name}").Matcher(model, encoded)
+    matcher: Matcher = way.Matcher(model, encoded)
     return matcher
+
+
+def way_of(model: Reranker) -> Any:
+    """The module that is a model's faster way, None if it has none.
+
+    Beside its ``Matcher`` it may have ``readings(model)`` and ``towers(model, *texts)``: then posts
+    can be encoded beforehand; see :mod:`rerankers.encoding`.
+    """
+    name = type(model).__module__.rpartition(".")[2]
+    return importlib.import_module(f"{__name__}.{name}") if name in _names() else None
+
+
+def encodable() -> list[str]:
+    """The models whose posts can be encoded beforehand."""
+    return [
+        name for name in _names()
+        if hasattr(importlib.import_module(f"{__name__}.{name}"), "readings")
+    ]  # fmt: skip
+
+
+def _names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))

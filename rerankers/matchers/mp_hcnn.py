@@ -1,48 +1,43 @@
 """MP-HCNN by distinct windows: similarities are computed once for each, and looked up."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rerankers import pooling
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions
-from rerankers.contexts import Ids, Texts, used_ids
+from rerankers.contexts import Texts, used_ids
 from rerankers.encoded import Encoded
-from rerankers.layers import mask_of, window_means
+from rerankers.layers import window_means
 from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model, Perspective
-from rerankers.towers import TabulatedTower
+from rerankers.towers import Matches, Question, Reading, TabulatedTower
 from rerankers.views import Packed
 
-_LETTERS = (TRIGRAMS, URL_TRIGRAMS)
-_FLOOR = -1e4
-"""Below every cosine: what a place beyond a text's end adds to a maximum."""
+
+def readings(model: Model) -> dict[str, Reading]:
+    """Views of a post that towers read."""
+    config = model.config
+    known = {
+        WORDS: Reading(WORDS, config.post_words),
+        TRIGRAMS: Reading(TRIGRAMS, config.post_trigrams),
+        URL_TRIGRAMS: Reading(TRIGRAMS, config.url_trigrams),
+    }
+    return {view: reading for view, reading in known.items() if reading.tower in model.towers}
 
 
-class Matches(NamedTuple):
-    """One query against the places of texts, at one depth.
-
-    Attributes:
-        similarity: [U, Lq] of distinct windows and the query's positions.
-        which: [T] row of ``similarity`` for each place.
-    """
-
-    similarity: Tensor
-    which: Ids
-
-
-class Question(NamedTuple):
-    """A query as posts are compared with it.
-
-    Attributes:
-        terms: [V + 1, Lq] its similarity with every known term.
-        phrases: its vectors [Lq, F] at each further depth.
-    """
-
-    terms: Tensor
-    phrases: list[Tensor]
+def towers(model: Model, *texts: Mapping[str, Packed]) -> dict[str, TabulatedTower]:
+    """The model's towers, for the terms of texts given by view."""
+    read: dict[str, list[Packed]] = {name: [] for name in model.towers}
+    for view, reading in readings(model).items():
+        read[reading.tower] += [packed[view] for packed in texts if view in packed]
+    is_cosine = model.config.similarity == "cosine"
+    return {
+        name: TabulatedTower(tower, used_ids(read[name]), is_cosine)  # type: ignore[arg-type]
+        for name, tower in model.towers.items()
+    }
 
 
 class Matcher:
@@ -55,15 +50,11 @@ class Matcher:
 
     def __init__(self, model: Model, encoded: Encoded) -> None:
         self.model, self.encoded = model, encoded
-        normalized = model.config.similarity == "cosine"
-        views = {
-            WORDS: [encoded.queries[WORDS], encoded.posts[WORDS]],
-            TRIGRAMS: [encoded.queries[TRIGRAMS], *(encoded.posts[v] for v in _LETTERS)],
-        }
-        self.towers = {
-            name: TabulatedTower(tower, used_ids(views[name]), normalized)  # type: ignore[arg-type]
-            for name, tower in model.towers.items()
-        }
+        self.readings = readings(model)
+        # What is on the disk needs no tower, the queries always do.
+        computed = [encoded.queries] if encoded.stored else [encoded.queries, encoded.posts]
+        self.query_towers = towers(model, *computed)
+        self.post_towers = encoded.stored or self.query_towers
         self.question: tuple[int, dict[str, Question]] = (-1, {})
 
     def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
@@ -73,7 +64,11 @@ class Matcher:
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
         query = int(self.encoded.query_index[rows[0]])
-        posts = self._texts(self.encoded.post_index[rows])
+        post_index = self.encoded.post_index[rows]
+        posts = {
+            view: Texts.of(self.encoded.posts[view], post_index, longest)
+            for view, (_, longest) in self.readings.items()
+        }
         matches = self._matches(query, posts)
         interactions = {
             name: self._features(
@@ -83,56 +78,34 @@ class Matcher:
             for name, places in self.model.perspectives.items()
         }  # fmt: skip
         if self.model.config.url_presence:
-            present = posts[URL_TRIGRAMS].lengths > PLACEHOLDER_LENGTH
+            lengths = self.encoded.posts[URL_TRIGRAMS].lengths[post_index]
+            present = np.minimum(lengths, self.model.config.url_trigrams) > PLACEHOLDER_LENGTH
             interactions["url_presence"] = torch.from_numpy(present).float().view(-1, 1, 1)
         return interactions
 
-    def _texts(self, rows: npt.NDArray[np.int64]) -> dict[str, Texts]:
-        config, posts = self.model.config, self.encoded.posts
-        longest = {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
-                   URL_TRIGRAMS: config.url_trigrams}  # fmt: skip
-        return {view: Texts.of(posts[view], rows, length) for view, length in longest.items()}
-
     def _matches(self, query: int, posts: dict[str, Texts]) -> dict[str, list[Matches]]:
-        """Post view -> its similarities at every depth; posts and URLs share their windows."""
-        matches = {}
-        if WORDS in self.towers:
-            matches[WORDS] = self._compare(query, WORDS, posts[WORDS])
-        if TRIGRAMS in self.towers:
-            border = len(posts[TRIGRAMS].ids)
-            joined = Texts.joined([posts[view] for view in _LETTERS])
-            both = self._compare(query, TRIGRAMS, joined)
-            matches[TRIGRAMS] = [Matches(m.similarity, m.which[:border]) for m in both]
-            matches[URL_TRIGRAMS] = [Matches(m.similarity, m.which[border:]) for m in both]
+        """View -> its similarities at every depth; views that share a tower share its windows."""
+        question, matches = self._question(query), {}
+        for name, tower in self.post_towers.items():
+            views = [view for view, reading in self.readings.items() if reading.tower == name]
+            joined = Texts.joined([posts[view] for view in views])
+            compared = tower.compare(joined, question[name])
+            borders = np.cumsum([0, *(len(posts[view].ids) for view in views)])
+            for view, start, end in zip(views, borders[:-1], borders[1:], strict=True):
+                matches[view] = [Matches(m.similarity, m.which[start:end]) for m in compared]
         return matches
 
-    def _compare(self, query: int, view: str, texts: Texts) -> list[Matches]:
-        """Similarities of the query and of each distinct window of ``texts``, at every depth."""
-        question = self._question(query)[view]
-        first, *deeper = self.towers[view].levels(texts)
-        return [
-            Matches(question.terms, first.which),
-            *(
-                Matches(level.vectors @ vectors.T, level.which)
-                for level, vectors in zip(deeper, question.phrases, strict=True)
-            ),
-        ]
-
     def _question(self, query: int) -> dict[str, Question]:
-        """View -> what a query asks for; kept until another query comes."""
+        """Tower -> what a query asks of it; kept until another query comes."""
         # Threads may ask for different queries at the same time.
         known, question = self.question
         if known != query:
-            config, encoded = self.model.config, self.encoded.queries
+            config, row = self.model.config, np.array([query])
             longest = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
-            row = np.array([query])
-            question = {}
-            for view, tower in self.towers.items():
-                first, *deeper = (
-                    level.vectors.index_select(0, torch.from_numpy(level.which))
-                    for level in tower.levels(Texts.of(encoded[view], row, longest[view]))
-                )
-                question[view] = Question(tower.terms @ first.T, deeper)
+            question = {
+                name: tower.ask(Texts.of(self.encoded.queries[name], row, longest[name]))
+                for name, tower in self.query_towers.items()
+            }
             self.question = query, question
         return question
 
@@ -163,26 +136,17 @@ class Matcher:
 
     def _pool(self, matches: Matches, texts: Texts, places: Perspective) -> list[Tensor]:
         """Of the similarities of distinct windows, what each post has: [P, Lq] each."""
-        similarity, which = matches
-        rows = torch.from_numpy(texts.padded(which, len(similarity)))  # [P, Ld]
-        if self.model.config.normalization != "none":
-            each = F.pad(similarity, (0, 0, 0, 1))[rows].transpose(1, 2)  # [P, Lq, Ld]
-            query_mask = each.new_ones(each.shape[:2])
-            return self.model.pool(each, query_mask, _mask(texts), places)
+        config, scale, length = self.model.config, MEAN_SCALE, None
+        if config.normalization == "post":
+            shares = pooling.softmax(matches, texts, config.temperature, places.post_length)
+            wanted = (config.max_pooling, config.mean_pooling)
+            return [values for values, kept in zip(shares, wanted, strict=True) if kept]
+        if config.normalization == "query":
+            matches = pooling.over_query(matches, config.temperature, places.query_length)
+            scale, length = 1.0, places.post_length
         pooled = []
-        if self.model.config.max_pooling:
-            # The maximum over the first axis, of rows that index_select brings, is the quickest.
-            floored = F.pad(similarity, (0, 0, 0, 1), value=_FLOOR)
-            by_place = floored.index_select(0, rows.T.flatten())
-            best = by_place.view(*rows.T.shape, -1).amax(dim=0)
-            pooled.append(torch.where(torch.from_numpy(texts.lengths > 0)[:, None], best, 0.0))
-        if self.model.config.mean_pooling:
-            starts = torch.from_numpy(np.cumsum(texts.lengths) - texts.lengths)
-            means = F.embedding_bag(torch.from_numpy(which), similarity, starts, mode="mean")
-            pooled.append(MEAN_SCALE * means)
+        if config.max_pooling:
+            pooled.append(pooling.best(matches, texts))
+        if config.mean_pooling:
+            pooled.append(scale * pooling.mean(matches, texts, length))
         return pooled
-
-
-def _mask(texts: Texts) -> Tensor:
-    """[N, L] 1.0 where a text has a term."""
-    return mask_of(torch.from_numpy(texts.padded(np.ones_like(texts.ids), 0)))

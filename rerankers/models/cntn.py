@@ -141,6 +141,8 @@ class Model(Reranker):
         total = torch.zeros((), device=sentences.device)
         if self.config.bilinear == "tensor":
             # [P, n_s] by [n_s, r · n_s]: v_qᵀ M of all slices in one product.
+            # Autocast to bfloat16 knows nothing of this product.
+            query, post = query.to(self.tensor.dtype), post.to(self.tensor.dtype)
             rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
             total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
         elif self.config.bilinear == "identity":

@@ -71,8 +71,8 @@ def plain(model: Reranker, encoded: Encoded) -> Way:
         with torch.inference_mode():
             for start in range(0, count, BATCH_SIZE):
                 rows = np.arange(start, min(start + BATCH_SIZE, count))
-                queries = _full(encoded.queries, encoded.query_index[rows], query_lengths, device)
-                posts = _full(encoded.posts, encoded.post_index[rows], post_lengths, device)
+                queries = in_full(encoded.queries, encoded.query_index[rows], query_lengths, device)
+                posts = in_full(encoded.posts, encoded.post_index[rows], post_lengths, device)
                 own = torch.arange(len(rows), device=device)
                 found = model(queries, posts, own, encoded.features_of(rows, device))
                 scores[rows] = found.float().cpu().numpy()
@@ -117,7 +117,7 @@ def _lengths(
     }
 
 
-def _full(
+def in_full(
     views: Mapping[str, Packed],
     rows: npt.NDArray[np.int64],
     lengths: Mapping[str, int],

@@ -1,12 +1,11 @@
 """What is measured: the pairs of a collection, a trained model, and models of random weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from indexes.methods import METHODS
@@ -75,7 +74,7 @@ class Workload:
     @cached_property
     def pairs(self) -> Pairs:
         """The first ``count`` of them."""
-        return part_of(self.all_pairs, np.arange(min(self.count, len(self.all_pairs))))
+        return self.all_pairs.part(np.arange(min(self.count, len(self.all_pairs))))
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -105,19 +104,3 @@ class Workload:
         build: Any = models.find(name)
         model: Reranker = build(config, encoder.vocabulary)
         return model.to(self.device).eval()
-
-
-def part_of(pairs: Pairs, rows: npt.NDArray[np.int64]) -> Pairs:
-    """The pairs ``rows`` [B] alone, without the texts that none of them has."""
-    queries, query_index = np.unique(pairs.query_index[rows], return_inverse=True)
-    posts, post_index = np.unique(pairs.post_index[rows], return_inverse=True)
-    return replace(
-        pairs,
-        queries=[pairs.queries[row] for row in queries],
-        texts=[pairs.texts[row] for row in posts],
-        urls=[pairs.urls[row] for row in posts],
-        query_index=query_index.astype(np.int64),
-        post_index=post_index.astype(np.int64),
-        signals={name: values[rows] for name, values in pairs.signals.items()},
-        doc_ids=[pairs.doc_ids[row] for row in posts] if pairs.doc_ids else (),
-    )

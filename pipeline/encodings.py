@@ -1,0 +1,79 @@
+"""Vectors of an index's posts on the disk: where they lie, how they are made and found."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import DataError
+
+if TYPE_CHECKING:
+    from pipeline.reranking import NeuralReranker
+
+FOLDER = "encodings"
+"""In an index: a folder for each checkpoint, named by what its vectors depend on."""
+
+
+def write(index: Path, checkpoint: Path) -> tuple[Path, int]:
+    """Encode the posts of an index: the folder written, and its size in bytes.
+
+    Raises:
+        CollectionError: there is no index, or it is damaged.
+        RerankerError: there is no checkpoint, or its model has no use for encodings.
+    """
+    from indexes.manifest import Manifest
+    from indexes.store import POSTS_FILE, PostStore
+    from pipeline.runtime import bar
+    from rerankers import checkpoint as checkpoints
+    from rerankers.encoding import encode
+
+    manifest = Manifest.read(index)
+    manifest.check(index, None)
+    loaded = checkpoints.load(checkpoint)
+    directory = _directory(index, checkpoint)
+    with PostStore(index / POSTS_FILE) as store:
+        posts = list(store)
+    with bar(len(posts), "encoding", "post") as progress:
+        size = encode(
+            directory, loaded, [post.text for post in posts], [post.url for post in posts], progress
+        )
+    return directory, size
+
+
+def with_encodings(
+    reranker: "NeuralReranker", given: str | None, index: Path | None
+) -> "NeuralReranker":
+    """The reranker, and what has been encoded for it.
+
+    Args:
+        reranker: that is to be used.
+        given: a folder, ``none``, or None for the index's own if it has some by this checkpoint.
+        index: folder of the index, None if there is none.
+
+    Raises:
+        DataError: the folder is not there.
+        RerankerError: it is damaged, or of another checkpoint.
+    """
+    from rerankers.encodings import Encodings, version_of
+
+    checkpoint = reranker.checkpoint.directory
+    remedy = f"make them again by\n  {_command(index, checkpoint)}"
+    if given is not None and given != "none" and not Path(given).is_dir():
+        raise DataError(f"--encodings {given}: there is no such folder; {remedy}")
+    directory = _directory(index, checkpoint) if given is None and index else Path(given or "none")
+    if given == "none" or not directory.is_dir():
+        return reranker
+    found = Encodings.open(directory, version_of(checkpoint), remedy)
+    return replace(reranker, checkpoint=replace(reranker.checkpoint, encodings=found))
+
+
+def _command(index: Path | None, checkpoint: Path) -> str:
+    """The command that encodes an index's posts."""
+    words = ["--index", str(index or "INDEX"), "--encode", str(checkpoint)]
+    return f"python -m pipeline.index {shlex.join(words)}"
+
+
+def _directory(index: Path, checkpoint: Path) -> Path:
+    from rerankers.encodings import version_of
+
+    return index / FOLDER / version_of(checkpoint)[:16]

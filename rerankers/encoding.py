@@ -1,0 +1,168 @@
+"""Posts to their vectors on disk; :mod:`rerankers.encodings` says in what form."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rerankers import matchers
+from rerankers.checkpoint import Checkpoint, replace_directory
+from rerankers.contexts import Texts
+from rerankers.encodings import DESCRIPTION, FORMAT, NUMBER, PLACE, keys_of, version_of
+from rerankers.errors import RerankerError
+from rerankers.towers import Reading, TabulatedTower
+from rerankers.views import Packed
+
+BLOCK = 4096
+"""Posts whose windows are told apart from one another; more would take more memory."""
+
+
+def encode(
+    directory: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[str],
+    urls: Sequence[str],
+    progress: Callable[[int], None] = lambda posts_done: None,
+) -> int:
+    """Write the vectors of posts; a folder already there is replaced once the new one is whole.
+
+    Args:
+        directory: the folder to write.
+        checkpoint: on the CPU, of a model that has a way to use them.
+        texts: [N] posts; those that are alike are written once.
+        urls: [N] expanded URL of each, or "".
+        progress: called with the number of posts of each finished block.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        RerankerError: the model has no use for encodings, or the folder cannot be written.
+    """
+    way = matchers.way_of(checkpoint.model)
+    if not hasattr(way, "readings"):
+        raise RerankerError(
+            f"{checkpoint.directory}: found a model {checkpoint.name}, expected one whose posts "
+            f"take long to encode ({', '.join(matchers.encodable())}); the others have no use for "
+            "encodings"
+        )
+    keys, first = np.unique(keys_of(texts, urls), axis=0, return_index=True)
+    kept = np.sort(first)  # In the order of the collection, in which retweets are neighbours.
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    except OSError as error:
+        raise RerankerError(f"{directory}: cannot be written ({error})") from None
+    try:
+        np.save(new / "keys.npy", keys, allow_pickle=False)
+        np.save(new / "rows.npy", np.searchsorted(kept, first), allow_pickle=False)
+        distinct = [texts[i] for i in kept], [urls[i] for i in kept]
+        packed = checkpoint.encoder.posts(*distinct, checkpoint.model.post_views)
+        readings: dict[str, Reading] = way.readings(checkpoint.model)
+        with torch.inference_mode():
+            towers: dict[str, TabulatedTower] = way.towers(checkpoint.model, packed)
+            _write_views(new, packed, readings, towers, progress)
+        size = _finish(new, checkpoint, readings, towers)
+        replace_directory(new, directory)
+    except OSError as error:
+        raise RerankerError(f"{directory}: cannot be written ({error})") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return size
+
+
+def _write_views(
+    directory: Path, packed: Mapping[str, Packed], readings: Mapping[str, Reading],
+    towers: Mapping[str, TabulatedTower], progress: Callable[[int], None],
+) -> None:  # fmt: skip
+    """Every text of every view by its windows, and the windows' vectors."""
+    for view, texts in packed.items():
+        lengths = texts.lengths
+        if view in readings:
+            lengths = np.minimum(lengths, readings[view].longest)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        np.save(directory / f"{view}.starts.npy", starts, allow_pickle=False)
+    with ExitStack() as files:
+
+        def create(name: str) -> IO[bytes]:
+            return files.enter_context((directory / name).open("wb"))
+
+        writers = {
+            name: _TowerWriter(tower, [create(f"{name}.{n}") for n in range(len(tower.sizes))])
+            for name, tower in towers.items()
+        }
+        places = {view: create(f"{view}.places") for view in readings}
+        count = len(next(iter(packed.values())).lengths)
+        for start in range(0, count, BLOCK):
+            rows = np.arange(start, min(start + BLOCK, count))
+            for view, (tower, longest) in readings.items():
+                writers[tower].write(Texts.of(packed[view], rows, longest), places[view])
+            progress(len(rows))
+
+
+class _TowerWriter:
+    """Appends the distinct windows of blocks of texts to one file a depth.
+
+    Args:
+        tower: gives the vectors.
+        files: of every depth.
+    """
+
+    def __init__(self, tower: TabulatedTower, files: Sequence[IO[bytes]]) -> None:
+        self.tower, self.files = tower, files
+        self.written = [0] * len(files)
+        self._append(0, tower.terms)
+
+    def write(self, texts: Texts, places: IO[bytes]) -> None:
+        """Write the windows of texts, and which of them each place has."""
+        before = [0, *self.written[1:]]
+        found = self.tower.walk(texts, self._append_comparable)
+        if max(self.written) > np.iinfo(PLACE).max:
+            raise RerankerError(
+                f"found more than {np.iinfo(PLACE).max:,} distinct windows, expected fewer; encode "
+                "the collection in parts"
+            )
+        table = [which + shift for which, shift in zip(found, before, strict=True)]
+        np.stack(table, axis=1).astype(PLACE).tofile(places)
+
+    def _append_comparable(self, depth: int, vectors: Tensor) -> None:
+        self._append(depth, vectors * self.tower.scale(vectors))
+
+    def _append(self, depth: int, vectors: Tensor) -> None:
+        vectors.numpy().astype(NUMBER, copy=False).tofile(self.files[depth])
+        self.written[depth] += len(vectors)
+
+
+def _finish(
+    directory: Path, checkpoint: Checkpoint, readings: Mapping[str, Reading],
+    towers: Mapping[str, TabulatedTower],
+) -> int:  # fmt: skip
+    """Describe what has been written, and have it all on the disk: its size in bytes."""
+    files = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+    # A view that no tower reads has lengths only.
+    views = {
+        view: len(towers[readings[view].tower].sizes) if view in readings else 0
+        for view in checkpoint.model.post_views
+    }
+    description: dict[str, Any] = {
+        "format": FORMAT, "version": version_of(checkpoint.directory),
+        "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
+        "views": views, "towers": {name: tower.sizes for name, tower in towers.items()},
+        "files": files,
+    }  # fmt: skip
+    text = json.dumps(description, indent=2, ensure_ascii=False)
+    (directory / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+    directory.chmod(0o755)
+    for path in directory.iterdir():
+        path.chmod(0o644)
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    return sum(files.values())

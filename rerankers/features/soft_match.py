@@ -1,0 +1,117 @@
+"""Words that mean the same, by their vectors: query and post, and the best posts and this one.
+
+Each word of the query is matched with the word of the post that is nearest, and both texts are
+compared as centroids of their words, weighted by IDF (Kenter & de Rijke, CIKM 2015). The centroid
+of the best candidates stands for relevance: Rocchio (1971) among vectors of words, as Zamani &
+Croft (ICTIR 2016) and Roy et al. (2016) have relevance models there; see the family ``feedback``.
+The papers leave open what becomes of words without a vector. Those of a query are passed over,
+those of a post have a cosine of 0 with every word.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.base import FIRST_STAGE
+from rerankers.candidates import CandidateList
+from rerankers.features.feedback import DEPTHS, likeness, weights_of
+from rerankers.stop_words import STOP_WORDS
+from rerankers.unit_vectors import UnitVectors
+from rerankers.word_table import Tokens
+
+NAMES = ("mean_best", "least_best", "centroid", *(f"feedback_{depth}" for depth in DEPTHS))
+"""
+With the query's distinct words that are no stop words (all, if it has no others) and have a vector:
+``mean_best``: the highest cosine of each with a word of the post, averaged with IDF as weights.
+``least_best``: the least of these highest cosines.
+``centroid``: cosine of the sum of these words' vectors and that of all words of the post, both
+weighted by IDF; a word that a post repeats counts each time.
+``feedback_k``: cosine of that sum, as a vector z_i of length 1, and the centroid of the others
+among the best k, as in the family ``feedback``.
+All are in [-1, 1], and 0 where one side has no words with a vector.
+"""
+
+SIGNALS = (FIRST_STAGE,)
+
+VECTORS = True
+
+Array = npt.NDArray[np.float64]
+
+
+def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+    """[N, 8]."""
+    values = np.zeros((len(candidates), len(NAMES)), dtype=np.float32)
+    if candidates.vectors is None or not len(candidates):
+        return values
+    tokens = candidates.tokens
+    vectors, place = _distinct(candidates.vectors, tokens.vector)
+    posts = _sums(tokens, vectors, place)
+    query, weights = _query(candidates, candidates.vectors)
+    if len(query):
+        # A matrix product may round by the number of words, which a tree would see where posts of
+        # two topics have all words of the query.
+        cosines = np.einsum("qe,ve->qv", query, vectors)
+        best = _best(cosines[:, place], tokens.counts)
+        values[:, 0] = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
+        values[:, 1] = best.min(axis=0)
+        values[:, 2] = posts @ _unit(weights[None] @ query)[0]
+    values[:, 3:] = _feedback(posts, candidates.minmax(FIRST_STAGE))
+    return values
+
+
+def _distinct(
+    vectors: UnitVectors, rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Vectors [V, E] of the V distinct words among ``rows`` [T], and each word's place there."""
+    found = np.zeros(len(vectors.matrix), dtype=np.bool_)
+    found[rows] = True
+    distinct = np.flatnonzero(found)
+    place = np.empty(len(found), dtype=np.int64)
+    place[distinct] = np.arange(len(distinct))
+    return vectors.matrix[distinct], place[rows]
+
+
+def _query(
+    candidates: CandidateList, vectors: UnitVectors
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Vectors [Lq, E] and IDF [Lq] of the query's words that are compared."""
+    content = np.array([word not in STOP_WORDS for word in candidates.query_words], dtype=np.bool_)
+    rows = vectors.rows(candidates.query_words)
+    compared = (content if content.any() else ~content) & (rows > 0)
+    return vectors.matrix[rows[compared]], candidates.query_weights[compared]
+
+
+def _sums(tokens: Tokens, vectors: npt.NDArray[np.float32], place: npt.NDArray[np.int64]) -> Array:
+    """[N, E] sum of the vectors of each post's words by IDF, of length 1; or 0."""
+    from scipy import sparse
+
+    starts = np.concatenate([[0], np.cumsum(tokens.counts)])
+    shape = (len(tokens.counts), len(vectors))
+    return _unit(sparse.csr_array((tokens.idf, place, starts), shape=shape) @ vectors)
+
+
+def _unit(vectors: npt.NDArray[np.floating]) -> Array:
+    """[N, E] as vectors of length 1; those of next to no length as zeros."""
+    vectors = vectors.astype(np.float64)
+    length = np.sqrt(np.einsum("ne,ne->n", vectors, vectors))[:, None]
+    return np.where(length > 1e-6, vectors / np.maximum(length, 1e-6), 0.0)
+
+
+def _best(
+    cosines: npt.NDArray[np.float32], counts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """[Lq, N] highest of the cosines [Lq, T] of each post's words; 0 for a post without words."""
+    best = np.zeros((len(cosines), len(counts)), dtype=np.float32)
+    filled = counts > 0
+    # A part between two starts is one post's only if no post without words is between them.
+    starts = (np.cumsum(counts) - counts)[filled]
+    if len(starts):
+        best[:, filled] = np.maximum.reduceat(cosines, starts, axis=1)
+    return best
+
+
+def _feedback(posts: Array, scores: Array) -> Array:
+    """[N, K] of vectors [N, E] of length 1 or 0, and min–max scores [N]."""
+    weights, squares = weights_of(scores), (posts * posts).sum(axis=1)
+    # In double precision: where a post is most of the centroid, little is left without it.
+    with_others = posts @ (posts.T @ weights) - weights * squares[:, None]
+    return likeness(with_others, squares, weights)

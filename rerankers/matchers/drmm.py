@@ -1,0 +1,75 @@
+"""DRMM by distinct words: each gets its bins of the query's histograms once, and posts count.
+
+A cosine at the border of two bins may be rounded to either side, as the model's own forward pass
+rounds it differently from one shape of a batch to another: one pair in tens of thousands.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rerankers.base import WORDS, Interactions, Terms
+from rerankers.contexts import Ids, Texts, distinct
+from rerankers.encoded import Encoded
+from rerankers.layers import mask_of
+from rerankers.models.drmm import Model, histograms
+from rerankers.models.drmm import Texts as Asked
+
+
+class Matcher:
+    """Compares pairs of one query at a time, as the model's ``interact`` does.
+
+    Args:
+        model: in evaluation mode.
+        encoded: the pairs.
+    """
+
+    def __init__(self, model: Model, encoded: Encoded) -> None:
+        self.model, self.encoded = model, encoded
+        self.longest = int(encoded.posts[WORDS].lengths.max(initial=0))
+        self.question: tuple[int, Asked | None] = (-1, None)
+
+    def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
+        """Scores [P] of the pairs ``rows`` of one query."""
+        return self.model.integrate(self.compared(rows))
+
+    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+        """The pairs ``rows`` [P] of one query, compared but not yet judged."""
+        question = self._question(int(self.encoded.query_index[rows[0]]))
+        ids, weights = question.terms
+        counts = self._counts(question, self.encoded.post_index[rows])
+        if self.model.config.histogram == "log_count":
+            counts = torch.log1p(counts)
+        elif self.model.config.histogram == "normalized":
+            counts = counts / counts.sum(dim=2, keepdim=True).clamp_min(1.0)
+        return {
+            "histograms": counts * mask_of(ids).unsqueeze(2),
+            "words": torch.stack([ids.float(), weights], dim=2).expand(len(rows), -1, -1),
+        }
+
+    def _question(self, query: int) -> Asked:
+        """A query's words, kept until another query comes."""
+        # Threads may ask for different queries at the same time.
+        known, question = self.question
+        if known != query or question is None:
+            terms = self.encoded.queries[WORDS].padded(np.array([query]), torch.device("cpu"))
+            question = self.model.encode_queries({WORDS: terms})
+            self.question = query, question
+        return question
+
+    def _counts(self, question: Asked, posts: Ids) -> Tensor:
+        """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""
+        bins = self.model.config.bins
+        texts = Texts.of(self.encoded.posts[WORDS], posts, self.longest)
+        first, which = distinct([texts.ids])
+        # Each distinct word as a post of its own.
+        ids = torch.from_numpy(texts.ids[first]).unsqueeze(1)
+        words = self.model.encode_posts({WORDS: Terms(ids, torch.empty(len(ids), 0))})
+        cosine = words.vectors @ question.vectors[0].T  # [U, 1, Lq]
+        exact = ids == question.terms.ids
+        bin_of = histograms(cosine.transpose(1, 2), exact.unsqueeze(2), mask_of(ids), bins)
+        starts = torch.from_numpy(np.cumsum(texts.lengths) - texts.lengths)
+        counts = F.embedding_bag(torch.from_numpy(which), bin_of.flatten(1), starts, mode="sum")
+        return counts.view(len(posts), -1, bins)

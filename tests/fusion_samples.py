@@ -1,0 +1,56 @@
+"""Pairs with the scores of made-up rankers, shared by the tests of the learned fusions."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+from reranking_samples import all_pairs, encoder
+
+from rerankers.base import FIRST_STAGE, Pairs, Reranker
+from rerankers.encoded import Encoded
+from rerankers.scoring import represent_encoded
+from rerankers.settings import Settings
+from rerankers.training import Examples, train
+
+TOPICS, POSTS = 12, 30
+
+
+def pairs_that_rm3_orders(topics: int = TOPICS) -> tuple[Pairs, np.ndarray]:
+    """Pairs, and whether each is relevant [P]: the best ten of each topic by the signal ``rm3``.
+
+    The signals ``first_stage`` and ``ql`` are noise. A third of the other posts have no ``rm3``.
+    """
+    random = np.random.default_rng(4)
+    pairs = all_pairs(
+        [f"storm {topic}" for topic in range(topics)],
+        [(f"post {n} storm", f"http://x.org/{n}" if n % 3 else "") for n in range(POSTS)],
+    )
+    ranks = np.concatenate([random.permutation(POSTS) for _ in range(topics)])
+    rm3 = (3.0 * pairs.query_index - 0.5 * ranks).astype(np.float32)
+    rm3[ranks % 3 == 2] = np.nan
+    relevant = (ranks < 15) & (ranks % 3 < 2)
+    noise = random.random((2, len(pairs))).astype(np.float32)
+    signals = {"rm3": rm3, "ql": noise[0], FIRST_STAGE: noise[1]}
+    return dataclasses.replace(pairs, signals=signals), relevant
+
+
+def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
+    """The pairs that are ``chosen`` [P] alone."""
+    return dataclasses.replace(
+        pairs, query_index=pairs.query_index[chosen], post_index=pairs.post_index[chosen],
+        signals={name: values[chosen] for name, values in pairs.signals.items()},
+    )  # fmt: skip
+
+
+def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
+    """The model, fitted by the training loop, which has no step for it."""
+    examples = Examples(Encoded.of(pairs, encoder(), model), relevant)
+    history = train(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
+    assert history.epochs == []
+    return model.eval()
+
+
+def represented(model: Reranker, pairs: Pairs) -> torch.Tensor:
+    """The features of pairs [P, K], through the engine."""
+    return represent_encoded(model, Encoded.of(pairs, encoder(), model))

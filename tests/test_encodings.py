@@ -1,0 +1,160 @@
+"""Posts' vectors on the disk: the same scores, and nothing stale or damaged is used."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerankers import checkpoint
+from rerankers.checkpoint import Checkpoint
+from rerankers.encoding import encode
+from rerankers.encodings import Encodings, keys_of, version_of
+from rerankers.errors import RerankerError
+from tests.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
+
+REMEDY = "make them again"
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("robust", {}), ("paper", {}), ("robust", {"depth": 0}), ("robust", {"use_words": False}),
+    ("robust", {"use_post_trigrams": False, "use_url_trigrams": False}),
+    ("robust", {"similarity": "dot", "normalization": "query"}),
+]  # fmt: skip
+
+
+def saved(directory: Path, name: str = "mp_hcnn", configuration: str = "robust", **changes: Any
+          ) -> Checkpoint:  # fmt: skip
+    model = small_model(name, configuration, **changes).eval()
+    checkpoint.save(directory, name, model, encoder(), {})
+    return Checkpoint(name, model, encoder(), {}, directory)
+
+
+def encoded(directory: Path, ready: Checkpoint, posts: list[tuple[str, str]]) -> Encodings:
+    encode(directory, ready, [text for text, _ in posts], [url for _, url in posts])
+    return Encodings.open(directory, version_of(ready.directory), REMEDY)
+
+
+@pytest.mark.parametrize(("configuration", "changes"), VARIANTS)
+def test_scores_are_those_without_encodings(
+    configuration: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    ready = saved(tmp_path / "checkpoint", "mp_hcnn", configuration, **changes)
+    pairs = all_pairs()
+    found = encoded(tmp_path / "encodings", ready, POSTS)
+    assert (found.find(pairs.texts, pairs.urls) >= 0).all()
+    with_them = dataclasses.replace(ready, encodings=found)
+    np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+def test_posts_that_are_not_there_are_encoded_when_they_are_scored(tmp_path: Path) -> None:
+    ready = saved(tmp_path / "checkpoint")
+    # One post twice, and of one the text has changed since.
+    changed = [(POSTS[0][0] + " again", POSTS[0][1]), *POSTS[1:4], POSTS[2]]
+    found = encoded(tmp_path / "encodings", ready, changed)
+    pairs = all_pairs()
+    assert len(found.keys) == 4
+    numbers = found.find(pairs.texts, pairs.urls)
+    assert numbers.tolist() == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
+    with_them = dataclasses.replace(ready, encodings=found)
+    np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_do_not_change_what_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
+    monkeypatch.setattr("rerankers.encoding.BLOCK", 2)
+    done: list[int] = []
+    texts, urls = [text for text, _ in POSTS], [url for _, url in POSTS]
+    size = encode(tmp_path / "encodings", ready, texts, urls, done.append)
+    assert sum(done) == len(POSTS) and max(done) == 2
+    files = [p for p in (tmp_path / "encodings").iterdir() if p.name != "encodings.json"]
+    assert size == sum(path.stat().st_size for path in files)
+    found = Encodings.open(tmp_path / "encodings", version_of(ready.directory), REMEDY)
+    with_them = dataclasses.replace(ready, encodings=found)
+    np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+def test_no_posts(tmp_path: Path) -> None:
+    ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
+    found = encoded(tmp_path / "encodings", ready, [])
+    assert (found.find(pairs.texts, pairs.urls) == -1).all()
+    with_them = dataclasses.replace(ready, encodings=found)
+    np.testing.assert_array_equal(with_them.score(pairs), ready.score(pairs))
+
+
+def test_a_key_is_of_text_and_url() -> None:
+    keys = keys_of(["a", "a", "ab", "a"], ["", "b", "", ""])
+    assert len({tuple(key) for key in keys.tolist()}) == 3
+    assert keys[0].tolist() == keys[3].tolist()
+
+
+def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    ready = saved(tmp_path / "checkpoint")
+    encoded(tmp_path / "encodings", ready, POSTS)
+    other = saved(tmp_path / "other", "mp_hcnn", "robust", depth=1)
+    with pytest.raises(RerankerError, match=r"checkpoint .*checkpoint as it was.*make them again"):
+        Encodings.open(tmp_path / "encodings", version_of(other.directory), REMEDY)
+
+
+def _shorter(directory: Path) -> None:
+    path = directory / "words.0"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def _without(directory: Path) -> None:
+    (directory / "trigrams.places").unlink()
+
+
+def _undescribed(directory: Path) -> None:
+    (directory / "encodings.json").write_text("{")
+
+
+def _half_described(directory: Path) -> None:
+    path = directory / "encodings.json"
+    description = json.loads(path.read_text())
+    del description["towers"]
+    path.write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_shorter, r"words\.0: has \d+ bytes, expected \d+ bytes"),
+        (_without, r"trigrams\.places: is missing"),
+        (_undescribed, "found no description of encodings"),
+        (_half_described, "found no towers"),
+    ],
+)
+def test_damaged_ones_are_refused(
+    damage: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    ready = saved(tmp_path / "checkpoint")
+    encoded(tmp_path / "encodings", ready, POSTS)
+    damage(tmp_path / "encodings")
+    with pytest.raises(RerankerError, match=f"{message}.*make them again"):
+        Encodings.open(tmp_path / "encodings", version_of(ready.directory), REMEDY)
+
+
+def test_a_model_without_use_for_them_is_refused(tmp_path: Path) -> None:
+    ready = saved(tmp_path / "checkpoint", "knrm", "words")
+    with pytest.raises(RerankerError, match=r"found a model knrm, expected one .*\(mp_hcnn\)"):
+        encode(tmp_path / "encodings", ready, ["a"], [""])
+    assert not (tmp_path / "encodings").exists()
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    ready = saved(tmp_path / "checkpoint")
+    encoded(tmp_path / "encodings", ready, POSTS)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "encodings").iterdir()}
+
+    def fail(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode(tmp_path / "encodings", ready, [QUERIES[0]], [""], fail)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "encodings").iterdir()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "encodings"]

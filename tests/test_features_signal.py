@@ -1,0 +1,132 @@
+"""The families ``signal:NAME`` against loops, and what can be asked for by a parameter."""
+
+import dataclasses
+import math
+import statistics
+
+import numpy as np
+import pytest
+from feature_lists import IDF, computed, of_texts
+from reranking_samples import all_pairs, encoder, small_model
+
+from rerankers import features
+from rerankers.base import PRIOR
+from rerankers.candidates import CandidateList
+from rerankers.encoded import Encoded
+from rerankers.errors import RerankerError
+
+FEATURES = ("gap", "minmax", "z", "log_rank")
+NAN = math.nan
+
+
+def scored(scores: list[float], name: str = "rm3") -> CandidateList:
+    candidates = of_texts("bbc", *(f"post {n}" for n in range(len(scores))))
+    return dataclasses.replace(candidates, signals={name: np.array(scores, dtype=np.float32)})
+
+
+def expected(scores: list[float]) -> dict[str, list[float]]:
+    known = [score for score in scores if not math.isnan(score)]
+    width = max(known) - min(known)
+    deviation = statistics.pstdev(known)
+    return {
+        "gap": [max(known) - s for s in scores],
+        "minmax": [(s - min(known)) / width if width else s * 0 for s in scores],
+        "z": [(s - statistics.fmean(known)) / deviation if width else s * 0 for s in scores],
+        "log_rank": [
+            math.log(1 + sum(other > s for other in known)) if s == s else s for s in scores
+        ],
+    }
+
+
+def random_scores(count: int, missing: float) -> list[float]:
+    """One decimal, so that some are equal."""
+    random = np.random.default_rng(count)
+    scores = (random.normal(size=count) * 3 - 8).round(1)
+    return np.where(random.random(count) < missing, NAN, scores).tolist()
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("count", [2, 9, 200])
+def test_scores_are_made_comparable(count: int, missing: float) -> None:
+    scores = random_scores(count, missing)
+    found = computed("signal:rm3", scored(scores))
+    for name, values in expected(scores).items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+        assert np.isnan(found[name]).tolist() == np.isnan(scores).tolist()
+
+
+def test_what_features_of_a_signal_say() -> None:
+    found = computed("signal:rm3", scored([5.0, NAN, 1.0, 3.0, 3.0]))
+    np.testing.assert_allclose(found["gap"], [0, NAN, 4, 2, 2])
+    np.testing.assert_allclose(found["minmax"], [1, NAN, 0, 0.5, 0.5])
+    np.testing.assert_allclose(found["z"], [2**0.5, NAN, -(2**0.5), 0, 0], rtol=1e-6)
+    logarithms = [0, NAN, math.log(4), math.log(2), math.log(2)]
+    np.testing.assert_allclose(found["log_rank"], logarithms, rtol=1e-6)
+
+
+@pytest.mark.parametrize("score", [0.1, -7.3, 0.0])
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_equal_scores_tell_nothing(score: float, count: int) -> None:
+    found = computed("signal:rm3", scored([score] * count + [NAN]))
+    for name in FEATURES:
+        assert found[name][:-1] == [0.0] * count and math.isnan(found[name][-1])
+
+
+def test_no_scores_are_no_numbers() -> None:
+    for candidates in (scored([NAN, NAN]), scored([1.0, 2.0], "bm25")):
+        assert np.isnan(list(computed("signal:rm3", candidates).values())).all()
+    assert computed("signal:rm3", scored([])) == {name: [] for name in FEATURES}
+
+
+def test_a_table_has_two_signals_apart() -> None:
+    pairs, chosen = all_pairs(["bbc", "egypt"]), ("signal:mp_hcnn", "links", "signal:rm3")
+    scores = np.random.default_rng(2).normal(size=(2, len(pairs))).astype(np.float32)
+    scores[1, ::5] = NAN
+    pairs = dataclasses.replace(pairs, signals={"rm3": scores[1], "mp_hcnn": scores[0]})
+    found = features.table(pairs, chosen, IDF)
+    assert found.names == (
+        *(f"signal:mp_hcnn.{name}" for name in FEATURES),
+        "links.has_url", "links.query_words",
+        *(f"signal:rm3.{name}" for name in FEATURES),
+    )  # fmt: skip
+    assert features.signals_of(chosen) == {"rm3", "mp_hcnn"}
+    for query in (0, 1):
+        rows = pairs.query_index == query
+        for row, columns in ((0, slice(0, 4)), (1, slice(6, 10))):
+            values = np.array(list(expected(scores[row, rows].tolist()).values())).T
+            np.testing.assert_allclose(found.values[rows, columns], values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_family_with_a_parameter_is_listed_by_what_it_is_called() -> None:
+    assert "signal:NAME" in features.families() and "signal" not in features.families()
+    assert features.find("signal:rm3").SIGNALS == ("rm3",)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("signal", "signal with the name '', expected signal:NAME"),
+        ("signal:", "signal with the name ''"),
+        ("signal:a b", "with the name 'a b'"),
+        ("signal:a:b", "with the name 'a:b'"),
+        ("signal:a.b", "with the name 'a.b'"),
+        ("links:x", "found the feature family 'links:x', but links takes no parameter"),
+        ("links:", "links takes no parameter; expected links alone"),
+        ("signals:x", "found the feature family 'signals:x', expected one of .*signal:NAME"),
+        (":rm3", "found the feature family ':rm3', expected one of"),
+        ("", "found the feature family '', expected one of"),
+    ],
+)
+def test_what_cannot_be_asked_for(name: str, message: str) -> None:
+    with pytest.raises(RerankerError, match=message):
+        features.names_of([name])
+
+
+def test_corrupted_pairs_have_no_score_of_a_ranker() -> None:
+    model = small_model("sm_cnn", "static")
+    model.feature_families = ("prior", "signal:rm3")
+    signals = {name: np.zeros(len(all_pairs()), dtype=np.float32) for name in ("rm3", PRIOR)}
+    pairs = dataclasses.replace(all_pairs(), signals=signals)
+    encoded = Encoded.of(pairs, encoder(), model)
+    with pytest.raises(RerankerError, match=r"features signal:rm3; train with another --sampling"):
+        encoded.with_pairs(np.array([0]), np.array([0]))

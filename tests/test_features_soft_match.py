@@ -1,0 +1,177 @@
+"""The family ``soft_match`` and its vectors against loops over words."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from feature_lists import IDF, VECTORS, computed, of_texts, random_list
+from reranking_samples import VECTOR_SIZE, all_pairs, vocabulary
+
+from rerankers import features
+from rerankers.base import FIRST_STAGE
+from rerankers.candidates import CandidateList, Memo
+from rerankers.features.feedback import DEPTHS
+from rerankers.stop_words import STOP_WORDS
+from rerankers.text import words
+from rerankers.unit_vectors import UnitVectors
+
+Vector = npt.NDArray[np.float64]
+KNOWN = dict(zip(vocabulary().known, vocabulary().vectors.astype(np.float64), strict=True))
+
+
+def with_vectors(candidates: CandidateList) -> CandidateList:
+    return dataclasses.replace(candidates, vectors=VECTORS)
+
+
+def unit(vector: Vector) -> Vector:
+    length = float(np.linalg.norm(vector))
+    return vector / length if length else vector
+
+
+def total(tokens: Sequence[str]) -> Vector:
+    """The words' unit vectors, weighted by IDF, as one of length 1."""
+    zero = np.zeros(VECTOR_SIZE)
+    each = [float(IDF.weights([t])[0]) * unit(KNOWN[t]) for t in tokens if t in KNOWN]
+    return unit(sum(each, zero))
+
+
+def asked(query: str) -> list[str]:
+    distinct = list(dict.fromkeys(words(query)))
+    content = [word for word in distinct if word not in STOP_WORDS] or distinct
+    return [word for word in content if word in KNOWN]
+
+
+def matches(query: str, text: str) -> dict[str, float]:
+    compared, post = asked(query), words(text)
+    if not compared:
+        return {"mean_best": 0.0, "least_best": 0.0, "centroid": 0.0}
+    zero = np.zeros(VECTOR_SIZE)
+    best = [
+        max((float(unit(KNOWN[q]) @ unit(KNOWN.get(t, zero))) for t in post), default=0.0)
+        for q in compared
+    ]
+    idf = [float(IDF.weights([q])[0]) for q in compared]
+    return {
+        "mean_best": sum(w * b for w, b in zip(idf, best, strict=True)) / sum(idf),
+        "least_best": min(best),
+        "centroid": float(total(compared) @ total(post)),
+    }
+
+
+def feedback(texts: Sequence[str], scores: list[float], depth: int) -> list[float]:
+    vectors = [total(words(text)) for text in texts]
+    lowest, highest = min(scores), max(scores)
+    weights = [(s - lowest) / (highest - lowest) if highest > lowest else 0.0 for s in scores]
+    last = sorted(weights)[-min(depth, len(weights))]
+    values = []
+    for i, vector in enumerate(vectors):
+        others = [j for j in range(len(texts)) if weights[j] >= last and j != i]
+        centroid = sum(((weights[j] + 0.001) * vectors[j] for j in others), 0 * vector)
+        values.append(float(vector @ unit(centroid)))
+    return values
+
+
+# With words that come twice, that have no vector, or that are stop words, with others or alone.
+QUERIES = [
+    "bbc world service cuts", "cuts in the cuts of water", "water shortages in egypt", "the",
+    "was my bbc cut", "with me", "", "zzz",
+]  # fmt: skip
+
+
+def test_the_samples_have_words_with_vectors_and_without() -> None:
+    assert {"was", "my", "with", "me"} <= set(KNOWN) and not {"the", "zzz"} & set(KNOWN)
+    assert {len(asked(query)) for query in QUERIES} >= {0, 1, 2}
+    assert asked("with me") == ["with", "me"] and "my" not in asked("was my bbc cut")
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_each_word_of_the_query_is_matched_with_the_nearest(query: str) -> None:
+    candidates = with_vectors(random_list(query, 80, seed=len(query)))
+    found = computed("soft_match", candidates)
+    for row, text in enumerate(candidates.texts):
+        for name, value in matches(query, text).items():
+            assert found[name][row] == pytest.approx(value, abs=1e-5), (name, text[:80])
+    assert bool(np.any(found["mean_best"])) == bool(asked(query))
+
+
+@pytest.mark.parametrize(("count", "scores"), [(1, True), (4, True), (150, True), (150, False)])
+def test_the_best_candidates_are_a_centroid_of_the_others(count: int, scores: bool) -> None:
+    full = with_vectors(random_list("bbc cuts", 150, scores=scores))
+    candidates = dataclasses.replace(
+        full, texts=full.texts[-count:], urls=full.urls[-count:], doc_ids=full.doc_ids[-count:],
+        signals={name: values[-count:] for name, values in full.signals.items()},
+    )  # fmt: skip
+    found = computed("soft_match", candidates)
+    for depth in DEPTHS:
+        expected = feedback(candidates.texts, candidates.signal(FIRST_STAGE).tolist(), depth)
+        np.testing.assert_allclose(found[f"feedback_{depth}"], expected, atol=1e-5)
+    assert (count > 1) == bool(np.any(found["feedback_5"]))
+
+
+def test_what_is_left_without_a_post_that_is_most_of_the_centroid() -> None:
+    """One post of a score far above all others: its centroid is a thousandth of the whole."""
+    texts = [text for text in random_list("", 30, seed=4).texts if total(words(text)).any()][:12]
+    scores = np.array([1000.0, *range(10, -1, -1)], dtype=np.float32)
+    candidates = with_vectors(of_texts("bbc", *texts))
+    candidates = dataclasses.replace(candidates, signals={FIRST_STAGE: scores})
+    found = computed("soft_match", candidates)
+    for depth in DEPTHS:
+        expected = feedback(texts, scores.tolist(), depth)
+        np.testing.assert_allclose(found[f"feedback_{depth}"], expected, atol=1e-5)
+
+
+def test_a_match_is_the_same_to_the_last_bit_whatever_the_other_candidates() -> None:
+    random, query = np.random.default_rng(0), "bbc world service cuts"
+    known = sorted({word for text in random_list("", 60).texts for word in words(text)})
+    vectors = UnitVectors(known, random.normal(size=(len(known), 100)).astype(np.float32))
+    texts = [text for text in random_list("", 60).texts if text]
+    whole = computed("soft_match", dataclasses.replace(of_texts(query, *texts), vectors=vectors))
+    for row, text in enumerate(texts):
+        alone = computed("soft_match", dataclasses.replace(of_texts(query, text), vectors=vectors))
+        for name in ("mean_best", "least_best"):
+            assert alone[name] == [whole[name][row]]
+
+
+def test_without_vectors_nothing_is_said() -> None:
+    assert not any(map(any, computed("soft_match", random_list("bbc cuts", 20)).values()))
+    nothing = UnitVectors([], np.zeros((0, 5), dtype=np.float32))
+    candidates = dataclasses.replace(random_list("bbc cuts", 20), vectors=nothing)
+    assert not any(map(any, computed("soft_match", candidates).values()))
+    assert computed("soft_match", with_vectors(of_texts("bbc")))["centroid"] == []
+    pairs = all_pairs()
+    assert not features.table(pairs, ["soft_match"], IDF).values.any()
+    assert features.table(pairs, ["soft_match"], IDF, VECTORS).values.any()
+
+
+def test_vectors_have_the_length_1_and_unknown_words_none() -> None:
+    found = UnitVectors(["a", "b", "c"], np.array([[3, 4], [0, 0], [0, -2]], dtype=np.float32))
+    assert found.matrix.dtype == np.float32
+    np.testing.assert_allclose(
+        found.matrix[found.rows(["c", "a", "z", "b"])], [[0, -1], [0.6, 0.8], [0, 0], [0, 0]]
+    )
+    assert found.rows([]).shape == (0,)
+
+
+def test_a_word_of_posts_is_looked_up_once_for_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+
+    def rows(tokens: Sequence[str]) -> npt.NDArray[np.int64]:
+        asked_for.extend(tokens)
+        return np.zeros(len(tokens), dtype=np.int64)
+
+    vectors, memo = UnitVectors(vocabulary().known, vocabulary().vectors), Memo()
+    monkeypatch.setattr(vectors, "rows", rows)
+    for query in ("bbc cuts", "water in egypt"):
+        candidates = random_list(query, 30, seed=len(query))
+        assert dataclasses.replace(candidates, vectors=vectors, memo=memo).tokens.vector.size
+    assert len(asked_for) == len(set(asked_for)) > 20
+
+
+def test_one_memo_serves_lists_with_vectors_and_without() -> None:
+    plain = random_list("bbc cuts", 20)
+    both = dataclasses.replace(plain, vectors=VECTORS)
+    before = computed("soft_match", plain)
+    assert any(computed("soft_match", both)["mean_best"])
+    assert both.memo is plain.memo and computed("soft_match", plain) == before
