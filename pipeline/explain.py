@@ -3,15 +3,18 @@
     python -m pipeline.explain --topics mb2012 --query-id 51
     python -m pipeline.explain --topics mb2012 --query-id 51 --candidates ql --output page.html
     python -m pipeline.explain --topics sample --query-id 1 --doc-id 164 --doc-id 165
+    python -m pipeline.explain --topics mb2012 --query-id 84 --fusion learned
 
 The matches shown are those of MP-HCNN's similarity layer, as in table 6 of Rao et al. (AAAI 2019).
+Of a learned fusion it is shown what each family of features added to a post's score.
 """
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.cli import (
     did_you_mean,
@@ -28,13 +31,17 @@ from pipeline.interpolation import NORMALIZATIONS
 from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
+    from pipeline.contributions import FusionExplanation
     from pipeline.explanation import Explanation
     from pipeline.reranking import Candidates, NeuralReranker
     from pipeline.sources import Source
+    from pipeline.standings import Standing
     from pipeline.trec import Topic
 
 EXPLAINED = "mp_hcnn"
 DEFAULT_SHOW = 10
+DEFAULT_NORMALIZATION = "minmax"
+Kind = TypeVar("Kind", "Explanation", "FusionExplanation")
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,11 @@ class Options:
     )
     index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
     qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
+    fusion: str = option(
+        "how scores came together: by λ, or by a trained model over those of several rankers and "
+        "much else, which is learned (trees) or linear",
+        default="interpolation", choices=("interpolation", "learned", "linear"),
+    )  # fmt: skip
     reranker: str = option(f"model; only {EXPLAINED} can be explained", default=EXPLAINED)
     checkpoint: Path | None = option(
         "folder of a trained model (default: the one that has not seen these topics)",
@@ -71,7 +83,9 @@ class Options:
         "are given without scores)",
         parse=fraction, names=("--lambda",),
     )  # fmt: skip
-    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
+    normalize: str = option(
+        "of scores before mixing", default=DEFAULT_NORMALIZATION, choices=NORMALIZATIONS
+    )
     hits: int | None = option(f"candidates (default: {DEFAULT_HITS})", parse=positive_int)
     show: int | None = option(
         f"posts shown of the new ranking's best (default: {DEFAULT_SHOW})", parse=positive_int
@@ -85,24 +99,29 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Rank the topic's candidates, choose posts, compare them with the query, show it all."""
-    from indexes.files import atomic_file
-    from pipeline.checkpoints import load_reranker
-    from pipeline.page import page, print_explanation
+    """Rank the topic's candidates, choose posts, find out why they are there, show it all."""
+    from pipeline import contribution_page, page
     from pipeline.sources import open_source
 
     _check(options)
     source = open_source(options.topics, options.index, options.qrels, options.data)
-    first_stage = FirstStage(source, options.candidates, options.method, (), options.hits)
-    first_stage.check({"--method": options.method, "--index": options.index}, options.idf)
-    topic = _topic(options, source)
-    reranker = load_reranker(
-        EXPLAINED, source, options.checkpoint, options.device, options.threads, options.idf
-    )
-    candidates = _candidates(first_stage, topic)
-    explanation = _explain(options, first_stage, topic, candidates, reranker)
+    if options.fusion == "interpolation":
+        _show(options, _interpolated(options, source), page.page, page.print_explanation)
+    else:
+        _show(
+            options, _fused(options, source), contribution_page.page,
+            contribution_page.print_explanation,
+        )  # fmt: skip
+
+
+def _show(
+    options: Options, explanation: Kind, page: Callable[[Kind], str],
+    to_terminal: Callable[[Kind], None],
+) -> None:  # fmt: skip
+    from indexes.files import atomic_file
+
     if options.output is None:
-        print_explanation(explanation)
+        to_terminal(explanation)
         return
     with atomic_file(options.output) as stream:
         stream.write(page(explanation))
@@ -111,18 +130,53 @@ def main(options: Options) -> None:
 
 def _check(options: Options) -> None:
     """Refuse arguments that make no sense, all at once."""
+    is_fused = options.fusion != "interpolation"
+    problems = _check_fusion(options) if is_fused else _check_interpolation(options)
+    if options.doc_id and options.show:
+        problems.append("--show: --doc-id says already which posts are shown")
+    if problems:
+        raise UsageError(problems)
+
+
+def _check_interpolation(options: Options) -> list[str]:
+    from pipeline.fusion import MODELS
+
     problems = []
     why = f"expected {EXPLAINED}: explanations exist for {EXPLAINED}, as they show its matches"
     if options.reranker != EXPLAINED:
         problems.append(f"--reranker: found {options.reranker!r}, {why}")
     elif options.checkpoint and (found := _model_in(options.checkpoint)) not in (None, EXPLAINED):
-        problems.append(f"--checkpoint {options.checkpoint}: found a model of {found}, {why}")
+        advice = next((f"; add --fusion {f}" for f, model in MODELS.items() if model == found), "")
+        problems.append(
+            f"--checkpoint {options.checkpoint}: found a model of {found}, {why}{advice}"
+        )
     if options.candidates and options.method:
         problems.append("--candidates: the run is given, so --method changes nothing")
-    if options.doc_id and options.show:
-        problems.append("--show: --doc-id says already which posts are shown")
-    if problems:
-        raise UsageError(problems)
+    return problems
+
+
+def _check_fusion(options: Options) -> list[str]:
+    from pipeline.fusion import MODELS
+
+    given = {
+        "--candidates": options.candidates, "--method": options.method,
+        "--lambda": options.weight is not None, "--hits": options.hits,
+        "--normalize": options.normalize != DEFAULT_NORMALIZATION,
+        "--reranker": options.reranker != EXPLAINED,
+    }  # fmt: skip
+    problems = [
+        f"{flag}: --fusion {options.fusion} takes the rankers that it was trained with; leave "
+        f"{flag} out"
+        for flag, value in given.items()
+        if value
+    ]
+    expected = MODELS[options.fusion]
+    if options.checkpoint and (found := _model_in(options.checkpoint)) not in (None, expected):
+        problems.append(
+            f"--checkpoint {options.checkpoint}: found a model of {found}, expected {expected} "
+            f"for --fusion {options.fusion}"
+        )
+    return problems
 
 
 def _model_in(directory: Path) -> str | None:
@@ -144,60 +198,76 @@ def _topic(options: Options, source: "Source") -> "Topic":
     )
 
 
-def _candidates(first_stage: FirstStage, topic: "Topic") -> "Candidates":
-    """The candidates of the one topic."""
-    found = first_stage.search([topic])
-    if not found.run.get(topic.query_id):
+def _require_candidates(candidates: "Candidates", topic: "Topic") -> None:
+    if not candidates.run.get(topic.query_id):
         raise DataError(
             f"topic {topic.query_id} “{topic.text}”: found no candidates to rank, expected some; "
-            "try another --method or another topic"
+            "try another topic or other candidates"
         )
-    return found
 
 
-def _explain(
-    options: Options, first_stage: FirstStage, topic: "Topic", candidates: "Candidates",
-    reranker: "NeuralReranker",
-) -> "Explanation":  # fmt: skip
-    from typing import cast
+def _chosen(
+    options: Options, found: "Mapping[str, Standing]", topic: "Topic"
+) -> dict[str, list[str]]:
+    """Heading -> doc_ids of the posts to show."""
+    from pipeline.standings import choose
 
-    from pipeline.explanation import Explanation, choose, columns_of, standings, view
-    from rerankers.evidence import bounds_of, compare, measure_of
-    from rerankers.models.mp_hcnn import Model
-
-    source, query_id, checkpoint = first_stage.source, topic.query_id, reranker.checkpoint
-    neural = reranker.score(candidates)
-    weight, origin = first_stage.weight(options.weight, checkpoint.directory, options.normalize)
-    after = first_stage.mix(candidates, neural, weight, options.normalize)
-    found = standings(candidates.run[query_id], neural[query_id], after[query_id])
     if unknown := [doc_id for doc_id in options.doc_id if doc_id not in found]:
         raise UsageError([
             f"--doc-id: found {doc_id!r}, expected one of the {len(found)} candidates of topic "
-            f"{query_id}: {_some(list(found))}" for doc_id in unknown
+            f"{topic.query_id}: {_some(list(found))}" for doc_id in unknown
         ])  # fmt: skip
     named = list(dict.fromkeys(options.doc_id))
-    chosen = {"named posts": named} if named else choose(found, options.show or DEFAULT_SHOW)
-    shown = [candidates.posts[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
-    model = cast(Model, checkpoint.model)
-    evidence = compare(
-        model, checkpoint.encoder, topic.text, [p.text for p in shown], [p.url for p in shown]
+    return {"named posts": named} if named else choose(found, options.show or DEFAULT_SHOW)
+
+
+def _fused(options: Options, source: "Source") -> "FusionExplanation":
+    from pipeline import fusion
+    from pipeline.checkpoints import load_reranker
+    from pipeline.contributions import Fused, explain
+    from pipeline.standings import standings
+
+    def load(name: str, checkpoint: Path | None = None) -> "NeuralReranker":
+        return load_reranker(name, source, checkpoint, options.device, options.threads, options.idf)
+
+    topic = _topic(options, source)
+    reranker = load(fusion.MODELS[options.fusion], options.checkpoint)
+    candidates = fusion.find(replace(source, topics=[topic]), reranker, load)
+    _require_candidates(candidates, topic)
+    fused = Fused.of(reranker, candidates)
+    found = standings(candidates.run[topic.query_id], fused.scores)
+    grades = (source.qrels or {}).get(topic.query_id, {})
+    return explain(
+        source.name, topic, reranker, candidates, fused, found, grades,
+        _chosen(options, found, topic),
+    )  # fmt: skip
+
+
+def _interpolated(options: Options, source: "Source") -> "Explanation":
+    from pipeline.checkpoints import load_reranker
+    from pipeline.explanation import explain
+    from pipeline.standings import standings
+
+    first_stage = FirstStage(source, options.candidates, options.method, (), options.hits)
+    first_stage.check({"--method": options.method, "--index": options.index}, options.idf)
+    topic = _topic(options, source)
+    reranker = load_reranker(
+        EXPLAINED, source, options.checkpoint, options.device, options.threads, options.idf
     )
-    bounds = bounds_of(model, evidence)
-    grades = (source.qrels or {}).get(query_id, {})
-    views = {
-        post.doc_id: view(post, found[post.doc_id], grades.get(post.doc_id), seen, bounds)
-        for post, seen in zip(shown, evidence, strict=True)
-    }
-    weights = "/".join(checkpoint.directory.resolve().parts[-2:])
+    candidates = first_stage.search([topic])
+    _require_candidates(candidates, topic)
+    query_id, directory = topic.query_id, reranker.checkpoint.directory
+    neural = reranker.score(candidates)
+    weight, origin = first_stage.weight(options.weight, directory, options.normalize)
+    after = first_stage.mix(candidates, neural, weight, options.normalize)
+    found = standings(candidates.run[query_id], after[query_id], neural[query_id])
     # The page may be given away: without the path that follows.
     mixing = (
         f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {options.normalize}"
     )
-    return Explanation(
-        source.name, query_id, topic.text, first_stage.name,
-        f"{EXPLAINED}, weights {weights}", mixing, len(found), measure_of(model), bounds,
-        columns_of(evidence[0]),
-        {heading: [views[doc_id] for doc_id in doc_ids] for heading, doc_ids in chosen.items()},
+    return explain(
+        source.name, topic, first_stage.name, mixing, reranker, candidates, found,
+        (source.qrels or {}).get(query_id, {}), _chosen(options, found, topic),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from indexes.posts import Post
 from pipeline.errors import DataError
 from pipeline.interpolation import interpolate as mix
-from pipeline.trec import Run, Topic, ranked
+from pipeline.trec import Run, Topic, best_of, ranked
 
 if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
@@ -147,7 +147,7 @@ class RunRetriever:
                 f"{self.source}: found results for {_some(list(self.run))}, expected some for "
                 f"the topics {_some([topic.query_id for topic in topics])}"
             )
-        run = {query_id: dict(ranked(self.run[query_id])[:hits]) for query_id in wanted}
+        run = best_of({query_id: self.run[query_id] for query_id in wanted}, hits)
         doc_ids = _doc_ids(run)
         posts = self.find_posts(doc_ids)
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pipeline.trec import Run
 
 
+DEFAULT_RERANKER = "mp_hcnn"
+
+
 @dataclass(frozen=True)
 class Options:
     """What to search, and how."""
@@ -52,7 +55,7 @@ class Options:
     )
     index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
     qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
-    reranker: str = option("model, or none for the first stage alone", default="mp_hcnn")
+    reranker: str = option("model, or none for the first stage alone", default=DEFAULT_RERANKER)
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one that has not seen these topics)",
         parse=Path, metavar="DIR",
@@ -65,6 +68,11 @@ class Options:
         "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
         "are given without scores)",
         parse=fraction, names=("--lambda",),
+    )  # fmt: skip
+    fusion: str = option(
+        "how scores come together: by λ, or by a trained model over those of several rankers and "
+        "much else, which is learned (trees) or linear",
+        default="interpolation", choices=("interpolation", "learned", "linear"),
     )  # fmt: skip
     normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
@@ -94,20 +102,41 @@ class Options:
 def main(options: Options) -> None:
     """Search, rerank, interpolate, write the run, and show what it is worth."""
     from pipeline import reports
-    from pipeline.checkpoints import load_reranker
-    from pipeline.encodings import with_encodings
     from pipeline.sources import open_source
     from pipeline.trec import write_run
 
     started = time.perf_counter()
     _check(options)
     source = open_source(options.topics, options.index, options.qrels, options.data)
-    first_stage = _first_stage(options, source)
     output = options.output or Path("runs") / f"{source.name}.txt"
+    if options.fusion == "interpolation":
+        candidates, runs, found = _interpolate(options, source)
+    else:
+        candidates, runs, found = _fuse(options, source)
+    best = list(runs.values())[-1]
+    write_run(output, best, options.runtag)
+    reports.print_measures(source, runs)
+    reports.print_topic(source, candidates, list(runs.values()), options.show)
+    now = time.perf_counter()
+    print(
+        f"wrote {output}: {sum(map(len, best.values()))} results for {len(best)} of "
+        f"{len(source.topics)} topics in {now - started:.1f} s "
+        f"(candidates {found - started:.1f} s, reranking {now - found:.1f} s)",
+        file=sys.stderr,
+    )
+
+
+def _interpolate(
+    options: Options, source: "Source"
+) -> tuple["Candidates", "dict[str, Run]", float]:
+    """Candidates, the run of each stage, and when the candidates were found."""
+    from pipeline.checkpoints import load_reranker
+    from pipeline.encodings import with_encodings
+
+    first_stage = _first_stage(options, source)
     candidates = first_stage.search(source.topics)
     found = time.perf_counter()
     runs = {f"first stage ({first_stage.name})": candidates.run}
-    best = candidates.run
     if options.reranker != "none":
         reranker = load_reranker(
             options.reranker, source, options.checkpoint, options.device, options.threads,
@@ -122,16 +151,29 @@ def main(options: Options) -> None:
         if best is not scores:
             runs["interpolated"] = best
         print(f"λ = {weight:g} ({origin})", file=sys.stderr)
-    write_run(output, best, options.runtag)
-    reports.print_measures(source, runs)
-    reports.print_topic(source, candidates, list(runs.values()), options.show)
-    now = time.perf_counter()
-    print(
-        f"wrote {output}: {sum(map(len, best.values()))} results for {len(best)} of "
-        f"{len(source.topics)} topics in {now - started:.1f} s "
-        f"(candidates {found - started:.1f} s, reranking {now - found:.1f} s)",
-        file=sys.stderr,
-    )
+    return candidates, runs, found
+
+
+def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, Run]", float]:
+    """The same for a learned fusion."""
+    from pipeline import fusion
+    from pipeline.checkpoints import load_reranker
+    from pipeline.runtime import pair_bar
+    from pipeline.trec import best_of
+
+    def load(name: str, checkpoint: Path | None = None) -> "NeuralReranker":
+        return load_reranker(name, source, checkpoint, options.device, options.threads, options.idf)
+
+    model = load(fusion.MODELS[options.fusion], options.checkpoint)
+    candidates = fusion.find(source, model, load)
+    found = time.perf_counter()
+    with pair_bar(len(candidates.keys()), options.fusion) as progress:
+        fused = model.score(candidates, options.batch_size, progress)
+    hits = options.hits or DEFAULT_HITS
+    runs = dict(candidates.signals)
+    runs["mean of their min-max scores"] = best_of(candidates.run, hits)
+    runs[f"fused ({options.fusion})"] = best_of(fused, hits)
+    return candidates, runs, found
 
 
 def _check(options: Options) -> None:
@@ -141,6 +183,18 @@ def _check(options: Options) -> None:
         problems.append("--candidates: the run is given, so --mu and --set change nothing")
     if options.mu and options.method == "bm25":
         problems.append("--mu: bm25 has no μ; use --set k1=… and --set b=…")
+    if options.fusion != "interpolation":
+        given = {
+            "--candidates": options.candidates, "--method": options.method, "--mu": options.mu,
+            "--set": options.set, "--lambda": options.weight,
+            "--reranker": options.reranker != DEFAULT_RERANKER,
+        }  # fmt: skip
+        problems += [
+            f"{flag}: --fusion {options.fusion} takes the rankers that it was trained with; leave "
+            f"{flag} out"
+            for flag, value in given.items()
+            if value
+        ]
     if options.reranker == "none" and (options.checkpoint or options.weight is not None):
         problems.append("--reranker none: there is nothing for --checkpoint or --lambda to do")
     if any(c.isspace() for c in options.runtag) or not options.runtag:

@@ -5,11 +5,13 @@
 
 The first trains on all judged years but 2012 and validates by topic; the second trains on the
 questions of TrecQA's training part and is stopped early by its development part. Both write a
-checkpoint folder.
+checkpoint folder. The models fusion and linear_fusion are trained on what several rankers find,
+and on the scores that these have.
 """
 
 import dataclasses
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,9 @@ from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
 if TYPE_CHECKING:
     from pipeline.material import Material, TrainingData
+    from pipeline.reranking import Candidates
     from pipeline.training import Outcome
+    from pipeline.trec import Run
     from rerankers.base import Reranker
     from rerankers.settings import Settings
     from rerankers.training import Examples
@@ -104,7 +108,7 @@ def main(options: Options) -> None:
         raise UsageError("--test and --collection: found both, expected one of them")
     device = runtime.choose_device(options.device, options.threads)
     settings, config = _settings(options), _config(options)
-    material = _material(options)
+    material = _material(options, config, device)
     directory = options.output or (
         collections.home_directory() / "checkpoints" / options.model / material.name
     )
@@ -125,14 +129,42 @@ def main(options: Options) -> None:
     print(f"epochs: {outcome.epochs}\nwrote {directory}")
 
 
-def _material(options: Options) -> "Material":
-    from pipeline import collections
+def _material(options: Options, config: Any, device: str) -> "Material":
+    from pipeline import collections, fusion
     from pipeline.material import answer_material, microblog_material
 
+    if options.model in fusion.MODELS.values():
+        if options.collection:
+            raise UsageError(
+                f"--collection: {options.model} ranks what searches find; name the collection to "
+                "leave out by --test"
+            )
+        return fusion.material(
+            config.families.split(","), options.test, options.data,
+            lambda name, candidates: _unseen_scores(options, name, candidates, device),
+        )  # fmt: skip
     if options.collection:
         collection = collections.find_answers(options.collection, options.data)
         return answer_material(collection)
     return microblog_material(options.test, options.data)
+
+
+def _unseen_scores(options: Options, name: str, candidates: "Candidates", device: str) -> "Run":
+    """Scores of training topics by models of ``name`` that have not seen them."""
+    from pipeline import fusion
+    from pipeline.material import microblog_material
+
+    print(f"training {name} on folds of the topics, for its scores of the others", file=sys.stderr)
+    own = Options(
+        name, test=options.test, folds=options.folds, seed=options.seed, vectors=options.vectors,
+        idf=options.idf, data=options.data,
+    )  # fmt: skip
+    material = microblog_material(options.test, options.data)
+    encoder = _encoder(own, material)
+    build = _builder(own, _config(own), encoder, device)
+    with tempfile.TemporaryDirectory() as directory:
+        outcome = _train(own, material, encoder, build, _settings(own), Path(directory))
+    return fusion.unseen_scores(candidates, outcome.folds, encoder)
 
 
 def _train(

@@ -10,7 +10,7 @@ epochs. With one fold, 15 % of the topics are held out once and the model of the
 import dataclasses
 import gzip
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,14 @@ def folds_of(query_index: npt.NDArray[np.int64], count: int, seed: int) -> Itera
 
 
 @dataclass(frozen=True)
+class FoldModel:
+    """A model, and the query_ids of the topics that it has not seen."""
+
+    model: "Reranker"
+    held_out: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A trained model and what is known of it.
 
@@ -66,6 +74,7 @@ class Outcome:
         validation_map: MAP of each fold's held-out topics, by fold name.
         epochs: epochs that the kept model was trained for.
         histories: figures of every epoch, by part.
+        folds: the models of folds, if there were any.
     """
 
     model: "Reranker"
@@ -73,6 +82,7 @@ class Outcome:
     validation_map: Mapping[str, float]
     epochs: int
     histories: Mapping[str, "History"]
+    folds: Sequence[FoldModel] = ()
 
 
 def cross_train(
@@ -121,19 +131,20 @@ def cross_train(
         return model, history
 
     held_out_run: Run = {}
-    validation_map, histories = {}, {}
+    validation_map, histories, kept = {}, {}, []
     for fold in folds_of(examples.encoded.query_index, folds, settings.seed):
         model, history = part(fold.name, fold.training, fold.held_out, settings)
         scores = score_encoded(model, _subset(examples, fold.held_out).encoded)
         run = data.run_of(fold.held_out, scores)
         held_out_run |= run
+        kept.append(FoldModel(model, frozenset(run)))
         validation_map[fold.name], histories[fold.name] = data.mean_of("AP", run), history
     epochs = round(statistics.median(history.best for history in histories.values()))
     if folds > 1:
         everything = np.arange(len(examples.encoded.query_index))
         final_settings = dataclasses.replace(settings, epochs=epochs)
         model, histories["all topics"] = part("all topics", everything, None, final_settings)
-    return Outcome(model, held_out_run, validation_map, epochs, histories)
+    return Outcome(model, held_out_run, validation_map, epochs, histories, kept)
 
 
 def develop(

@@ -115,6 +115,11 @@ def ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(doc_id, scores[doc_id]) for _, doc_id in _ranked(scores)]
 
 
+def best_of(run: Run, hits: int) -> Run:
+    """The best ``hits`` of each topic, best first; see :func:`ranked`."""
+    return {query_id: dict(ranked(scores)[:hits]) for query_id, scores in run.items()}
+
+
 def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str]:
     """Yield a run's lines, without line ends: topics as given, documents by the tie rule.
 

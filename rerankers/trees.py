@@ -96,7 +96,9 @@ def _numbers(fields: Mapping[str, str], name: str, count: int, where: str) -> np
     except (ValueError, OverflowError):
         raise ValueError(f"{where}{name} has what is no number") from None
     _require(len(found) == count, f"{where}{name} has {len(found)} numbers for {count}")
-    _require(bool(np.isfinite(found).all()), f"{where}{name} has a number that is not finite")
+    # A split of what is known from what is not has every number on one side.
+    fine = ~np.isnan(found) if name == "threshold" else np.isfinite(found)
+    _require(bool(fine.all()), f"{where}{name} has a number that is not finite")
     return found
 
 

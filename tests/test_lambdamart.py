@@ -17,9 +17,10 @@ from pipeline.material import load_training_data
 from pipeline.reranking import NeuralReranker
 from rerankers import checkpoint, features, scoring
 from rerankers.base import FIRST_STAGE, Pairs
+from rerankers.boosting import FILE
 from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
-from rerankers.models.lambdamart import FILE, Config, Model
+from rerankers.models.lambdamart import Config, Model
 from rerankers.settings import Settings
 from rerankers.training import Examples
 from rerankers.training import train as train_model
@@ -98,8 +99,8 @@ def test_parts_choose_fewer_trees_where_there_is_nothing_to_learn() -> None:
     noise = np.random.default_rng(1).random(len(pairs)) < 0.3
     chosen = fit(unfitted(trees=40, parts=3), pairs, noise)
     every = fit(unfitted(trees=40, parts=0), pairs, noise)
-    assert chosen.booster is not None and every.booster is not None
-    assert 1 <= chosen.booster.num_trees() < every.booster.num_trees() == 40
+    ((few,), (all_of_them,)) = (chosen.boosters, every.boosters)
+    assert 1 <= few.num_trees() < all_of_them.num_trees() == 40
 
 
 def test_each_configuration_has_its_families() -> None:
@@ -111,9 +112,10 @@ def test_each_configuration_has_its_families() -> None:
     assert next(iter(Model.configurations)) == "all"
     for name, families in expected.items():
         model = small_model(NAME, name)
-        assert isinstance(model, Model) and model.booster is not None
+        assert isinstance(model, Model)
         assert model.feature_families == families
-        assert tuple(model.booster.feature_name()) == features.names_of(families)
+        (booster,) = model.boosters
+        assert tuple(booster.feature_name()) == features.names_of(families)
         assert not list(model.parameters()) and not model.state_dict()
         assert model.device_of() == torch.device("cpu")
     assert set(Model.configurations) == set(expected)

@@ -110,6 +110,19 @@ def test_pairs_of_candidates(priors: Run | None, expected: list[float]) -> None:
     assert [pairs.doc_ids[post] for post in pairs.post_index] == ["a", "b", "b"]
 
 
+def test_scores_of_other_rankers_come_with_the_pairs() -> None:
+    """Unknown where a ranker lacks the post, or the topic; of other posts and topics, nothing."""
+    rm3: Run = {"1": {"b": 2.5, "c": 9.0}, "3": {"b": -1.0}, "9": {"a": 1.0}}
+    candidates = Candidates(TOPICS, RUN, POSTS, {}, {"rm3": rm3, "bm25": {}})
+    signals = candidates.pairs().signals
+    assert set(signals) == {FIRST_STAGE, PRIOR, "rm3", "bm25"}
+    np.testing.assert_array_equal(signals["rm3"], np.array([np.nan, 2.5, -1.0], np.float32))
+    assert signals["rm3"].dtype == np.float32
+    assert np.isnan(signals["bm25"]).all() and len(signals["bm25"]) == 3
+    assert signals[FIRST_STAGE].tolist() == [0.5, 0.75, 0.0]
+    assert set(Candidates(TOPICS, RUN, POSTS).pairs().signals) == {FIRST_STAGE, PRIOR}
+
+
 def test_candidates_of_a_run_have_the_priors_of_their_ranks() -> None:
     run = {"1": {"a": 1.0, "b": 3.0, "c": 2.0}}
     found = RunRetriever(run, lambda doc_ids: {d: POSTS[d] for d in doc_ids}, "a run").search(

@@ -1,0 +1,165 @@
+"""Learned fusion: what it is trained on, and how it ranks.
+
+Neural scores of training topics come from models that have not seen these topics (five folds of
+them, Wolpert 1992), since a fusion would trust a model's memory otherwise; those of other topics
+come from the model trained on all training topics.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from indexes.methods import METHODS
+from pipeline.errors import UsageError
+from pipeline.material import Material, TrainingData, microblog_material
+from pipeline.reranking import Candidates
+from pipeline.trec import Qrels, Run
+from pipeline.union import OFFICIAL, UnionRetriever, joined
+
+if TYPE_CHECKING:
+    from pipeline.reranking import NeuralReranker
+    from pipeline.sources import Source
+    from pipeline.training import FoldModel
+    from rerankers.views import TextEncoder
+
+MODELS = {"learned": "fusion", "linear": "linear_fusion"}
+"""Kind of fusion on the command line -> model."""
+
+HITS = 1000
+"""Candidates that each ranker may bring for a topic."""
+
+NeuralScores = Callable[[str, Candidates], Run]
+"""A neural reranker's name and candidates -> its scores."""
+
+
+@dataclass(frozen=True)
+class Rankers:
+    """Whose scores a fusion reads.
+
+    Attributes:
+        lexical: methods of search, and official runs with ``run_`` before their names.
+        neural: rerankers.
+    """
+
+    lexical: Sequence[str]
+    neural: Sequence[str]
+
+    @classmethod
+    def of(cls, families: Sequence[str]) -> "Rankers":
+        """Those that families of features read; the order is that of the families.
+
+        Raises:
+            UsageError: there is no ranker of a name.
+        """
+        from rerankers import features, models
+
+        names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
+        features.names_of(families)
+        lexical = [name for name in names if name in METHODS or name.startswith(OFFICIAL)]
+        neural = [name for name in names if name not in lexical]
+        if wrong := [name for name in neural if name not in models.names()]:
+            raise UsageError(
+                f"signal:{wrong[0]}: found no ranker of this name, expected one of "
+                f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
+            )
+        if not lexical:
+            raise UsageError(
+                "found no signal of a method of search or of a run, expected one at least: it is "
+                "these that find candidates"
+            )
+        return cls(lexical, neural)
+
+
+def material(
+    families: Sequence[str], test: str | None, data: Path | None, neural: NeuralScores
+) -> Material:
+    """All judged microblog years but ``test``: candidates of all rankers, with their scores.
+
+    Args:
+        families: of features of the model to be trained.
+        test: collection to leave out; None leaves out none.
+        data: data folder.
+        neural: scores of the training topics by a reranker that has not seen them.
+
+    Raises:
+        UsageError: there is no collection ``test``, or no such ranker.
+        DataError: files or judgments are missing.
+    """
+    from pipeline.sources import open_source
+
+    rankers = Rankers.of(families)
+    usual = microblog_material(test, data)
+    parts: list[Candidates] = []
+    qrels: Qrels = {}
+    for name in usual.trained_on:
+        source = open_source(name, None, None, data)
+        assert source.qrels is not None  # Those without are no training collections.
+        topics = [topic for topic in source.topics if topic.query_id in source.qrels]
+        print(f"candidates of {name} by {', '.join(rankers.lexical)}", file=sys.stderr)
+        parts.append(UnionRetriever(source, rankers.lexical).search(topics, HITS))
+        qrels |= source.qrels
+    candidates = with_neural(joined(parts), rankers.neural, neural)
+    return replace(
+        usual,
+        candidates=f"the best {HITS} of each of {', '.join(rankers.lexical)}",
+        training=TrainingData(candidates, qrels),
+    )
+
+
+def with_neural(candidates: Candidates, names: Sequence[str], neural: NeuralScores) -> Candidates:
+    """The candidates with the scores of neural rerankers, of those whose texts are known."""
+    readable = Candidates(
+        candidates.topics,
+        {
+            query_id: {d: s for d, s in scores.items() if candidates.posts[d].text}
+            for query_id, scores in candidates.run.items()
+        },
+        candidates.posts,
+        {},
+    )
+    scores = {name: neural(name, readable) for name in names}
+    return replace(candidates, signals={**candidates.signals, **scores})
+
+
+def unseen_scores(
+    candidates: Candidates, folds: "Sequence[FoldModel]", encoder: "TextEncoder"
+) -> Run:
+    """Scores of each topic's candidates by the fold's model that has not seen the topic."""
+    from rerankers.scoring import score
+
+    pairs, keys = candidates.pairs(), candidates.keys()
+    topics = np.array([topic.query_id for topic in candidates.topics])
+    run: Run = {}
+    for fold in folds:
+        rows = np.flatnonzero(np.isin(topics[pairs.query_index], sorted(fold.held_out)))
+        values = score(fold.model, pairs.part(rows), encoder)
+        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+            query_id, doc_id = keys[row]
+            run.setdefault(query_id, {})[doc_id] = value
+    return run
+
+
+def find(
+    source: "Source", fusion: "NeuralReranker", load: "Callable[[str], NeuralReranker]"
+) -> Candidates:
+    """The candidates of all rankers that a trained fusion reads, with their scores.
+
+    Args:
+        source: whose topics are ranked.
+        fusion: the trained model.
+        load: gives the trained neural reranker of a name.
+
+    Raises:
+        UsageError: the source is not searched, or there is no index.
+    """
+    if source.given is not None:
+        raise UsageError(
+            f"--fusion: {source.name} is not searched, its candidates are given; leave it out"
+        )
+    rankers = Rankers.of(fusion.checkpoint.model.feature_families)
+    found = UnionRetriever(source, rankers.lexical).search(source.topics, HITS)
+    return with_neural(found, rankers.neural, lambda name, part: load(name).score(part))

@@ -1,0 +1,324 @@
+"""The learned fusion of trees: what it learns, what each feature added, and what is kept of it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import microblog_samples
+import numpy as np
+import pytest
+import torch
+from fusion_samples import TOPICS, fit, of_topics, pairs_that_rm3_orders, represented
+from reranking_samples import all_pairs, encoder, small_config, vocabulary
+
+from pipeline import collections
+from pipeline.material import TrainingData, load_training_data
+from pipeline.reranking import NeuralReranker
+from pipeline.trec import Run
+from rerankers import checkpoint, features, models, scoring
+from rerankers.base import Pairs
+from rerankers.encoded import Encoded
+from rerankers.errors import RerankerError
+from rerankers.interactions import CachedInteractions
+from rerankers.models.fusion import Config, Model
+from rerankers.trees import check
+from rerankers.vectors import read_vectors
+from rerankers.views import TextEncoder
+from rerankers.vocabulary import Vocabulary
+
+NAME = "fusion"
+SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
+
+
+def small(families: str = SMALL, **changes: Any) -> Model:
+    changes = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5} | changes
+    return Model(small_config(NAME, "all", families=families, **changes), vocabulary())
+
+
+def fitted(**changes: Any) -> Model:
+    model = small(**changes)
+    fit(model, *pairs_that_rm3_orders())
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """Of two seeds, with features that nothing is known of in training, and word vectors."""
+    return fitted(families=f"{SMALL},soft_match", seeds=2)
+
+
+def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
+    """Posts without it, which are never relevant, end up below the others."""
+    pairs, relevant = pairs_that_rm3_orders()
+    new = pairs.query_index >= TOPICS - 3
+    model = small()
+    fit(model, of_topics(pairs, ~new), relevant[~new])
+    found = of_topics(pairs, new)
+    scores = scoring.score(model, found, encoder())
+    for topic in np.unique(found.query_index):
+        of_topic = found.query_index == topic
+        positive = relevant[new][of_topic]
+        assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
+    shares = model.importances()
+    assert sum(share for name, share in shares.items() if name.startswith("signal:rm3.")) > 0.9
+
+
+def test_the_prototype_is_the_default() -> None:
+    config = Config()
+    chosen = config.families.split(",")
+    assert chosen[:7] == [f"signal:{name}" for name in (
+        "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3", "mp_hcnn"
+    )]  # fmt: skip
+    assert set(chosen[7:]) == {*features.families()} - {"signal:NAME", "prior"}
+    model = fitted(families="signal:rm3", trees=3, seeds=1)
+    settings = model.files()["model.txt"].decode()
+    for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):
+        assert f"[{line}]" in settings
+    assert (config.learning_rate, config.leaves, config.minimum_leaf) == (0.05, 15, 100)
+    assert (config.feature_fraction, config.bagging, config.penalty) == (0.3, 0.7, 5.0)
+    assert (config.truncation, config.trees, config.parts, config.seeds) == (100, 300, 0, 1)
+
+
+def test_scores_of_seeds_are_averaged(model: Model) -> None:
+    """Each list of trees is that of its seed alone."""
+    pairs, _ = pairs_that_rm3_orders()
+    values = represented(model, pairs)
+    families = model.config.families
+    alone = [fitted(families=families, seed=seed) for seed in (1, 2)]
+    first, second = (each.judge(values) for each in alone)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(model.judge(values), (first + second) / 2)
+    assert model.files() == {
+        "model.txt": alone[0].files()["model.txt"], "model_2.txt": alone[1].files()["model.txt"]
+    }  # fmt: skip
+
+
+def test_it_is_the_same_every_time(model: Model) -> None:
+    again = fitted(families=model.config.families, seeds=2)
+    assert again.files() == model.files()
+
+
+def test_what_is_not_known_reaches_the_trees_as_such(model: Model) -> None:
+    """By the engine, and by what the training command keeps of comparisons."""
+    pairs, _ = pairs_that_rm3_orders()
+    encoded = Encoded.of(pairs, encoder(), model)
+    unknown = np.isnan(pairs.signals["rm3"])
+    assert 0 < unknown.sum() < len(pairs)
+    for scorable in (encoded, CachedInteractions.of(model, encoded)):
+        values = scoring.represent_encoded(model, scorable).numpy()
+        assert encoded.features is not None
+        np.testing.assert_array_equal(values, encoded.features)
+        found = np.isnan(values)
+        for column, name in enumerate(model.names):
+            wanted = {"signal:rm3": unknown, "signal:unknown": True}.get(name.split(".")[0], False)
+            assert (found[:, column] == wanted).all(), name
+    scores = scoring.score(model, pairs, encoder())
+    assert np.isfinite(scores).all()
+    np.testing.assert_array_equal(scoring.score(model, pairs, encoder(), batch_size=1), scores)
+
+
+def test_contributions_add_up_to_the_scores(model: Model) -> None:
+    """But for a number that is the same for all pairs; what no tree has read adds nothing."""
+    values = represented(model, pairs_that_rm3_orders()[0])
+    parts = model.contributions(values)
+    assert parts.shape == values.shape
+    rest = model.judge(values) - parts.sum(dim=1)
+    torch.testing.assert_close(rest, rest[:1].expand(len(rest)), rtol=0, atol=1e-4)
+    by_name = dict(zip(model.names, parts.T, strict=True))
+    for name, share in model.importances().items():
+        assert bool(by_name[name].any()) == (share > 0), name
+    assert not by_name["signal:unknown.z"].any()
+    # Among posts that differ in nothing else, the signal decides: see pairs_that_rm3_orders.
+    of_rm3 = sum(part for name, part in by_name.items() if name.startswith("signal:rm3."))
+    assert isinstance(of_rm3, torch.Tensor)
+    assert np.corrcoef(of_rm3, model.judge(values))[0, 1] > 0.95
+
+
+def test_importances_are_shares(model: Model) -> None:
+    shares = model.importances()
+    assert tuple(shares) == model.names
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert min(shares.values()) == 0.0 == shares["signal:unknown.minmax"]
+    gains = sum(booster.feature_importance("gain") for booster in model.boosters)
+    assert isinstance(gains, np.ndarray)
+    np.testing.assert_allclose(list(shares.values()), gains / gains.sum())
+
+
+def test_trees_without_a_split_have_no_importances() -> None:
+    model = fitted(minimum_leaf=10_000)
+    assert set(model.importances().values()) == {0.0}
+
+
+def save(model: Model, directory: Path) -> Path:
+    checkpoint.save(directory, NAME, model, encoder(), {})
+    return directory
+
+
+def load(directory: Path) -> checkpoint.Checkpoint:
+    return checkpoint.load(directory, NAME, idf=encoder().idf)
+
+
+def test_a_checkpoint_has_all_that_it_needs(model: Model, tmp_path: Path) -> None:
+    """The trees of both seeds, and the word vectors with which the trees were grown."""
+    pairs, _ = pairs_that_rm3_orders()
+    loaded = load(save(model, tmp_path / "saved"))
+    np.testing.assert_array_equal(
+        loaded.score(pairs), scoring.score(model, pairs, encoder()), strict=True
+    )
+    found = loaded.model
+    assert isinstance(found, Model)
+    assert found.config == model.config and found.importances() == model.importances()
+    values = represented(model, pairs)
+    assert torch.equal(found.contributions(values), model.contributions(values))
+
+
+def test_a_split_of_the_known_from_the_unknown_is_kept(tmp_path: Path) -> None:
+    """LightGBM writes its threshold as infinite: every number is on one side of it."""
+    pairs, _ = pairs_that_rm3_orders()
+    known = ~np.isnan(pairs.signals["rm3"])
+    model = small("signal:rm3", feature_fraction=1.0)
+    fit(model, pairs, known)
+    path = save(model, tmp_path / "saved") / "model.txt"
+    lines = [line for line in path.read_text().splitlines() if line.startswith("threshold=")]
+    thresholds = np.array(" ".join(lines).replace("threshold=", "").split(), dtype=np.float64)
+    assert np.isinf(thresholds).any()
+    found = load(path.parent).score(pairs)
+    np.testing.assert_array_equal(found, scoring.score(model, pairs, encoder()))
+    assert found[known].min() > found[~known].max()
+    whole = path.read_text()
+    path.write_text(whole.replace(lines[0], lines[0].replace("inf", "nan")))
+    assert path.read_text() != whole
+    with pytest.raises(RerankerError, match=r"model\.txt: .*threshold has a number that is not"):
+        load(path.parent)
+
+
+def test_word_vectors_are_the_same_while_training_and_after(model: Model, tmp_path: Path) -> None:
+    """In eight bits in both, and near those that were given."""
+    before = model.unit_vectors()
+    loaded = load(save(model, tmp_path / "saved")).model
+    after = loaded.unit_vectors()
+    assert before is not None and after is not None
+    np.testing.assert_array_equal(after.matrix, before.matrix)
+    np.testing.assert_array_equal(after.rows(vocabulary().known), before.rows(vocabulary().known))
+    vectors = vocabulary().vectors
+    exact = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert 0 < np.abs(before.matrix[1:] - exact).max() < 0.01
+    np.testing.assert_array_equal(represented(loaded, all_pairs()), represented(model, all_pairs()))
+    column = model.names.index("soft_match.mean_best")
+    assert represented(model, all_pairs())[:, column].any()
+
+
+def test_vectors_that_are_loaded_later_are_those_that_count(model: Model) -> None:
+    other = small(families=model.config.families)
+    assert other.unit_vectors() is not None
+    state = other.state_dict()
+    state["vectors.codes"] = state["vectors.codes"].flip(1)
+    other.load_state_dict(state)
+    found, before = other.unit_vectors(), model.unit_vectors()
+    assert found is not None and before is not None
+    np.testing.assert_allclose(found.matrix, before.matrix[:, ::-1], rtol=1e-6)
+
+
+def test_there_are_no_vectors_where_no_family_compares_words_by_them() -> None:
+    model = small()
+    assert model.unit_vectors() is None and not model.state_dict()
+
+
+DAMAGES = {
+    "cut short": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "not trees": lambda text: "lambdarank\n",
+}
+
+
+@pytest.mark.parametrize("file", ["model.txt", "model_2.txt"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_trees_of_any_seed_are_refused(
+    model: Model, tmp_path: Path, file: str, damage: str
+) -> None:
+    path = save(model, tmp_path / "saved") / file
+    check(path.read_text())
+    path.write_text(DAMAGES[damage](path.read_text()))
+    message = rf"{file}: found no whole LightGBM model.*train again"
+    with pytest.raises(RerankerError, match=message):
+        load(path.parent)
+    path.unlink()
+    with pytest.raises(RerankerError, match=message):
+        load(path.parent)
+
+
+def test_trees_over_other_features_are_refused(model: Model, tmp_path: Path) -> None:
+    """LightGBM's names have a slash where the families have a colon."""
+    path = save(model, tmp_path / "saved") / "model_2.txt"
+    whole = path.read_text()
+    assert "signal/rm3.gap" in whole and "signal:rm3" not in whole
+    path.write_text(whole.replace("signal/rm3.gap", "signal/rm4.gap"))
+    with pytest.raises(RerankerError, match=r"model_2\.txt: .*signal/rm4\.gap.*train again"):
+        load(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 0}, "setting seeds: found 0, expected 1 or more"),
+        ({"feature_fraction": 0.0}, "setting feature_fraction: found 0.0, expected one above 0"),
+        ({"bagging": 1.5}, "setting bagging: found 1.5"),
+        ({"families": "signal:,links"}, "signal with the name ''"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RerankerError, match=message):
+        Config(**changes)
+
+
+@pytest.mark.parametrize("name", ["fusion", "linear_fusion"])
+def test_candidates_of_the_pipeline_with_another_rankers_scores(name: str, tmp_path: Path) -> None:
+    """Two made-up years to learn from and one to rank; a ranker that nobody knew adds nothing."""
+    data = microblog_samples.write_data(tmp_path / "data")
+    known = load_training_data([collections.find(year, data) for year in ("mb2011", "mb2013")])
+    texts = [post.text for post in known.candidates.posts.values()]
+    words = Vocabulary.build(texts, read_vectors(data / "vectors.txt"))
+    reader = TextEncoder(words, encoder().idf)
+    config = small_config(name, "all", families="signal:rm3,signal:bm25,first_stage,soft_match")
+    model = models.find(name)(config, words)
+    # A perfect ranker, but for a few posts that it lacks.
+    candidates = dataclasses.replace(known.candidates, signals={"rm3": _perfect(known)})
+    encoded = Encoded.of(candidates.pairs(), reader, model)
+    assert encoded.features is not None
+    assert 0 < np.isnan(encoded.features[:, model.names.index("signal:rm3.z")]).mean() < 0.3
+    queries = torch.from_numpy(encoded.query_index)
+    values = scoring.represent_encoded(model, encoded)
+    model.calibrate(values, torch.from_numpy(known.relevant()), queries)
+    checkpoint.save(tmp_path / "saved", name, model, reader, {})
+    reranker = NeuralReranker(checkpoint.load(tmp_path / "saved", name, idf=encoder().idf))
+
+    new = load_training_data([collections.find("mb2012", data)])
+    candidates = dataclasses.replace(new.candidates, signals={"rm3": _perfect(new)})
+    run = reranker.score(candidates)
+    assert new.mean_of("AP", run) > 0.95 > new.mean_of("AP", reranker.score(new.candidates))
+    other = dataclasses.replace(candidates, signals={**candidates.signals, "bm25": candidates.run})
+    assert reranker.score(other) == run
+
+
+def _perfect(data: TrainingData) -> Run:
+    """A run with every relevant post above the others, and a seventh of the others missing."""
+    run: Run = {}
+    rows = zip(data.candidates.keys(), data.relevant().tolist(), strict=True)
+    for row, ((query_id, doc_id), relevant) in enumerate(rows):
+        if relevant or row % 7:
+            run.setdefault(query_id, {})[doc_id] = 10.0 * relevant + row % 7
+    return run
+
+
+def test_without_trees_it_says_nothing() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    model = small()
+    for ask in (
+        lambda: model.judge(torch.zeros(1, len(model.names))),
+        lambda: model.contributions(torch.zeros(1, len(model.names))),
+        model.importances,
+        model.files,
+    ):
+        with pytest.raises(RerankerError, match="without trees; train it before it is used"):
+            ask()
+    assert scoring.score(model, Pairs([], [], [], nothing, nothing), encoder()).shape == (0,)

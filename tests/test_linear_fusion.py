@@ -1,0 +1,235 @@
+"""The learned fusion of weights: against plain formulas, and what is kept of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fusion_samples import TOPICS, fit, of_topics, pairs_that_rm3_orders, represented
+from reranking_samples import all_pairs, encoder, vocabulary
+from scipy.optimize import minimize
+
+from rerankers import checkpoint, features, scoring
+from rerankers.errors import RerankerError
+from rerankers.models import fusion
+from rerankers.models.linear_fusion import Config, Model
+
+NAME = "linear_fusion"
+SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
+
+
+def unfitted(families: str = SMALL, penalty: float = 0.1) -> Model:
+    return Model(Config(families, penalty), vocabulary())
+
+
+def fitted(families: str = SMALL, penalty: float = 0.1) -> Model:
+    model = unfitted(families, penalty)
+    fit(model, *pairs_that_rm3_orders())
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return fitted(f"{SMALL},soft_match")
+
+
+def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    new = pairs.query_index >= TOPICS - 3
+    model = unfitted(penalty=0.001)
+    fit(model, of_topics(pairs, ~new), relevant[~new])
+    found = of_topics(pairs, new)
+    scores = scoring.score(model, found, encoder())
+    for topic in np.unique(found.query_index):
+        of_topic = found.query_index == topic
+        positive = relevant[new][of_topic]
+        assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
+    sizes = model.importances()
+    largest = sorted(sizes, key=sizes.__getitem__)[-4:]
+    assert set(largest) == {*features.names_of(["signal:rm3"])}
+
+
+def naive_loss(
+    weights: np.ndarray, values: np.ndarray, relevant: np.ndarray, queries: np.ndarray,
+    penalty: float,
+) -> float:  # fmt: skip
+    """The docstring's formula, topic by topic."""
+    losses = []
+    for query in np.unique(queries):
+        scores, positive = values[queries == query] @ weights, relevant[queries == query]
+        shares = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        if positive.any():
+            losses.append(-np.log(shares[positive]).mean())
+    return float(np.mean(losses) + penalty / 2 * (weights**2).sum())
+
+
+@pytest.mark.parametrize("penalty", [0.01, 1.0])
+def test_the_weights_have_the_least_loss(penalty: float) -> None:
+    """Another optimiser, with gradients by differences, finds the same weights.
+
+    Topics are of different sizes, pairs in any order, and one topic has nothing relevant.
+    """
+    random = np.random.default_rng(2)
+    queries = random.integers(0, 6, size=150)
+    values = random.normal(size=(150, 7)).astype(np.float32)
+    relevant = (values[:, 0] + random.normal(size=150) > 0.5) & (queries != 3)
+    model = unfitted("overlap,first_stage", penalty)
+    model.calibrate(*map(torch.from_numpy, (values, relevant, queries)))
+    exact = values.astype(np.float64)
+    standardised = (exact - exact.mean(axis=0)) / exact.std(axis=0)
+    found = minimize(naive_loss, np.zeros(7), (standardised, relevant, queries, penalty), tol=1e-10)
+    np.testing.assert_allclose(model.weights.numpy(), found.x, atol=1e-4)
+    np.testing.assert_allclose(
+        model.judge(torch.from_numpy(values)).numpy(), standardised @ model.weights.numpy(),
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_unknown_values_are_the_mean_of_the_known(model: Model) -> None:
+    pairs, _ = pairs_that_rm3_orders()
+    values = represented(model, pairs)
+    for column, name in enumerate(model.names):
+        known = values[:, column].double()
+        known = known[~known.isnan()]
+        if name.startswith("signal:unknown"):
+            assert not len(known)
+            assert model.means[column] == model.weights[column] == 0.0
+            continue
+        assert model.means[column] == pytest.approx(known.mean())
+        deviation = float(known.std(correction=0))
+        if deviation:
+            assert float(model.deviations[column]) == pytest.approx(deviation)
+    unknown = torch.isnan(values)
+    assert unknown.any() and not unknown.all()
+    filled = torch.where(unknown, model.means.float(), values)
+    torch.testing.assert_close(model.judge(filled), model.judge(values), rtol=1e-5, atol=1e-5)
+    assert not model.contributions(values)[unknown].any()
+
+
+def test_a_feature_that_is_always_the_same_has_no_weight_and_adds_nothing_later(
+    model: Model,
+) -> None:
+    """Neither has one that was never known; later it may be."""
+    pairs, _ = pairs_that_rm3_orders()
+    values = represented(model, pairs)
+    still = [
+        column for column in range(values.shape[1])
+        if len(values[:, column][~values[:, column].isnan()].unique()) < 2
+    ]  # fmt: skip
+    names = {model.names[column] for column in still}
+    assert {"signal:unknown.gap", "soft_match.feedback_5"} <= names < set(model.names)
+    assert not model.weights[still].any()
+    other = values.clone()
+    other[:, still] = 1234.5
+    assert torch.equal(model.judge(other), model.judge(values))
+
+
+def test_contributions_add_up_to_the_scores(model: Model) -> None:
+    values = represented(model, pairs_that_rm3_orders()[0])
+    parts = model.contributions(values)
+    assert parts.shape == values.shape
+    torch.testing.assert_close(parts.sum(dim=1), model.judge(values), rtol=1e-5, atol=1e-5)
+    column = model.names.index("first_stage.score")
+    mean, deviation = values[:, column].mean(), values[:, column].std(correction=0)
+    weighted = model.weights[column].float() * (values[:, column] - mean) / deviation
+    torch.testing.assert_close(parts[:, column], weighted, rtol=1e-4, atol=1e-5)
+
+
+def test_importances_are_the_sizes_of_weights(model: Model) -> None:
+    assert model.importances() == dict(
+        zip(model.names, np.abs(model.weights.numpy()).tolist(), strict=True)
+    )
+
+
+def test_it_is_the_same_every_time_and_whatever_the_batch(model: Model) -> None:
+    again = fitted(model.config.families).state_dict()
+    for name, value in model.state_dict().items():
+        assert torch.equal(again[name], value), name
+    pairs, _ = pairs_that_rm3_orders()
+    scores = scoring.score(model, pairs, encoder())
+    for size in (1, 7):
+        found = scoring.score(model, pairs, encoder(), batch_size=size)
+        np.testing.assert_allclose(found, scores, rtol=1e-6, atol=1e-6)
+    narrow = scoring.score(model, pairs, encoder(), precision="bf16")
+    np.testing.assert_array_equal(narrow, scores)
+
+
+def save(model: Model, directory: Path) -> Path:
+    checkpoint.save(directory, NAME, model, encoder(), {})
+    return directory
+
+
+def load(directory: Path) -> checkpoint.Checkpoint:
+    return checkpoint.load(directory, NAME, idf=encoder().idf)
+
+
+def test_a_checkpoint_is_json_and_tensors_and_gives_the_same_scores(
+    model: Model, tmp_path: Path
+) -> None:
+    pairs, _ = pairs_that_rm3_orders()
+    loaded = load(save(model, tmp_path / "saved"))
+    assert {file.name for file in (tmp_path / "saved").iterdir()} == {
+        "config.json", "metrics.json", "model.safetensors", "vocabulary.json"
+    }  # fmt: skip
+    np.testing.assert_array_equal(loaded.score(pairs), scoring.score(model, pairs, encoder()))
+    found = loaded.model
+    assert isinstance(found, Model) and found.importances() == model.importances()
+    assert found.config == model.config
+    before, after = model.unit_vectors(), found.unit_vectors()
+    assert before is not None and after is not None
+    np.testing.assert_array_equal(after.matrix, before.matrix)
+
+
+def test_damaged_weights_are_refused(model: Model, tmp_path: Path) -> None:
+    path = save(model, tmp_path / "saved") / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RerankerError, match=r"model\.safetensors: found no whole safetensors"):
+        load(path.parent)
+    path.unlink()
+    with pytest.raises(RerankerError, match=r"model\.safetensors: found no whole safetensors"):
+        load(path.parent)
+
+
+def test_weights_of_other_features_are_refused(model: Model, tmp_path: Path) -> None:
+    save(model, tmp_path / "saved")
+    path = tmp_path / "saved" / "config.json"
+    whole = path.read_text()
+    path.write_text(whole.replace("signal:rm3.gap", "signal:rm4.gap"))
+    with pytest.raises(RerankerError, match=r"config\.json: .*signal:rm4\.gap.*train again"):
+        load(path.parent)
+    path.write_text(whole)
+    save(unfitted("links"), tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(path.parent / "model.safetensors")
+    with pytest.raises(RerankerError, match="the weights do not fit the model"):
+        load(path.parent)
+
+
+def test_weights_that_are_no_numbers_are_not_scores(model: Model) -> None:
+    broken = unfitted(model.config.families)
+    broken.load_state_dict(model.state_dict())
+    broken.weights[0] = torch.nan
+    with pytest.raises(RerankerError, match="scores that are not finite numbers"):
+        scoring.score(broken, all_pairs(), encoder())
+
+
+def test_the_families_are_those_of_the_trees() -> None:
+    assert Config().families == fusion.Config().families
+    assert len(unfitted(Config().families).weights) == len(
+        features.names_of(Config().families.split(","))
+    )
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(RerankerError, match="setting penalty: found 0, expected one above 0"):
+        Config(penalty=0)
+    with pytest.raises(RerankerError, match="'urls', expected one of"):
+        Config(families="urls")
+
+
+def test_without_weights_it_says_nothing() -> None:
+    model = unfitted()
+    values = torch.zeros(1, len(model.names))
+    for ask in (model.judge, model.contributions):
+        with pytest.raises(RerankerError, match="without weights; train it before it is used"):
+            ask(values)
