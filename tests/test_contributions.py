@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from fusion_samples import fit, pairs_that_rm3_orders
 from page_samples import HOSTILE, parsed
 from reranking_samples import encoder, vocabulary
@@ -36,10 +35,10 @@ from pipeline.reranking import Candidates, NeuralReranker
 from pipeline.standings import Place, Standing, places, standings, visible
 from pipeline.trec import Topic, read_run
 from rerankers import models
-from rerankers.checkpoint import Checkpoint, load, save
-from rerankers.feature_models import FeatureModel
+from rerankers.checkpoint import Checkpoint, idf_from, save
+from rerankers.views import TextEncoder
 
-FAMILIES = ("signal:rm3", "signal:ql", "signal:unknown", "first_stage", "links", "overlap")
+FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
 
 
 def trained(kind: str) -> NeuralReranker:
@@ -111,7 +110,7 @@ def test_a_family_is_the_sum_of_its_features(reranker: NeuralReranker) -> None:
             assert columns
             assert value == pytest.approx(float(added[row, columns].sum()), abs=1e-5)
     assert views["2"].families["signal:rm3"] != views["1"].families["signal:rm3"]
-    assert {view.families["signal:unknown"] for view in views.values()} == {0.0}
+    assert {view.families["signal:run_ql"] for view in views.values()} == {0.0}
 
 
 def test_places_are_those_of_the_mean_and_of_the_fusion(reranker: NeuralReranker) -> None:
@@ -168,7 +167,7 @@ def test_sums_by_family() -> None:
 
 def test_rankers_that_do_not_know_the_topic_are_named(reranker: NeuralReranker) -> None:
     explanation = explained(reranker, {"named posts": ["1"]})
-    assert explanation.rankers == "rm3, ql; not known here: unknown"
+    assert explanation.rankers == "rm3, ql; not known here: run_ql"
     assert explanation.model == f"{reranker.checkpoint.name}, weights made/up"
 
 
@@ -270,7 +269,6 @@ def test_the_terminal_leaves_out_what_is_small(capsys: pytest.CaptureFixture[str
         "  added              took away",
         "  links    +1.000    overlap  -0.051",
         "  quality  +0.300",
-        "",
     ]
     assert "phrases  +0.050" in second and "links" not in second.split("WHAT THE MODEL")[0]
 
@@ -319,11 +317,10 @@ def test_a_fusion_is_not_explained_by_matches(
 
 
 def run(home: Path, module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments), "--threads", "1", "--device", "cpu"],
         capture_output=True, text=True, env=os.environ | {"TWEETRERANK_HOME": str(home)},
     )  # fmt: skip
-    return result
 
 
 def test_the_sample_is_explained_as_it_is_searched(tmp_path: Path) -> None:
@@ -331,8 +328,8 @@ def test_the_sample_is_explained_as_it_is_searched(tmp_path: Path) -> None:
     home = tmp_path / "home"
     for kind in MODELS:
         checkpoint = trained(kind).checkpoint
-        save(tmp_path / kind, checkpoint.name, checkpoint.model, checkpoint.encoder, {})
-        assert isinstance(load(tmp_path / kind).model, FeatureModel)
+        reader = TextEncoder(checkpoint.encoder.vocabulary, idf_from("wordfreq"))
+        save(tmp_path / kind, checkpoint.name, checkpoint.model, reader, {})
     found = run(home, "pipeline.search", "--topics", "sample", "--fusion", "learned",
                 "--checkpoint", tmp_path / "learned", "--output", tmp_path / "run")  # fmt: skip
     assert found.returncode == 0, found.stderr

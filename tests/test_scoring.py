@@ -241,7 +241,11 @@ def test_two_devices_give_exactly_the_scores_of_one(
 
 
 def test_an_error_on_one_of_two_devices_ends_scoring(model: Reranker) -> None:
-    pairs = Tight(ValueError("no"), most=40)
+    class Failing(Recorder):
+        def scores_of(self, model: Reranker, rows: np.ndarray, device: torch.device) -> Tensor:
+            raise ValueError("no")
+
+    pairs = Failing(np.repeat([0, 1], [50, 30]), np.arange(80))
     with pytest.raises(ValueError, match="no"):
         scoring.score_encoded(model, pairs, devices=[torch.device("cpu")] * 2)
 

@@ -12,7 +12,9 @@ from benchmarks.measuring import Row, Timing
 from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
 from pipeline import answers
+from pipeline.encodings import with_encodings
 from pipeline.errors import DataError
+from pipeline.reranking import NeuralReranker
 
 LEAVING = "leaving the process"
 
@@ -26,7 +28,7 @@ def measure(workload: Workload) -> list[Row]:
     gives the stages (see ``staged_search.py``). The two take turns.
     """
     title = f"`pipeline.search --topics {workload.collection}`"
-    search = _arguments(workload)
+    search = [*_arguments(workload), "--encodings", "none"]
     with tempfile.TemporaryDirectory() as folder:
         search += ["--output", str(Path(folder) / "run.txt")]
         result = Path(folder) / "stages.json"
@@ -43,6 +45,7 @@ def measure(workload: Workload) -> list[Row]:
             staged.seconds.append(seconds)
             found = json.loads(result.read_text(encoding="utf-8"))
             stages.append({**found, LEAVING: time.time() - found[ENDED]})
+        encoded = _with_encodings(search, workload)
     measured = f"{whole.median:.1f} s, {max(peaks) / 2**20:,.0f} MiB at most"
     print(f"{title}: {measured}; with a clock in it {staged.median:.1f} s, of which")
     rows = [(f"{title}, {len(workload.source.topics)} topics", measured)]
@@ -53,12 +56,27 @@ def measure(workload: Workload) -> list[Row]:
     for stage, seconds in medians.items():
         print(f"  {stage:32} {seconds:6.2f} s")
         rows.append((f"– {stage}", f"{seconds:.2f} s"))
-    return rows
+    return rows + encoded
+
+
+def _with_encodings(search: list[str], workload: Workload) -> list[Row]:
+    """The same where the index has its posts' vectors, if it has them."""
+    search = [word for word in search if word not in ("--encodings", "none")]
+    folder = workload.source.index_directory
+    reranker = NeuralReranker(workload.checkpoint)
+    if with_encodings(reranker, None, folder).checkpoint.encodings is None:
+        print("the posts have not been encoded (pipeline.index --encode)")
+        return []
+    seconds = Timing([
+        _run([sys.executable, "-m", "pipeline.search", *search])[0] for _ in range(workload.rounds)
+    ])  # fmt: skip
+    print(f"with encoded posts: {seconds.median:.1f} s")
+    return [("– the whole, with encoded posts", f"{seconds.median:.1f} s")]
 
 
 def _arguments(workload: Workload) -> list[str]:
     """What is asked of ``pipeline.search``."""
-    arguments = ["--topics", workload.collection, "--show", "none", "--device", workload.device]
+    arguments = ["--topics", workload.collection, "--show=none", "--device", workload.device]
     if workload.data:
         arguments += ["--data", str(workload.data)]
     if workload.collection in answers.NAMES:

@@ -1,6 +1,10 @@
-"""The ways to score pairs: plainly, by the engine, and by a matcher that is kept."""
+"""The ways to score pairs: plainly, by the engine, and with posts that have been encoded."""
 
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
@@ -9,10 +13,12 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.measuring import Row, Timing, alternate
 from benchmarks.workload import Workload
-from rerankers import matchers
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Reranker, Terms, Views
+from rerankers import checkpoint, matchers
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs, Reranker, Terms, Views
 from rerankers.encoded import Encoded
-from rerankers.scoring import BATCH_SIZE, batches_of, score_encoded
+from rerankers.encoding import encode
+from rerankers.encodings import Encodings, version_of
+from rerankers.scoring import BATCH_SIZE, score_encoded
 from rerankers.views import Packed, TextEncoder
 
 Scores = npt.NDArray[np.float32]
@@ -20,7 +26,7 @@ Way = Callable[[], Scores]
 
 PLAIN = "plain, padded"
 ENGINE = "engine"
-KEPT = "engine, tables kept"
+STORED = "engine, posts encoded"
 
 _QUERY_SETTINGS = {WORDS: "query_words", TRIGRAMS: "query_trigrams"}
 _POST_SETTINGS = {WORDS: "post_words", TRIGRAMS: "post_trigrams", URL_TRIGRAMS: "url_trigrams"}
@@ -29,16 +35,34 @@ _POST_SETTINGS = {WORDS: "post_words", TRIGRAMS: "post_trigrams", URL_TRIGRAMS: 
 def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
     """Measure every way that the model can go, and print the outcome.
 
-    ``engine`` begins with texts that have been read, and so makes a matcher's tables first;
-    ``engine, tables kept`` only matches, as a process does that scores again what it knows.
+    ``engine`` begins with texts that have been read; ``engine, posts encoded`` with texts, the
+    posts' vectors being on the disk.
     """
     encoded = Encoded.of(workload.pairs, encoder, model)
     ways: dict[str, Way] = {
         PLAIN: plain(model, encoded), ENGINE: lambda: score_encoded(model, encoded)
     }  # fmt: skip
-    if kept := kept_matcher(model, encoded):
-        ways[KEPT] = kept
-    return report(title, alternate(ways, workload.rounds), len(workload.pairs))
+    with TemporaryDirectory() as directory:
+        name = type(model).__module__.rpartition(".")[2]
+        if workload.device == "cpu" and name in matchers.encodable():
+            ways[STORED] = stored(name, model, encoder, workload.pairs, Path(directory))
+        return report(title, alternate(ways, workload.rounds), len(workload.pairs))
+
+
+def stored(
+    name: str, model: Reranker, encoder: TextEncoder, pairs: Pairs, directory: Path
+) -> Way:  # fmt: skip
+    """Everything but what the posts' vectors on the disk save; they are written here."""
+    place = directory / "checkpoint"
+    checkpoint.save(place, name, model, encoder, {})
+    ready = checkpoint.Checkpoint(name, model, encoder, {}, place)
+    started = time.perf_counter()
+    size = encode(directory / "encodings", ready, pairs.texts, pairs.urls)
+    seconds = time.perf_counter() - started
+    print(f"encoding {len(pairs.texts):,} posts: {seconds:.1f} s, {size / 1e6:,.0f} MB")
+    found = Encodings.open(directory / "encodings", version_of(place), "measure again")
+    with_them = replace(ready, encodings=found)
+    return lambda: with_them.score(pairs)
 
 
 def report(title: str, timings: Mapping[str, Timing], count: int) -> list[Row]:
@@ -87,23 +111,6 @@ def padded_lengths(model: Reranker, encoded: Encoded) -> tuple[dict[str, int], d
         _lengths(model, encoded.queries, _QUERY_SETTINGS),
         _lengths(model, encoded.posts, _POST_SETTINGS),
     )
-
-
-def kept_matcher(model: Reranker, encoded: Encoded) -> Way | None:
-    """Matching alone, by a matcher made beforehand; None where the model has none here."""
-    with torch.inference_mode():
-        matcher = matchers.find(model, encoded)
-    if matcher is None:
-        return None
-
-    def run() -> Scores:
-        scores = np.zeros(len(encoded.query_index), dtype=np.float32)
-        with torch.inference_mode():
-            for rows in batches_of(encoded, BATCH_SIZE):
-                scores[rows] = matcher.scores_of(rows).float().cpu().numpy()
-        return scores
-
-    return run
 
 
 def _lengths(
