@@ -216,16 +216,22 @@ def _print_post(console: "Console", shown: FusedPost) -> None:
 
 
 def _columns(families: Mapping[str, float]) -> list[str]:
-    """Two columns: the families that added most, and those that took away most."""
+    """Two columns: the families that added most, and those that took away most, if any did."""
     largest = max(map(abs, families.values()))
     order = sorted(families.items(), key=lambda item: -abs(item[1]))
     told = [item for item in order if abs(item[1]) > LEAST * largest]
-    added = ["added", *_numbers([item for item in told if item[1] > 0])]
-    taken = ["took away", *_numbers([item for item in told if item[1] < 0])]
-    width = max(map(len, added)) + 4
+    columns = [
+        [heading, *_numbers(items)]
+        for heading, items in (
+            ("added", [item for item in told if item[1] > 0]),
+            ("took away", [item for item in told if item[1] < 0]),
+        )
+        if items
+    ]
+    widths = [max(map(len, column)) for column in columns]
     return [
-        f"  {left:{width}}{right}".rstrip()
-        for left, right in zip_longest(added, taken, fillvalue="")
+        "".join(f"  {cell:{width}}  " for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip_longest(*columns, fillvalue="")
     ]
 
 

@@ -1,53 +1,31 @@
-"""Why posts of one topic are ranked where they are, ready to be shown in a terminal or on a page.
+"""What of a query the posts of one topic match, ready to be shown in a terminal or on a page.
 
-Ranks come from the scores before, by the model, and after; matches from
-:mod:`rerankers.evidence`. Nothing here prints.
+The matches are from :mod:`rerankers.evidence`, the ranks beside them from
+:mod:`pipeline.standings`. Nothing here prints.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from pipeline.trec import ranked
+from pipeline.standings import Standing, visible
 
 if TYPE_CHECKING:
     from indexes.posts import Post
+    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.trec import Topic
     from rerankers.evidence import Evidence, Span
-
-MOVERS = 3
-"""Posts shown of those that rose most, and of those that fell most."""
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")
 """Names of the shades 1 to 4; 0 is none."""
 
-_JOINERS = "\u200c\u200d"  # Unprintable to Python, but parts of emoji and of Persian words.
 _GROUPS = {
     "words": "words of the post",
     "post_trigrams": "letters of the post",
     "url_trigrams": "letters of the URL",
 }
-
-
-class Place(NamedTuple):
-    """Where a ranking has a post."""
-
-    rank: int
-    score: float
-
-
-class Standing(NamedTuple):
-    """A post's places in the three rankings."""
-
-    before: Place
-    neural: Place
-    after: Place
-
-    @property
-    def rise(self) -> int:
-        """Ranks gained; negative for ranks lost."""
-        return self.before.rank - self.after.rank
 
 
 class Segment(NamedTuple):
@@ -143,56 +121,45 @@ class Explanation:
     sections: Mapping[str, Sequence[PostView]]
 
 
-def places(scores: Mapping[str, float]) -> dict[str, Place]:
-    """Rank, from 1, and score of each post of a topic, best first, by the one tie rule."""
-    return {
-        doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
-    }
+def explain(
+    collection: str, topic: "Topic", first_stage: str, mixing: str, reranker: "NeuralReranker",
+    candidates: "Candidates", found: Mapping[str, Standing], grades: Mapping[str, int],
+    chosen: Mapping[str, Sequence[str]],
+) -> Explanation:  # fmt: skip
+    """What is shown of a topic.
 
-
-def standings(
-    before: Mapping[str, float], neural: Mapping[str, float], after: Mapping[str, float]
-) -> dict[str, Standing]:
-    """Places of each post in all three rankings, in the order of the last."""
-    old, new = places(before), places(neural)
-    return {
-        doc_id: Standing(old[doc_id], new[doc_id], place) for doc_id, place in places(after).items()
-    }
-
-
-def choose(found: Mapping[str, Standing], best: int, movers: int = MOVERS) -> dict[str, list[str]]:
-    """Heading -> doc_ids: the ``best`` after, and of the others those that moved furthest.
-
-    Of two that moved equally far the one that is now higher comes first.
+    Args:
+        collection: name of the topic's source.
+        topic: the one that was ranked.
+        first_stage: what found the candidates.
+        mixing: λ and where it is from, in words.
+        reranker: MP-HCNN.
+        candidates: of the topic.
+        found: doc_id -> places of every candidate.
+        grades: doc_id -> judged relevance, as far as it is known.
+        chosen: heading -> doc_ids of the posts to show, at least one.
     """
-    shown = list(found)[:best]
-    others = list(found)[best:]
-    rose = sorted(others, key=lambda doc_id: -found[doc_id].rise)[:movers]
-    fell = sorted(others, key=lambda doc_id: found[doc_id].rise)[:movers]
-    sections = {
-        "best of the new ranking": shown,
-        "rose most of the others": [doc_id for doc_id in rose if found[doc_id].rise > 0],
-        "fell most of the others": [doc_id for doc_id in fell if found[doc_id].rise < 0],
-    }
-    return {heading: doc_ids for heading, doc_ids in sections.items() if doc_ids}
+    from rerankers.evidence import bounds_of, compare, measure_of
+    from rerankers.models.mp_hcnn import Model
 
-
-def grade_text(grade: int | None) -> str:
-    """A judged grade in words."""
-    if grade is None:
-        return "not judged"
-    return "not relevant" if grade <= 0 else "relevant" if grade == 1 else "highly relevant"
-
-
-def visible(text: str) -> str:
-    """The text with each line break as a space and each control character as �.
-
-    Nothing that steers a terminal or turns the direction of other text gets through, and every
-    character keeps its place.
-    """
-    return "".join(
-        " " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�" for c in text
+    checkpoint = reranker.checkpoint
+    model = cast(Model, checkpoint.model)
+    shown = [candidates.posts[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
+    evidence = compare(
+        model, checkpoint.encoder, topic.text, [p.text for p in shown], [p.url for p in shown]
     )
+    bounds = bounds_of(model, evidence)
+    views = {
+        post.doc_id: view(post, found[post.doc_id], grades.get(post.doc_id), seen, bounds)
+        for post, seen in zip(shown, evidence, strict=True)
+    }
+    weights = "/".join(checkpoint.directory.resolve().parts[-2:])
+    return Explanation(
+        collection, topic.query_id, topic.text, first_stage,
+        f"{checkpoint.name}, weights {weights}", mixing, len(found), measure_of(model), bounds,
+        columns_of(evidence[0]),
+        {heading: [views[doc_id] for doc_id in doc_ids] for heading, doc_ids in chosen.items()},
+    )  # fmt: skip
 
 
 def paint(

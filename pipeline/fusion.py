@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,44 +43,54 @@ class Rankers:
     Attributes:
         lexical: methods of search, and official runs with ``run_`` before their names.
         neural: rerankers.
+        finders: those of ``lexical`` whose best posts are the candidates.
     """
 
     lexical: Sequence[str]
     neural: Sequence[str]
+    finders: Sequence[str]
 
     @classmethod
-    def of(cls, families: Sequence[str]) -> "Rankers":
-        """Those that families of features read; the order is that of the families.
+    def of(cls, config: Any) -> "Rankers":
+        """Those of a fusion's settings: its ``signal:`` families and ``finders``.
 
         Raises:
-            UsageError: there is no ranker of a name.
+            UsageError: there is no ranker of a name, or nothing finds candidates.
         """
-        from rerankers import features, models
+        from rerankers import models
 
+        families = config.families.split(",")
         names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
-        features.names_of(families)
         lexical = [name for name in names if name in METHODS or name.startswith(OFFICIAL)]
         neural = [name for name in names if name not in lexical]
-        if wrong := [name for name in neural if name not in models.names()]:
-            raise UsageError(
-                f"signal:{wrong[0]}: found no ranker of this name, expected one of "
-                f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
+        finders = config.finders.split(",") if config.finders else lexical
+        problems = [
+            f"signal:{name}: found no ranker of this name, expected one of "
+            f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
+            for name in neural
+            if name not in models.names()
+        ]
+        problems += [
+            f"finders: found {name}, expected one of {', '.join(lexical)}: methods of search and "
+            "runs whose scores are a signal"
+            for name in finders
+            if name not in lexical
+        ]
+        if not finders:
+            problems.append(
+                "families: found no signal of a method of search or of a run, expected one at "
+                "least: it is these that find candidates"
             )
-        if not lexical:
-            raise UsageError(
-                "found no signal of a method of search or of a run, expected one at least: it is "
-                "these that find candidates"
-            )
-        return cls(lexical, neural)
+        if problems:
+            raise UsageError(problems)
+        return cls(lexical, neural, finders)
 
 
-def material(
-    families: Sequence[str], test: str | None, data: Path | None, neural: NeuralScores
-) -> Material:
+def material(config: Any, test: str | None, data: Path | None, neural: NeuralScores) -> Material:
     """All judged microblog years but ``test``: candidates of all rankers, with their scores.
 
     Args:
-        families: of features of the model to be trained.
+        config: settings of the model to be trained.
         test: collection to leave out; None leaves out none.
         data: data folder.
         neural: scores of the training topics by a reranker that has not seen them.
@@ -91,7 +101,7 @@ def material(
     """
     from pipeline.sources import open_source
 
-    rankers = Rankers.of(families)
+    rankers = Rankers.of(config)
     usual = microblog_material(test, data)
     parts: list[Candidates] = []
     qrels: Qrels = {}
@@ -100,12 +110,13 @@ def material(
         assert source.qrels is not None  # Those without are no training collections.
         topics = [topic for topic in source.topics if topic.query_id in source.qrels]
         print(f"candidates of {name} by {', '.join(rankers.lexical)}", file=sys.stderr)
-        parts.append(UnionRetriever(source, rankers.lexical).search(topics, HITS))
+        retriever = UnionRetriever(source, rankers.lexical, rankers.finders)
+        parts.append(retriever.search(topics, HITS))
         qrels |= source.qrels
     candidates = with_neural(joined(parts), rankers.neural, neural)
     return replace(
         usual,
-        candidates=f"the best {HITS} of each of {', '.join(rankers.lexical)}",
+        candidates=f"the best {HITS} of each of {', '.join(rankers.finders)}",
         training=TrainingData(candidates, qrels),
     )
 
@@ -156,10 +167,16 @@ def find(
     Raises:
         UsageError: the source is not searched, or there is no index.
     """
+    require_searched(source)
+    rankers = Rankers.of(fusion.checkpoint.model.config)
+    retriever = UnionRetriever(source, rankers.lexical, rankers.finders)
+    found = retriever.search(source.topics, HITS)
+    return with_neural(found, rankers.neural, lambda name, part: load(name).score(part))
+
+
+def require_searched(source: "Source") -> None:
+    """Raise UsageError if the source's candidates are given: no ranker has scores for them."""
     if source.given is not None:
         raise UsageError(
             f"--fusion: {source.name} is not searched, its candidates are given; leave it out"
         )
-    rankers = Rankers.of(fusion.checkpoint.model.feature_families)
-    found = UnionRetriever(source, rankers.lexical).search(source.topics, HITS)
-    return with_neural(found, rankers.neural, lambda name, part: load(name).score(part))

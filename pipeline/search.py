@@ -164,6 +164,7 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
     def load(name: str, checkpoint: Path | None = None) -> "NeuralReranker":
         return load_reranker(name, source, checkpoint, options.device, options.threads, options.idf)
 
+    fusion.require_searched(source)
     model = load(fusion.MODELS[options.fusion], options.checkpoint)
     candidates = fusion.find(source, model, load)
     found = time.perf_counter()
@@ -186,7 +187,7 @@ def _check(options: Options) -> None:
     if options.fusion != "interpolation":
         given = {
             "--candidates": options.candidates, "--method": options.method, "--mu": options.mu,
-            "--set": options.set, "--lambda": options.weight,
+            "--set": options.set, "--lambda": options.weight is not None,
             "--reranker": options.reranker != DEFAULT_RERANKER,
         }  # fmt: skip
         problems += [

@@ -140,7 +140,7 @@ def _material(options: Options, config: Any, device: str) -> "Material":
                 "leave out by --test"
             )
         return fusion.material(
-            config.families.split(","), options.test, options.data,
+            config, options.test, options.data,
             lambda name, candidates: _unseen_scores(options, name, candidates, device),
         )  # fmt: skip
     if options.collection:

@@ -6,16 +6,19 @@ A reranker cannot find what the first stage missed; what one ranker misses anoth
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from indexes.methods import METHODS
 from indexes.posts import Post
+from pipeline.errors import DataError
 from pipeline.interpolation import normalize
 from pipeline.reranking import Candidates
 from pipeline.trec import Run, Topic, best_of, read_run
 
 if TYPE_CHECKING:
     from pipeline.sources import Source
+
+T = TypeVar("T")
 
 OFFICIAL = "run_"
 """Before the name of a run that comes with a collection, where it is a ranker."""
@@ -31,15 +34,17 @@ class UnionRetriever:
     Attributes:
         source: whose topics are ranked.
         rankers: names of methods, or of official runs with ``run_`` before them.
+        finders: those whose posts are candidates; of these alone the others' scores are kept.
     """
 
     source: "Source"
     rankers: Sequence[str]
+    finders: Sequence[str]
 
     def search(self, topics: Sequence[Topic], hits: int = 1000) -> Candidates:
         """The best ``hits`` candidates of each ranker for each topic.
 
-        The score of a candidate is the mean over the rankers of its min-max score, 0 where a
+        The score of a candidate is the mean over all rankers of its min-max score, 0 where a
         ranker does not have it (CombSUM of Fox & Shaw 1994).
 
         Raises:
@@ -53,7 +58,14 @@ class UnionRetriever:
                 "their scores goes on without",
                 file=sys.stderr,
             )
-        run = mean_of_normalized(list(signals.values()))
+        if not any(name in signals for name in self.finders):
+            raise DataError(
+                f"{self.source.name}: found no run of {', '.join(self.finders)}, whose posts this "
+                "fusion ranks; use a collection that has it, or another fusion"
+            )
+        found = mean_of_normalized([run for n, run in signals.items() if n in self.finders])
+        run = only(mean_of_normalized(list(signals.values())), found)
+        signals = {name: only(scores, found) for name, scores in signals.items()}
         doc_ids = list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))
         known = self.source.index().posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
@@ -81,6 +93,14 @@ def mean_of_normalized(runs: Sequence[Run]) -> Run:
     return total
 
 
+def only(run: Run, wanted: Run) -> Run:
+    """What ``run`` says of the candidates that are in ``wanted``."""
+    return {
+        query_id: {d: s for d, s in run.get(query_id, {}).items() if d in scores}
+        for query_id, scores in wanted.items()
+    }
+
+
 def joined(parts: Sequence[Candidates]) -> Candidates:
     """The candidates of several collections, whose topics are all different."""
     signals: dict[str, Run] = {}
@@ -96,5 +116,5 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
     )
 
 
-def _merged(parts: "Sequence[Mapping]") -> dict:
+def _merged(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:
     return {key: value for part in parts for key, value in part.items()}

@@ -66,7 +66,9 @@ class Replica:
     def _forward(self, rows: Rows) -> torch.Tensor:
         # Each thread has to say anew which GPU it uses and that no gradients are wanted.
         gpu = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        narrow = torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16")
+        # A matcher has its own ways to be narrow.
+        by_torch = self.precision == "bf16" and self.matcher is None
+        narrow = torch.autocast(self.device.type, torch.bfloat16, by_torch)
         with gpu, narrow, torch.inference_mode():
             if self.matcher:
                 return self.matcher.scores_of(rows).float()

@@ -72,21 +72,25 @@ class TabulatedTower:
         tower: in evaluation mode.
         ids: identifiers that will be asked for, without 0.
         normalized: whether vectors are to have length 1, as cosines need them.
+        number: type of the numbers that layers are multiplied in; what is compared is float32.
     """
 
-    def __init__(self, tower: ConvolutionTower, ids: Ids, normalized: bool) -> None:
+    def __init__(
+        self, tower: ConvolutionTower, ids: Ids, normalized: bool,
+        number: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
         self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
         self.normalized = normalized
         self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
         self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors = F.pad(tower.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))  # row 0 is padding
         self.biases = [convolution.bias for convolution in self.convolutions]
-        self.weights = [_by_offset(convolution) for convolution in self.convolutions]
+        self.weights = [_by_offset(convolution).to(number) for convolution in self.convolutions]
         self.table = torch.empty(0)
         if self.convolutions:
-            self.table = (vectors @ self.weights[0]).view(-1, len(self.biases[0]))
+            self.table = (vectors.to(number) @ self.weights[0]).view(-1, len(self.biases[0]))
         self.terms = vectors * self.scale(vectors)
-        self.buffers = _Buffers()
+        self.buffers = _Buffers(number)
 
     @property
     def sizes(self) -> list[int]:
@@ -149,11 +153,11 @@ class TabulatedTower:
                 following[0] = 0
             for start in range(0, len(first), WINDOWS):
                 vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
-                vectors = vectors.add_(convolution.bias).relu_()
+                vectors = vectors.float().add_(convolution.bias).relu_()
                 visit(depth, vectors)
                 if not is_last:
                     products = following[1 + start : 1 + start + len(vectors)]
-                    torch.mm(vectors, self.weights[depth], out=products)
+                    torch.mm(vectors.to(products.dtype), self.weights[depth], out=products)
             if not is_last:
                 table = following.view(-1, len(self.biases[depth]))
             found.append(which)
@@ -171,14 +175,15 @@ class TabulatedTower:
 class _Buffers(threading.local):
     """Memory of one thread that is used again: new pages cost as much as the products in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: torch.dtype) -> None:
+        self.number = number
         self.kept: dict[int, Tensor] = {}
 
     def rows(self, name: int, count: int, size: int) -> Tensor:
         """[count, size], with anything in it, until the same name is asked for again."""
         if name not in self.kept or self.kept[name].numel() < count * size:
             self.kept.pop(name, None)
-            self.kept[name] = torch.empty(int(1.25 * count) * size)
+            self.kept[name] = torch.empty(int(1.25 * count) * size, dtype=self.number)
         return self.kept[name][: count * size].view(count, size)
 
 

@@ -271,6 +271,10 @@ def test_the_terminal_leaves_out_what_is_small(capsys: pytest.CaptureFixture[str
         "  quality  +0.300",
     ]
     assert "phrases  +0.050" in second and "links" not in second.split("WHAT THE MODEL")[0]
+    contribution_page.print_explanation(topic_of(made_up({"links": -1.0}), made_up({"links": 0.0})))
+    first, second = re.split(r"\n#2  ", capsys.readouterr().out)[1:]
+    assert first.splitlines()[-2:] == ["  took away", "  links  -1.000"]
+    assert second.splitlines()[3:5] == ["http://x.org", ""]
 
 
 def command(

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_samples import HOSTILE, parsed
 from reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_model
 
 from indexes.posts import Post
-from pipeline import collections, explain, explanation, page
+from pipeline import collections, explain, frame, page
 from pipeline.cli import run_command
-from pipeline.explanation import (
-    Explanation,
-    Place,
-    Segment,
-    Standing,
-    choose,
-    columns_of,
-    paint,
-    standings,
-    view,
-    visible,
-)
+from pipeline.explanation import Explanation, Segment, columns_of, paint, view
 from pipeline.reranking import posts_of
+from pipeline.standings import Place, Standing, choose, grade_text, standings, visible
 from pipeline.trec import Run, ranked, write_run
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
 from rerankers.encoded import Encoded
@@ -228,7 +218,7 @@ def test_painting() -> None:
 def test_ranks_are_those_of_the_one_tie_rule() -> None:
     before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
     after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
-    found = standings(before, after, after)
+    found = standings(before, after)
     assert list(found) == ["b", "c", "d", "a"]
     assert found["c"].before == Place(2, 2.0)
     assert [found[d].rise for d in "bcda"] == [2, 0, 1, -3]
@@ -239,45 +229,11 @@ def test_ranks_are_those_of_the_one_tie_rule() -> None:
     assert list(choose(found, 9)) == ["best of the new ranking"]
 
 
-class Balance(HTMLParser):
-    """Every element that begins ends, in the right place."""
-
-    VOID = ("meta", "br")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
-def parsed(content: str) -> Balance:
-    parser = Balance()
-    parser.feed(content)
-    parser.close()
-    assert not parser.open
-    return parser
-
-
-HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
-
-
 def explained(text: str, url: str, query: str = QUERIES[1], doc_id: str = "1") -> Explanation:
     model: Any = small_model("mp_hcnn", "robust")
     (evidence,) = compare(model, encoder(), query, [text], [url])
     bounds = bounds_of(model, [evidence])
-    standing = Standing(Place(2, 7.5), Place(1, 0.25), Place(1, 0.5))
+    standing = Standing(Place(2, 7.5), Place(1, 0.5), Place(1, 0.25))
     post = view(Post(doc_id, text, url), standing, 2, evidence, bounds)
     return Explanation(
         "<b>", "<7>", query, "a&b.run", "mp_hcnn", "λ = 1", 2, measure_of(model), bounds,
@@ -324,12 +280,14 @@ def contrast(first: str, second: str) -> float:
     return (max(lights) + 0.05) / (min(lights) + 0.05)
 
 
-@pytest.mark.parametrize("colours", [page.LIGHT, page.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("colours", [frame.LIGHT, frame.DARK], ids=["light", "dark"])
 def test_every_text_can_be_read(colours: dict[str, str]) -> None:
     for ground in ("ground", "panel", "s1", "s2", "s3", "s4"):
         assert contrast(colours["text"], colours[ground]) >= 4.5
     for ground in ("ground", "panel"):
         assert contrast(colours["quiet"], colours[ground]) >= 4.5
+        for bar in ("plus", "minus"):
+            assert contrast(colours[bar], colours[ground]) >= 3
 
 
 def test_exact_matches_are_the_darkest() -> None:
@@ -411,7 +369,7 @@ def test_a_run_explained_in_the_terminal(command: Command, run: Run) -> None:
     assert [new for _, _, new in shown.values()][:3] == [1, 2, 3]
     qrels = collections.find("sample").qrels() or {}
     for doc_id in shown:
-        grade = explanation.grade_text(qrels["1"][doc_id])
+        grade = grade_text(qrels["1"][doc_id])
         assert re.search(rf"{grade} \[{qrels['1'][doc_id]}\]  post {doc_id}\n", output)
 
 

@@ -136,3 +136,46 @@ def test_mistakes(arguments: list[str], message: str, data: Path, tmp_path: Path
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> None:
+    families = "signal:ql,signal:run_rm3,signal:mp_hcnn,overlap,soft_match"
+    result = run(
+        data, tmp_path, "-m", "pipeline.train", "fusion", "--test", "mb2012", "--folds", "2",
+        "--threads", "1", "--vectors", data / "vectors.txt", "--set", f"families={families}",
+        "--set", "minimum_leaf=1", "--set", "trees=5",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "training mp_hcnn on folds of the topics" in result.stderr
+    folder = tmp_path / "checkpoints" / "fusion" / "mb2012"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["trained_on"] == ["mb2011", "mb2013"]
+    assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
+    neural = train(data, tmp_path, "--test", "mb2012")
+    assert neural.returncode == 0, neural.stderr
+
+    search = [
+        "-m",
+        "pipeline.search",
+        "--topics",
+        "mb2012",
+        "--fusion",
+        "learned",
+        "--threads",
+        "1",
+    ]
+    found = run(data, tmp_path, *search, "--hits", "5", "--output", tmp_path / "run.txt")
+    assert found.returncode == 0, found.stderr
+    rows = [line.split()[0] for line in found.stdout.splitlines() if line.split()]
+    assert {"ql", "run_rm3", "mp_hcnn", "mean", "fused"} <= set(rows)
+    assert {len(scores) for scores in read_run(tmp_path / "run.txt").values()} == {5}
+
+    wrong = run(data, tmp_path, *search, "--method", "rm3", "--lambda", "0.5")
+    assert wrong.returncode == 2
+    assert "--method" in wrong.stderr and "--lambda" in wrong.stderr
+
+
+def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:
+    result = run(data, tmp_path, "-m", "pipeline.train", "fusion", "--collection", "trecqa-raw")
+    assert result.returncode == 2
+    assert "--collection: fusion ranks what searches find" in result.stderr

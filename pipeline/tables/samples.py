@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.experiments import Result, find_runs
-from pipeline.explanation import grade_text, places, visible
 from pipeline.published import mp_hcnn
+from pipeline.standings import grade_text, places, visible
 from pipeline.tables.contract import Table, Workshop, markdown_table
 from pipeline.tables.evidence import TopicEvidence, cell_of, evidence_of
 from pipeline.tables.gains import Gains, gains_of

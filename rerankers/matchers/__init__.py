@@ -29,14 +29,16 @@ class Matcher(Protocol):
 def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> Matcher | None:
     """A matcher for these pairs, None where the model's own forward pass is the only way.
 
-    That is so for pairs that have been compared already, on a GPU, and in bfloat16.
+    That is so for pairs that have been compared already, on a GPU, and in bfloat16 but for
+    matchers whose ``PRECISIONS`` name it.
     """
     way = way_of(model)
-    if precision != "fp32" or way is None:
+    if way is None or precision not in getattr(way, "PRECISIONS", ("fp32",)):
         return None
     if not isinstance(encoded, Encoded) or model.device_of().type != "cpu":
         return None
-    matcher: Matcher = way.Matcher(model, encoded)
+    narrow = {} if precision == "fp32" else {"precision": precision}
+    matcher: Matcher = way.Matcher(model, encoded, **narrow)
     return matcher
 
 

@@ -28,16 +28,22 @@ def readings(model: Model) -> dict[str, Reading]:
     return {view: reading for view, reading in known.items() if reading.tower in model.towers}
 
 
-def towers(model: Model, *texts: Mapping[str, Packed]) -> dict[str, TabulatedTower]:
+def towers(
+    model: Model, *texts: Mapping[str, Packed], precision: str = "fp32"
+) -> dict[str, TabulatedTower]:
     """The model's towers, for the terms of texts given by view."""
     read: dict[str, list[Packed]] = {name: [] for name in model.towers}
     for view, reading in readings(model).items():
         read[reading.tower] += [packed[view] for packed in texts if view in packed]
     is_cosine = model.config.similarity == "cosine"
+    number = torch.bfloat16 if precision == "bf16" else torch.float32
     return {
-        name: TabulatedTower(tower, used_ids(read[name]), is_cosine)  # type: ignore[arg-type]
+        name: TabulatedTower(tower, used_ids(read[name]), is_cosine, number)  # type: ignore[arg-type]
         for name, tower in model.towers.items()
     }
+
+
+PRECISIONS = ("fp32", "bf16")
 
 
 class Matcher:
@@ -46,14 +52,15 @@ class Matcher:
     Args:
         model: in evaluation mode.
         encoded: the pairs.
+        precision: of the products in convolutions.
     """
 
-    def __init__(self, model: Model, encoded: Encoded) -> None:
+    def __init__(self, model: Model, encoded: Encoded, precision: str = "fp32") -> None:
         self.model, self.encoded = model, encoded
         self.readings = readings(model)
         # What is on the disk needs no tower, the queries always do.
         computed = [encoded.queries] if encoded.stored else [encoded.queries, encoded.posts]
-        self.query_towers = towers(model, *computed)
+        self.query_towers = towers(model, *computed, precision=precision)
         self.post_towers = encoded.stored or self.query_towers
         self.question: tuple[int, dict[str, Question]] = (-1, {})
 

@@ -24,6 +24,7 @@ class Config(BoostingConfig):
     """Hyperparameters."""
 
     families: str = FUSED  # Of rerankers/features
+    finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
     parts: int = 0  # Of the training topics, to choose the number of trees by; 0 grows them all
     learning_rate: float = 0.05  # Weight of each tree
     leaves: int = 15  # Leaves of a tree

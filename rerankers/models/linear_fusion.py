@@ -33,6 +33,7 @@ class Config:
     """Hyperparameters."""
 
     families: str = FUSED  # Of rerankers/features
+    finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
     penalty: float = 0.1  # λ of the L2 penalty λ/2 · |w|² beside a topic's mean loss
 
     def __post_init__(self) -> None:

@@ -1,0 +1,133 @@
+"""Candidates of several rankers together."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from indexes.posts import Post
+from pipeline.errors import DataError, UsageError
+from pipeline.fusion import Rankers, unseen_scores, with_neural
+from pipeline.reranking import Candidates
+from pipeline.training import FoldModel
+from pipeline.trec import Run, Topic, write_run
+from pipeline.union import UnionRetriever, joined, mean_of_normalized
+
+TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
+FOUND: dict[str, Run] = {
+    "ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}},
+    "rm3": {"1": {"d": 9.0, "a": 8.0, "b": 5.0}},
+}
+KNOWN = {doc_id: Post(doc_id, f"text of {doc_id}") for doc_id in "abcdx"}
+
+
+class Index:
+    posts = SimpleNamespace(get_many=lambda ids: {i: KNOWN[i] for i in ids if i in KNOWN})
+
+    def search(self, topics: list[Topic], method: Any, hits: int) -> Run:
+        found = FOUND[method.name]
+        return {
+            topic.query_id: dict(list(found[topic.query_id].items())[:hits])
+            for topic in topics
+            if topic.query_id in found
+        }
+
+
+def source(folder: Path | None = None) -> Any:
+    runs = {}
+    if folder:
+        runs["rm3"] = folder / "rm3.run"
+        write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
+    return SimpleNamespace(name="mb", index=lambda: Index(), runs=runs)
+
+
+def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
+    found = UnionRetriever(source(tmp_path), ["ql", "rm3", "run_rm3"], ["ql", "run_rm3"]).search(
+        TOPICS, hits=2
+    )
+    # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
+    assert {q: set(scores) for q, scores in found.run.items()} == {
+        "1": {"a", "b", "z"}, "2": {"x"},
+    }  # fmt: skip
+    # Min-max: ql a 1, b 0; rm3 d 1, a 0; run_rm3 z 1, a 0. All scores of topic 2 are equal.
+    assert found.run["1"] == pytest.approx({"a": 1 / 3, "b": 0.0, "z": 1 / 3})
+    assert found.signals["rm3"]["1"] == {"a": 8.0}
+    assert found.signals["run_rm3"] == {"1": {"z": 2.0, "a": 1.0}, "2": {}}
+    # What has no text here is a candidate all the same.
+    assert found.posts["z"] == Post("z", "") and found.posts["a"] == KNOWN["a"]
+
+
+def test_a_ranker_that_a_source_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    found = UnionRetriever(source(), ["ql", "run_rm3"], ["ql", "run_rm3"]).search(TOPICS)
+    assert set(found.signals) == {"ql"}
+    assert "warning: mb has no run_rm3" in capsys.readouterr().err
+    with pytest.raises(DataError, match="mb: found no run of run_rm3"):
+        UnionRetriever(source(), ["ql", "run_rm3"], ["run_rm3"]).search(TOPICS)
+
+
+def test_the_mean_counts_who_does_not_have_a_post() -> None:
+    runs: list[Run] = [{"1": {"a": 2.0, "b": 1.0}}, {"1": {"b": 7.0, "c": 5.0}}]
+    assert mean_of_normalized(runs) == {"1": {"a": 0.5, "b": 0.5, "c": 0.0}}
+
+
+def test_collections_are_joined() -> None:
+    one = Candidates(TOPICS[:1], {"1": {"a": 1.0}}, {"a": KNOWN["a"]}, {}, {"ql": {"1": {"a": 3}}})
+    two = Candidates(TOPICS[1:], {"2": {"x": 1.0}}, {"x": KNOWN["x"]}, {}, {"rm3": {"2": {"x": 4}}})
+    both = joined([one, two])
+    assert both.keys() == [("1", "a"), ("2", "x")]
+    assert both.signals == {"ql": {"1": {"a": 3}}, "rm3": {"2": {"x": 4}}}
+    signals = both.pairs().signals
+    assert signals["ql"][0] == 3 and str(signals["ql"][1]) == "nan"
+
+
+def test_posts_without_a_text_get_no_neural_score() -> None:
+    posts = {"a": KNOWN["a"], "z": Post("z", "")}
+    candidates = Candidates(TOPICS[:1], {"1": {"a": 1.0, "z": 2.0}}, posts, {}, {"ql": {}})
+    asked = []
+
+    def neural(name: str, part: Candidates) -> Run:
+        asked.append((name, part.keys()))
+        return {"1": {"a": 0.5}}
+
+    found = with_neural(candidates, ["mp_hcnn"], neural)
+    assert asked == [("mp_hcnn", [("1", "a")])]
+    assert found.signals == {"ql": {}, "mp_hcnn": {"1": {"a": 0.5}}}
+    assert found.keys() == candidates.keys()
+
+
+def test_topics_are_scored_by_models_that_have_not_seen_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import numpy as np
+
+    def score(model: Any, pairs: Any, encoder: Any) -> Any:
+        return np.full(len(pairs), model, dtype=np.float32)
+
+    monkeypatch.setattr("rerankers.scoring.score", score)
+    run = {"1": {"a": 1.0, "b": 1.0}, "2": {"x": 1.0}}
+    candidates = Candidates(TOPICS, run, KNOWN, {})
+    folds: Any = [FoldModel(7.0, frozenset("2")), FoldModel(5.0, frozenset("1"))]  # type: ignore[arg-type]
+    found = unseen_scores(candidates, folds, None)  # type: ignore[arg-type]
+    assert found == {"2": {"x": 7.0}, "1": {"a": 5.0, "b": 5.0}}
+
+
+def config(families: str, finders: str = "") -> Any:
+    return SimpleNamespace(families=families, finders=finders)
+
+
+def test_rankers_are_read_from_the_settings() -> None:
+    families = "signal:ql,signal:run_rm3,overlap,signal:mp_hcnn"
+    assert Rankers.of(config(families)) == Rankers(
+        ["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"]
+    )
+    assert Rankers.of(config(families, "run_rm3")).finders == ["run_rm3"]
+
+
+def test_wrong_rankers_are_told_at_once() -> None:
+    with pytest.raises(UsageError) as problems:
+        Rankers.of(config("signal:ql,signal:no_such", "rm3"))
+    first, second = problems.value.problems
+    assert "signal:no_such: found no ranker" in first and "finders: found rm3" in second
+    with pytest.raises(UsageError, match="it is these that find candidates"):
+        Rankers.of(config("overlap,signal:mp_hcnn"))
