@@ -86,6 +86,8 @@ def load_reranker(
         RerankerError: the checkpoint or the file of frequencies is damaged.
     """
     from pipeline import runtime
+
+    runtime.import_nltk_alone()
     from pipeline.reranking import NeuralReranker
     from rerankers import models
     from rerankers.checkpoint import idf_from

@@ -75,8 +75,8 @@ def _legend(explanation: FusionExplanation) -> str:
     return f"""<aside class="legend" aria-label="Legend">
 <p>A bar to the right of the line is what a family of features added to a post's score, one to the
 left what it took away; all posts have one scale. A family's number is the sum of
-{escaped(explanation.meaning)}. With {signed(explanation.base)} for every post the numbers make up
-the score after fusion.</p>
+{escaped(explanation.meaning)}. With the topic's mean score, {signed(explanation.base)}, the numbers
+make up the score after fusion.</p>
 <p class="quiet">A family is a file of <code>rerankers/features</code>, which says what each of its
 features is; signal:… is what one ranker says. Families are in the order in which the model counts
 on them.</p>
@@ -190,8 +190,8 @@ def print_explanation(explanation: FusionExplanation) -> None:
     for line in (
         f"topic {explanation.query_id} “{explanation.query}”, {explanation.collection}",
         f"{explanation.candidates} candidates by {explanation.rankers}; {explanation.model}",
-        f"added by families: {explanation.meaning}; with {signed(explanation.base)} for every post "
-        "they make up the score",
+        f"added by families: {explanation.meaning}; with the topic's mean "
+        f"score, {signed(explanation.base)}, they make up the score",
     ):
         console.print(visible(line))
     for heading, posts in explanation.sections.items():

@@ -1,8 +1,9 @@
 """What a learned fusion made of the posts of one topic, by what each family of features added.
 
 A fusion says what every feature added to a score
-(:meth:`rerankers.feature_models.FeatureModel.contributions`); with a number that is the same for
-all posts these make up the score. Nothing here prints.
+(:meth:`rerankers.feature_models.FeatureModel.contributions`). Shown is by how much that is above
+the mean of the topic's posts, so that with the mean score these make up a post's score. Nothing
+here prints.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +24,8 @@ FEATURES = 5
 """Features shown of those that added most to a post's score, and of those that took away most."""
 
 MEANINGS = {
-    "fusion": "the Shapley values of its features in the model's trees",
-    "linear_fusion": "its features, standardised, times the model's weights",
+    "fusion": "the Shapley values of its features in the model's trees, less the topic's mean",
+    "linear_fusion": "its features times the model's weights, less the topic's mean",
 }
 """Model -> what the numbers of a family are the sum of."""
 
@@ -76,10 +77,14 @@ class Fused:
         return cls(model, doc_ids, features, dict(zip(doc_ids, scores, strict=True)))
 
     def parts(self, chosen: Sequence[str]) -> list[list[Part]]:
-        """What each feature added to the scores of the ``chosen`` posts, in their order."""
+        """What each feature added to the scores of the ``chosen`` posts, in their order.
+
+        It is less the mean over the topic's posts: what all have in common explains no rank.
+        """
         rows = {doc_id: row for row, doc_id in enumerate(self.doc_ids)}
-        values = self.features[[rows[doc_id] for doc_id in chosen]]
-        added = self.model.contributions(values.to(self.model.device_of()))
+        places = [rows[doc_id] for doc_id in chosen]
+        every = self.model.contributions(self.features.to(self.model.device_of()))
+        values, added = self.features[places], (every - every.mean(dim=0))[places]
         return [
             [Part(*part) for part in zip(self.model.names, *of_post, strict=True)]
             for of_post in zip(values.tolist(), added.tolist(), strict=True)
@@ -119,7 +124,7 @@ class FusionExplanation:
         rankers: those that know the topic, and those that do not, in words.
         candidates: how many posts were ranked.
         meaning: what a family's number is the sum of, in words.
-        base: what every post has besides what the families added.
+        base: the mean score of the topic's posts.
         importances: family -> share of the model's importances, the largest first.
         sections: heading -> posts; their families have the order of ``importances``.
     """

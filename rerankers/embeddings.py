@@ -11,6 +11,8 @@ from rerankers.vocabulary import Vocabulary
 TYPICAL_LENGTH = 6.0
 """About the Euclidean length of a 100-dimensional GloVe vector; unknown words get as much."""
 
+_PART = 2048
+
 
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     """Pseudo-random vectors that are the same on every machine and with every library version.
@@ -21,12 +23,18 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     Returns:
         [rows, size] numbers from -127 to 127.
     """
-    state = np.arange(rows * size, dtype=np.uint64) + np.uint64(seed) * np.uint64(2**32)
-    state *= np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    numbers = (state >> np.uint64(40)) % np.uint64(255)
-    return (numbers.astype(np.int16) - 127).astype(np.int8).reshape(rows, size)
+    codes = np.empty((rows, size), dtype=np.int8)
+    # A part at a time: the numbers in between take eight times the memory.
+    for start in range(0, rows, _PART):
+        part = codes[start : start + _PART]
+        first, state = start * size, np.arange(part.size, dtype=np.uint64)
+        state += np.uint64(first) + np.uint64(seed) * np.uint64(2**32)
+        state *= np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        numbers = (state >> np.uint64(40)) % np.uint64(255)
+        part[:] = (numbers.astype(np.int16) - 127).reshape(part.shape)
+    return codes
 
 
 class HashedVectors(nn.Module):
