@@ -25,6 +25,26 @@ def atomic_file(path: Path | str) -> Iterator[IO[str]]:
     On any error, Ctrl-C and a full disk included, what was under ``path`` before is untouched and
     the temporary file beside it is removed.
     """
+    with (
+        _replacing(path) as descriptor,
+        os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream,
+    ):
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Write a file as :func:`atomic_file` does."""
+    with _replacing(path) as descriptor, os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def _replacing(path: Path | str) -> Iterator[int]:
+    """The descriptor of a temporary file that takes the place of ``path`` at the end."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # A symbolic link stays a link: the file that it points to is the one replaced.
@@ -32,10 +52,7 @@ def atomic_file(path: Path | str) -> Iterator[IO[str]]:
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+        yield descriptor
         temporary.chmod(_mode_of(target))
         temporary.replace(target)
         _sync(target.parent)

@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_file
-from pipeline import collections, tuning
+from pipeline import collections, fusion, tuning
 from pipeline.collections import Collection
 from pipeline.errors import DataError
 from pipeline.evaluation import evaluate, mean
 from pipeline.interpolation import interpolate
 from pipeline.runtime import provenance
-from pipeline.trec import Run, read_run, write_run
+from pipeline.trec import Qrels, Run, read_run, write_run
+
+RUN, SHIPPED, HELD_OUT = "run", "shipped", "held-out"
+"""What may stand with a colon before a cell's model."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,12 @@ class Cell:
 
     Attributes:
         system: row of the table.
-        model: name of the reranker, or ``run:NAME`` for an official run, which is only measured.
+        model: name of the reranker, or ``run:NAME`` for an official run, which is only measured;
+            ``shipped:NAME`` is the reranker with the weights and the λ that ship, mixed with query
+            likelihood; ``held-out:NAME`` is measured on held-out training topics, so that the
+            collection is not looked at.
         training: options of ``pipeline.train`` besides data, seed and output; without ``--folds``
-            one part of the topics is held out once.
+            one part of the topics is held out once, where nothing else depends on held-out topics.
         collection: that is reported. One with a training part is trained on that; a microblog year
             is left out of training.
         seed: of every random choice.
@@ -55,9 +61,24 @@ class Cell:
         return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
     @property
+    def kind(self) -> str:
+        """What stands before the colon of ``model``; "" if the cell is trained and searched."""
+        return self.model.rpartition(":")[0]
+
+    @property
+    def reranker(self) -> str:
+        """Name of the reranker, or of the official run."""
+        return self.model.rpartition(":")[2]
+
+    @property
     def official_run(self) -> str | None:
         """Name of the collection's run that is measured instead of a trained model's."""
-        return self.model.removeprefix("run:") if self.model.startswith("run:") else None
+        return self.reranker if self.kind == RUN else None
+
+    @property
+    def is_fusion(self) -> bool:
+        """Whether the model finds candidates of its own, by all rankers that it reads."""
+        return self.reranker in fusion.MODELS.values()
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,7 @@ class Result:
         cell: which one.
         measures: measure -> mean on the collection; empty where there are no judgments.
         interpolated: the same for the neural score mixed with query likelihood; empty where
-            candidates have no scores.
+            candidates have no scores, and of what is mixed already.
         weight: λ of the mixture, tuned on training topics.
         development: AP on the development part, or on held-out training topics.
         epochs: that the kept model was trained for.
@@ -159,16 +180,17 @@ def run_cell(cell: Cell, directory: Path, data: Path | None, threads: int, devic
     if cell.official_run:
         # Quicker measured than looked up, and a better run may have taken its place.
         return _measure_official(cell, data)
-    checkpoint = directory / "checkpoints" / cell.key
+    checkpoint = checkpoint_of(cell, directory)
     common = ["--threads", str(threads), "--device", device]
     common += ["--data", str(data)] if data else []
     started = time.perf_counter()
     _train(cell, checkpoint, common)
     seconds = time.perf_counter() - started
+    run = directory / "runs" / f"{cell.key}.txt"
+    if cell.kind != HELD_OUT:
+        _search(cell, checkpoint, run, common)
+    measures, interpolated, weight = _measure(cell, checkpoint, run, data)
     metrics = json.loads((checkpoint / "metrics.json").read_text(encoding="utf-8"))
-    neural = directory / "runs" / f"{cell.key}.txt"
-    _search(cell, checkpoint, neural, common)
-    measures, interpolated, weight = _measure(cell, checkpoint, neural, data)
     result = Result(
         cell, measures, interpolated, weight, metrics["validation"]["AP"], metrics["epochs"],
         round(seconds, 1), provenance(),
@@ -176,6 +198,15 @@ def run_cell(cell: Cell, directory: Path, data: Path | None, threads: int, devic
     with atomic_file(path) as stream:
         stream.write(json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
+
+
+def checkpoint_of(cell: Cell, directory: Path) -> Path:
+    """Where the trained model of a cell lies, or will."""
+    if cell.kind == SHIPPED:
+        from rerankers import checkpoint
+
+        return checkpoint.SHIPPED / cell.reranker / cell.collection
+    return directory / "checkpoints" / cell.key
 
 
 def read_result(path: Path) -> Result:
@@ -190,26 +221,36 @@ def _is_searched(cell: Cell) -> bool:
     return collections.find(cell.collection).index_group is not None
 
 
+def _is_mixed(cell: Cell) -> bool:
+    """Whether its scores are mixed with query likelihood once they are there, by λ tuned here."""
+    return _is_searched(cell) and not cell.kind and not cell.is_fusion
+
+
 def _train(cell: Cell, checkpoint: Path, common: Sequence[str]) -> None:
-    if (checkpoint / "config.json").exists():
+    if cell.kind == SHIPPED or (checkpoint / "config.json").exists():
         return
     is_year = _is_searched(cell)
     where = ["--test" if is_year else "--collection", cell.collection]
-    if is_year and "--folds" not in cell.training:
+    if _is_mixed(cell) and "--folds" not in cell.training:
         # One held-out part is enough to stop early by and to tune λ on, and a fifth of the work.
+        # But a fusion is trained on neural scores of topics that were held out.
         where += ["--folds", "1"]
     _command(
-        "pipeline.train", cell.model, *where, *cell.training, "--seed", str(cell.seed),
+        "pipeline.train", cell.reranker, *where, *cell.training, "--seed", str(cell.seed),
         "--output", str(checkpoint), "--resume", *common,
     )  # fmt: skip
 
 
 def _search(cell: Cell, checkpoint: Path, run: Path, common: Sequence[str]) -> None:
-    is_year = _is_searched(cell)
-    candidates = ["--candidates", "ql", "--lambda", "1"] if is_year else []
+    if cell.is_fusion:
+        how = ["--fusion", next(k for k, model in fusion.MODELS.items() if model == cell.reranker)]
+    else:
+        how = ["--reranker", cell.reranker]
+        how += ["--candidates", "ql"] if _is_searched(cell) else []
+        how += ["--lambda", "1"] if _is_mixed(cell) else []
     _command(
-        "pipeline.search", "--topics", cell.collection, *candidates, "--reranker", cell.model,
-        "--checkpoint", str(checkpoint), "--output", str(run), *common,
+        "pipeline.search", "--topics", cell.collection, *how, "--checkpoint", str(checkpoint),
+        "--output", str(run), *common,
     )  # fmt: skip
 
 
@@ -218,7 +259,7 @@ def find_runs(cell: Cell, directory: Path, data: Path | None) -> tuple[Path, Pat
     if cell.official_run:
         return collections.find(cell.collection, data).runs[cell.official_run], None
     neural = directory / "runs" / f"{cell.key}.txt"
-    return neural, _mixture(neural) if _is_searched(cell) else None
+    return neural, _mixture(neural) if _is_mixed(cell) else None
 
 
 def _mixture(neural: Path) -> Path:
@@ -237,19 +278,32 @@ def _measure_official(cell: Cell, data: Path | None) -> Result:
 def _means(collection: Collection, run: Run) -> dict[str, float]:
     """Measure -> mean; nothing where there are no judgments."""
     qrels = collection.qrels()
-    if qrels is None:
-        return {}
-    values = evaluate(qrels, run, collection.measures)
-    return {measure: round(mean(values[measure]), 4) for measure in collection.measures}
+    return {} if qrels is None else _means_of(qrels, run, collection.measures)
+
+
+def _means_of(qrels: Qrels, run: Run, measures: Sequence[str]) -> dict[str, float]:
+    values = evaluate(qrels, run, measures)
+    return {measure: round(mean(values[measure]), 4) for measure in measures}
+
+
+def _held_out_means(cell: Cell, checkpoint: Path, data: Path | None) -> dict[str, float]:
+    """Measure -> mean over the judged topics of the training collections, all held out once."""
+    qrels: Qrels = {}
+    for name in collections.training_collections(cell.collection, data):
+        qrels |= collections.find(name, data).qrels() or {}
+    run = read_run(checkpoint / tuning.HELD_OUT_FILE)
+    return _means_of(qrels, run, collections.find(cell.collection).measures)
 
 
 def _measure(
     cell: Cell, checkpoint: Path, neural: Path, data: Path | None
 ) -> tuple[dict[str, float], dict[str, float], float | None]:
-    """Measures of the neural run and of its mixture with query likelihood, and that mixture's λ."""
+    """Measures of the run and, if there is one, of its mixture with query likelihood, and λ."""
+    if cell.kind == HELD_OUT:
+        return _held_out_means(cell, checkpoint, data), {}, None
     collection = collections.find(cell.collection, data)
     scores = read_run(neural)
-    if not _is_searched(cell):
+    if not _is_mixed(cell):
         return _means(collection, scores), {}, None
     _, held_out = tuning.held_out_scores(cell.model, cell.collection, checkpoint, data)
     folds = min(5, len(held_out.qrels))

@@ -84,7 +84,8 @@ class Options:
     seed: int = option("of every random choice", default=1, parse=non_negative_int)
     vectors: Path | None = option(
         "word vectors, word2vec .bin or GloVe text, .gz or not "
-        "(default: glove.6B.100d.bin.gz of the data folder)", parse=existing_file,
+        "(default: glove.6B.100d.bin.gz of the data folder; for fusions those that "
+        "pipeline.vectors makes of the posts, beside them)", parse=existing_file,
     )  # fmt: skip
     idf: str = option("word frequencies: wordfreq or a file (N, then word<TAB>df)",
                       default="wordfreq")  # fmt: skip
@@ -229,15 +230,16 @@ def _config(options: Options) -> Any:
 
 def _encoder(options: Options, material: "Material") -> "TextEncoder":
     """The vocabulary of the material's texts, their vectors, and word frequencies."""
-    from pipeline import collections
+    from pipeline import collections, fusion, vectors
     from rerankers.checkpoint import idf_from
     from rerankers.vectors import read_vectors
     from rerankers.views import TextEncoder
     from rerankers.vocabulary import Vocabulary
 
-    path = options.vectors or (
-        collections.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
-    )
+    general = collections.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
+    path = options.vectors or general
+    if options.vectors is None and options.model in fusion.MODELS.values():
+        path = vectors.of_posts(material.texts, general, collections.home_directory())
     vocabulary = Vocabulary.build(material.texts, read_vectors(path), material.minimum_count)
     return TextEncoder(vocabulary, idf_from(options.idf))
 

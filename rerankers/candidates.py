@@ -1,8 +1,10 @@
 """One topic's candidates, as the families of ``rerankers/features`` see them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
+from operator import contains
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +19,9 @@ from rerankers.word_table import Tokens, WordTable
 
 def words_of_each(texts: Sequence[str]) -> list[tuple[str, ...]]:
     """:func:`rerankers.text.words` of each text, by one call of the tokenizer."""
-    tokens = [text.shortened(token) for token in text.tokens_of(texts)]
-    found, begin = [], 0
+    found, begin, tokens = [], 0, text.tokens_of(texts)
+    short = {token: text.shortened(token) for token in set(tokens)}
+    tokens = [short[token] for token in tokens]
     for _ in texts:
         end = tokens.index(text.END, begin)
         found.append(tuple(tokens[begin:end]))
@@ -137,13 +140,14 @@ class CandidateList:
     @cached_property
     def common(self) -> npt.NDArray[np.bool_]:
         """[N, Lq] whether a post has a word of the query."""
-        return self.found_in([frozenset(words) for words in self.post_words])
+        return self.found_in(self.post_words)
 
-    def found_in(self, places: Sequence[str] | Sequence[frozenset[str]]) -> npt.NDArray[np.bool_]:
-        """[N, Lq] whether a word of the query is in each of N strings or sets."""
-        words = self.query_words
-        found = [[word in place for word in words] for place in places]
-        return np.array(found, dtype=np.bool_).reshape(len(places), len(words))
+    def found_in(self, places: Sequence[Container[str]]) -> npt.NDArray[np.bool_]:
+        """[N, Lq] whether a word of the query is in each of N strings or lists of words."""
+        found = np.zeros((len(places), len(self.query_words)), dtype=np.bool_)
+        for column, word in enumerate(self.query_words):
+            found[:, column] = [*map(contains, places, repeat(word))]
+        return found
 
     def shares(self, found: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         """[N] fraction of the query's words that are found [N, Lq]; 0 for a query without words."""

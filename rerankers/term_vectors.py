@@ -18,6 +18,9 @@ _FREQUENT = 24
 """A stem of so many posts is compared by a dense product: a sparse one's work grows with the
 square of the number of posts."""
 
+_WIDE = 32
+"""Columns of a matrix whose product with itself is quicker by halves."""
+
 Matrix = npt.NDArray[np.float32]
 
 
@@ -84,18 +87,20 @@ def _products(
     """[N, N] products of vectors that are given by their entries [E]."""
     from scipy import sparse
 
-    stems, column, frequency = np.unique(stem, return_inverse=True, return_counts=True)
+    frequency = np.bincount(stem)
     frequent = frequency >= _FREQUENT
-    dense = frequent[column]
-    place = np.cumsum(frequent) - 1
+    dense, place = frequent[stem], np.cumsum(frequent) - 1
     matrix = np.zeros((posts, int(frequent.sum())), dtype=np.float32)
-    matrix[post[dense], place[column[dense]]] = value[dense]
-    products: Matrix = matrix @ matrix.T
+    matrix[post[dense], place[stem[dense]]] = value[dense]
+    # For a matrix and its own transpose NumPy computes a half and copies the rest, which pays if
+    # the matrix is wide only.
+    other = matrix.T if matrix.shape[1] >= _WIDE else matrix.T.copy()
+    products: Matrix = matrix @ other
     # A stem of one post is in no product of two.
-    rare = ~dense & (frequency[column] > 1)
+    rare = ~dense & (frequency[stem] > 1)
     if rare.any():
-        entries = (value[rare], (post[rare], column[rare]))
-        vectors = sparse.csr_array(entries, shape=(posts, len(stems)))
+        entries = (value[rare], (post[rare], stem[rare]))
+        vectors = sparse.csr_array(entries, shape=(posts, len(frequency)))
         found = (vectors @ vectors.T).tocoo()
-        products[found.row, found.col] += found.data
+        products.reshape(-1)[found.row * np.int64(posts) + found.col] += found.data
     return products

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from rerankers.errors import RerankerError
 from rerankers.vocabulary import WordVectors
@@ -36,6 +37,33 @@ def read_vectors(path: Path) -> WordVectors:
             "file or lines of a word and its numbers"
         ) from None
     return vectors
+
+
+def beside(one: WordVectors, other: WordVectors) -> WordVectors:
+    """Both vectors of each word side by side, each of length 1; of the words of ``one``.
+
+    The half of a word that ``other`` does not know is 0.
+    """
+    rows = {word: row for row, word in enumerate(other.words)}
+    places = np.array([rows.get(word, -1) for word in one.words], dtype=np.int64)
+    second = _of_length_1(other.matrix)[places]
+    second[places < 0] = 0
+    return WordVectors(one.words, np.hstack([_of_length_1(one.matrix), second]))
+
+
+def _of_length_1(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def word2vec_bytes(vectors: WordVectors) -> bytes:
+    """Vectors as the content of a file in word2vec's binary form."""
+    count, size = vectors.matrix.shape
+    rows = vectors.matrix.astype("<f4")
+    return f"{count} {size}\n".encode() + b"".join(
+        word.encode() + b" " + row.tobytes() + b"\n"
+        for word, row in zip(vectors.words, rows, strict=True)
+    )
 
 
 def _parse_binary(data: bytes) -> WordVectors:

@@ -22,11 +22,19 @@ PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
 
 _STEMMER = PorterStemmer()
 
+_ENDINGS = (
+    "al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er",
+    "ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y",
+)  # fmt: skip
+"""Each word that a rule of Porter's, or one of NLTK's exceptions, changes has one of these."""
+
 
 @lru_cache(maxsize=200_000)
 def stem(word: str) -> str:
     """The stem of a word by Porter (1980), with NLTK's extensions: ``cuts`` -> ``cut``."""
-    return str(_STEMMER.stem(word))
+    small = word.lower()
+    # Half of all words, names and numbers above all, are not worth a call of NLTK.
+    return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
 
 
 class WordTable:

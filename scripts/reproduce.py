@@ -4,10 +4,12 @@
     python scripts/reproduce.py table3 --tests mb2011,mb2012,mb2013 --workers 2
     python scripts/reproduce.py all --output results/
     python scripts/reproduce.py answer-selection --seeds 1
+    python scripts/reproduce.py readme
 
-table2 … table6 and figure2 … figure4 are those of Rao et al. (AAAI 2019), and all is all of them.
-Finished cells are kept under $TWEETRERANK_HOME and not computed again; an interrupted run goes on
-where it stopped.
+table2 … table6 and figure2 … figure4 are those of Rao et al. (AAAI 2019), and all is all of them;
+readme writes the tables of scripts/README.md anew from the CSVs that it names. Finished
+cells are kept under $TWEETRERANK_HOME and not computed again; an interrupted run goes on where it
+stopped.
 """
 
 import dataclasses
@@ -26,13 +28,14 @@ from pipeline.cli import (
     run_command,
 )
 from pipeline.errors import DataError, UsageError
+from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.experiments import Cell, Result
     from pipeline.tables import Table
     from pipeline.tables.contract import Workshop
 
-ALL = "all"
+ALL, README = "all", "readme"
 
 
 def output_folder(text: str) -> Path:
@@ -48,7 +51,8 @@ class Options:
     """What to reproduce, and where."""
 
     table: str = argument(
-        "table2 … table6, figure2 … figure4, all, answer-selection, sampling or microblog"
+        "table2 … table6, figure2 … figure4, all, answer-selection, sampling, microblog, fusion, "
+        "fusion-ablation or readme"
     )
     tests: tuple[str, ...] = option(
         "collections to report, separated by commas (default: all of the table that have "
@@ -72,6 +76,9 @@ def main(options: Options) -> None:
     from pipeline.tables.contract import Workshop
     from rerankers.errors import RerankerError
 
+    if options.table == README:
+        _fill(options, Path(__file__).parent / "README.md")
+        return
     tables, collections = _check(options)
     cells = {
         name: tables[name].cells(chosen, options.seeds or tables[name].seeds)
@@ -90,6 +97,19 @@ def main(options: Options) -> None:
             failures.append(f"{name}: {error}")
     if failures:
         raise DataError("\n".join([f"{len(failures)} failed:", *failures]))
+
+
+def _fill(options: Options, path: Path) -> None:
+    """Write the tables of a README anew from the CSVs beside it."""
+    from indexes.files import atomic_file
+    from pipeline.tables.readme import filled
+
+    if options != Options(README):
+        raise UsageError("readme: found other options, expected none: it reads the CSVs alone")
+    text, absent = filled(path.read_text(encoding="utf-8"), path.parent)
+    with atomic_file(path) as stream:
+        stream.write(text)
+    print(f"wrote {path}" + (f"; not there yet: {', '.join(absent)}" if absent else ""))
 
 
 def _check(options: Options) -> "tuple[dict[str, Table], dict[str, Sequence[str]]]":
@@ -124,10 +144,11 @@ def _problems(options: Options, tables: "dict[str, Table]") -> list[str]:
     from pipeline.tables import TABLES
 
     problems = []
+    known = [*TABLES, ALL, README]
     if not tables:
         problems.append(
-            f"table: found {options.table!r}, expected one of {', '.join([*TABLES, ALL])}"
-            + did_you_mean(options.table, [*TABLES, ALL])
+            f"table: found {options.table!r}, expected one of {', '.join(known)}"
+            + did_you_mean(options.table, known)
         )
     if options.table == ALL and (options.csv or options.plot):
         problems.append("--csv and --plot are for one table; use --output DIR for all")
@@ -189,4 +210,5 @@ def _show(
 
 
 if __name__ == "__main__":
+    keep_allocations()
     run_command(Options, main, "scripts/reproduce.py", __doc__)

@@ -8,7 +8,15 @@ from microblog_samples import write_data as write_microblog
 
 from pipeline.collections import find, find_answers
 from pipeline.evaluation import evaluate, mean
-from pipeline.experiments import Cell, find_runs, is_finished, read_result, run_cell, run_cells
+from pipeline.experiments import (
+    Cell,
+    checkpoint_of,
+    find_runs,
+    is_finished,
+    read_result,
+    run_cell,
+    run_cells,
+)
 from pipeline.published import mp_hcnn
 from pipeline.published.answer_selection import ANSWER_SELECTION, MICROBLOG, SEEDS
 from pipeline.trec import read_run
@@ -98,6 +106,72 @@ def test_an_official_run_is_only_measured(tmp_path: Path) -> None:
     expected = mean(evaluate(qrels, read_run(path), ["AP"])["AP"])
     assert found.measures["AP"] == pytest.approx(expected, abs=1e-4)
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "trained", "searched"),
+    [
+        ("sm_cnn", (), ["--folds", "1"], ["--reranker", "sm_cnn", "--candidates", "ql",
+                                          "--lambda", "1"]),
+        ("sm_cnn", ("--folds", "5"), ["--folds", "5"], ["--reranker", "sm_cnn", "--candidates",
+                                                        "ql", "--lambda", "1"]),
+        ("fusion", ("--set", "trees=3"), ["--set", "trees=3"], ["--fusion", "learned"]),
+        ("linear_fusion", (), [], ["--fusion", "linear"]),
+        ("held-out:fusion", (), [], None),
+        ("shipped:mp_hcnn", (), None, ["--reranker", "mp_hcnn", "--candidates", "ql"]),
+    ],
+)  # fmt: skip
+def test_the_commands_of_each_kind_of_cell(
+    model: str, training: tuple[str, ...], trained: list[str] | None, searched: list[str] | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    said = {}
+
+    def command(module: str, *arguments: str) -> None:
+        said[module] = list(arguments)
+
+    def measure(*arguments: object) -> tuple[dict[str, float], dict[str, float], None]:
+        return {"AP": 0.5}, {}, None
+
+    monkeypatch.setattr("pipeline.experiments._command", command)
+    monkeypatch.setattr("pipeline.experiments._measure", measure)
+    todo = Cell("a system", model, training, "mb2012")
+    checkpoint = checkpoint_of(todo, tmp_path)
+    if trained is not None:
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "metrics.json").write_text('{"validation": {"AP": 0.25}, "epochs": 7}')
+    assert run_cell(todo, tmp_path, None, 1, "cpu").measures == {"AP": 0.5}
+    name = model.rpartition(":")[2]
+    common = ["--threads", "1", "--device", "cpu"]
+    assert said.get("pipeline.train") == (
+        None if trained is None else
+        [name, "--test", "mb2012", *trained, "--seed", "1", "--output", str(checkpoint), "--resume",
+         *common]
+    )  # fmt: skip
+    assert said.get("pipeline.search") == (
+        None if searched is None else
+        ["--topics", "mb2012", *searched, "--checkpoint", str(checkpoint), "--output",
+         str(tmp_path / "runs" / f"{todo.key}.txt"), *common]
+    )  # fmt: skip
+
+
+def test_weights_that_ship_are_not_trained_and_their_mixture_is_what_is_measured(
+    tmp_path: Path,
+) -> None:
+    data = write_microblog(tmp_path / "data")
+    todo = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")
+    found = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
+    path, mixture = find_runs(todo, tmp_path / "kept", data)
+    assert mixture is None
+    collection = find("mb2012", data)
+    qrels = collection.qrels()
+    assert qrels is not None
+    run = read_run(path)
+    assert found.measures["AP"] == pytest.approx(mean(evaluate(qrels, run, ["AP"])["AP"]), abs=1e-4)
+    assert (found.interpolated, found.weight, found.seconds) == ({}, None, 0.0)
+    # A mixture of two scores that are scaled to [0, 1] is between 0 and 1.
+    assert all(0 <= score <= 1 for scores in run.values() for score in scores.values())
+    assert not (tmp_path / "kept" / "checkpoints").exists()
 
 
 def test_the_depth_that_is_usual_is_the_model_itself() -> None:

@@ -66,10 +66,10 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
 def test_the_prototype_is_the_default() -> None:
     config = Config()
     chosen = config.families.split(",")
-    assert chosen[:7] == [f"signal:{name}" for name in (
-        "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3", "mp_hcnn"
+    assert chosen[:6] == [f"signal:{name}" for name in (
+        "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3"
     )]  # fmt: skip
-    assert set(chosen[7:]) == {*features.families()} - {"signal:NAME", "prior"}
+    assert set(chosen[6:]) == {*features.families()} - {"signal:NAME", "prior"}
     model = fitted(families="signal:rm3", trees=3, seeds=1)
     settings = model.files()["model.txt"].decode()
     for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):

@@ -96,7 +96,7 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    assert names(EXTRAS["plot"]) <= names(EXTRAS["dev"])
+    assert names([*EXTRAS["plot"], *EXTRAS["vectors"]]) <= names(EXTRAS["dev"])
 
 
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
@@ -122,7 +122,7 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    declared = names([*RUNTIME, *EXTRAS["cpu"], *EXTRAS["plot"]])
+    declared = names([*RUNTIME, *EXTRAS["cpu"], *EXTRAS["plot"], *EXTRAS["vectors"]])
     if folder == "tests":
         declared |= names(EXTRAS["dev"])
     assert not undeclared(folder, declared)

@@ -71,6 +71,9 @@ def test_tables_are_those_of_their_results() -> None:
     marked = re.findall(r"<!-- (\S+): (\S+) -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert {name for name, _, _ in marked} >= {"answer-selection", "sampling", "microblog"}
     for name, path, shown in marked:
+        if not (ROOT / "scripts" / path).exists():
+            assert shown == "", path
+            continue
         results = read_csv(ROOT / "scripts" / path)
         assert results, path
         table = TABLES[name]

@@ -59,6 +59,26 @@ def test_bad_arguments_are_told_all_at_once(
         assert text in str(caught.value)
 
 
+def test_the_tables_of_a_readme_are_written_anew(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name in ("README.md", "results"):
+        (tmp_path / name).symlink_to(ROOT / "scripts" / name)
+    written = tmp_path / "README.md"
+    text = written.read_text()
+    written.unlink()
+    written.write_text(text.replace("| ² | RM3 |", "| ² | somebody's own |"))
+    options = parse_arguments(script.Options, "reproduce", "", ["readme"])
+    script._fill(options, written)
+    assert written.read_text() == text
+    assert capsys.readouterr().out.startswith(f"wrote {written}")
+
+
+def test_a_readme_takes_no_other_options(script: ModuleType) -> None:
+    with pytest.raises(UsageError, match="readme: found other options, expected none"):
+        run(script, "readme", "--seeds", "2")
+
+
 def test_a_file_is_no_folder_to_write_into(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--output: found the file .*file, expected a folder"):

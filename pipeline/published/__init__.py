@@ -1,1 +1,1 @@
-"""The systems of the papers as cells, and the figures that their papers print."""
+"""The systems of the papers as cells, the figures that their papers print, and our own fusion."""

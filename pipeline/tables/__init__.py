@@ -1,15 +1,18 @@
-"""The papers' tables and figures, one file a family; ``scripts/reproduce.py`` prints them.
+"""Tables and figures, one file a family; ``scripts/reproduce.py`` prints them.
 
-Every one says which cells it needs, and shows their results as Markdown; some draw. What
-:func:`pipeline.tables.results.write_csv` keeps is enough for all that a :class:`ResultTable` shows.
+They are the papers' and those of the learned fusion. Every one says which cells it needs, and shows
+their results as Markdown; some draw. What :func:`pipeline.tables.results.write_csv` keeps is enough
+for all that a :class:`ResultTable` shows.
 """
 
 from pipeline.published import answer_selection
 from pipeline.tables.contract import ResultTable, Table
 from pipeline.tables.depths import Depths
 from pipeline.tables.evidence import Categories
+from pipeline.tables.families import Families
 from pipeline.tables.means import Means, Sampling
 from pipeline.tables.samples import Samples
+from pipeline.tables.stages import Stages
 from pipeline.tables.statistics import Statistics
 from pipeline.tables.systems import Ablations, Systems
 from pipeline.tables.topics import Topics
@@ -32,5 +35,7 @@ TABLES: dict[str, Table] = {
     "answer-selection": Means(answer_selection.ANSWER_SELECTION, answer_selection.ANSWERS, 3),
     "sampling": Sampling(answer_selection.SAMPLING, answer_selection.ANSWERS[:1], 3),
     "microblog": Means(answer_selection.MICROBLOG, answer_selection.YEARS, 1),
+    "fusion": Stages(),
+    "fusion-ablation": Families(),
     **MP_HCNN,
 }

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
-from rerankers.text import MAX_CHARACTERS, words
+from rerankers.candidates import CandidateList, words_of_each
+from rerankers.text import MAX_CHARACTERS
 
 NAMES = ("has_hashtag", "query_words")
 """
@@ -31,7 +31,8 @@ def hashtags(text: str) -> list[str]:
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
     found = [hashtags(text) for text in candidates.texts]
-    places = [frozenset(words(" ".join(tags)) if tags else ()) for tags in found]
     has_hashtag = np.array([bool(tags) for tags in found], dtype=bool)
-    shares = candidates.shares(candidates.found_in(places))
+    read = words_of_each([" ".join(tags) for tags in found if tags])
+    shares = np.zeros(len(found))
+    shares[has_hashtag] = candidates.shares(candidates.found_in(read))
     return np.stack([has_hashtag, shares], axis=1).astype(np.float32)

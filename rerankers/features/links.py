@@ -18,9 +18,9 @@ SIGNALS: tuple[str, ...] = ()
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
-    read = [url_text(url) for url in candidates.urls]
+    read = {url: url_text(url) for url in set(candidates.urls)}
     # In the text that stands for no URL, the word "url" must not be found.
-    places = ["" if place == URL_PLACEHOLDER else place for place in read]
+    places = ["" if read[url] == URL_PLACEHOLDER else read[url] for url in candidates.urls]
     has_url = np.array([bool(place) for place in places], dtype=bool)
     shares = candidates.shares(candidates.found_in(places))
     return np.stack([has_url, shares], axis=1).astype(np.float32)

@@ -41,8 +41,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     nearest, smoothed, support = _neighbours(vectors.every, scores)
     _, smoothed_rest, support_rest = _neighbours(vectors.rest, scores)
     columns = [
-        (vectors.every > 0.5).sum(axis=1),
-        (vectors.every > 0.8).sum(axis=1),
+        *_above(vectors.every, 0.5, 0.8),
         nearest,
         smoothed,
         support,
@@ -52,13 +51,24 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     return np.stack(columns, axis=1).astype(np.float32)
 
 
+def _above(
+    products: npt.NDArray[np.float32], low: float, high: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Number of products of each candidate above ``low`` and above ``high``: two of [N]."""
+    # Few are, so they are found once and counted then.
+    places, count = np.flatnonzero(products > low), len(products)
+    row, is_high = places // count, products.ravel()[places] > high
+    return np.bincount(row, minlength=count), np.bincount(row[is_high], minlength=count)
+
+
 def _neighbours(
     products: npt.NDArray[np.float32], scores: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], ...]:
     """Mean product of the 10 nearest, and mean and sum of the 20 nearest's scores: three of [N]."""
     count = len(products)
-    row, column = np.divmod(np.flatnonzero(products >= _bound(products)[:, None]), count)
-    value = products[row, column]
+    places = np.flatnonzero(products >= _bound(products)[:, None])
+    row, column = np.divmod(places, count)
+    value = products.ravel()[places]
     # One row of the table for each candidate, filled up with zeros.
     found = np.bincount(row, minlength=count)
     table = np.zeros((count, max(_NEIGHBOURS, int(found.max()))), dtype=np.float32)
@@ -84,10 +94,10 @@ def _bound(products: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     least = np.full(count, np.finfo(np.float32).tiny)
     if groups < _NEIGHBOURS:
         return least
-    # Candidate j is of group j modulo their number; the last few come in afterwards.
-    whole = count // groups * groups
-    highest = products[:, :whole].reshape(count, -1, groups).max(axis=1)
-    rest = highest[:, : count - whole]
-    np.maximum(rest, products[:, whole:], out=rest)
+    # Candidate j is of group j modulo their number.
+    highest = products[:, :groups].copy()
+    for begin in range(groups, count, groups):
+        part = products[:, begin : begin + groups]
+        np.maximum(highest[:, : part.shape[1]], part, out=highest[:, : part.shape[1]])
     bound: npt.NDArray[np.float32] = np.sort(highest, axis=1)[:, -_NEIGHBOURS]
     return np.maximum(bound, least)

@@ -1,0 +1,73 @@
+"""The learned fusion as systems: its stages, and itself without each family of features.
+
+No paper prints figures of these; the rows and their order are this project's.
+"""
+
+from pipeline.published.system import System
+
+NEURAL = "signal:mp_hcnn"
+"""The family that reads the neural score."""
+
+QL_CANDIDATES = "run_ql"
+"""The ranker whose posts are the candidates where only one's are."""
+
+WITHOUT = "- "
+"""Before the name of a family that is left out."""
+
+
+def stages() -> tuple[System, ...]:
+    """From the official run to the fusion of everything, each to be compared with the one before.
+
+    Whatever a row does not name is its model's default.
+    """
+    return (
+        System("QL, official run", "run:ql"),
+        System("RM3, official run", "run:rm3"),
+        System("MP-HCNN and QL, mixed by λ", "shipped:mp_hcnn"),
+        _stage("linear fusion of QL's candidates", "linear_fusion", QL_CANDIDATES),
+        _stage("fusion of QL's candidates", "fusion", QL_CANDIDATES),
+        _stage("fusion of QL's candidates, with MP-HCNN", "fusion", QL_CANDIDATES, True),
+        _stage("fusion of all rankers' candidates", "fusion"),
+        _stage("fusion of all rankers' candidates, with MP-HCNN", "fusion", is_neural=True),
+        _stage("linear fusion of all rankers' candidates", "linear_fusion"),
+    )
+
+
+def whole() -> System:
+    """The fusion with all families that are its default, measured on held-out training topics."""
+    return _held_out("all families", _families("fusion"))
+
+
+def ablations() -> tuple[System, ...]:
+    """The same without each of them."""
+    families = _families("fusion")
+    return tuple(
+        _held_out(f"{WITHOUT}{left_out}", [name for name in families if name != left_out])
+        for left_out in families
+    )
+
+
+def _stage(name: str, model: str, finders: str = "", is_neural: bool = False) -> System:
+    families = [family for family in _families(model) if is_neural or family != NEURAL]
+    if is_neural and NEURAL not in families:
+        families.append(NEURAL)
+    limit = ("--set", f"finders={finders}") if finders else ()
+    return System(name, model, _set(families) + limit)
+
+
+def _held_out(name: str, families: list[str]) -> System:
+    return System(name, "held-out:fusion", _set(families))
+
+
+def _set(families: list[str]) -> tuple[str, ...]:
+    # Said also where they are the default, so that another default is another cell.
+    return ("--set", f"families={','.join(families)}")
+
+
+def _families(model: str) -> list[str]:
+    """Those of the model's first configuration."""
+    from rerankers import models
+
+    config = next(iter(models.find(model).configurations.values()))
+    families: list[str] = config.families.split(",")
+    return families

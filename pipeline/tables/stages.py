@@ -1,0 +1,112 @@
+"""The learned fusion by stages: what each is worth, and what it costs."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from pipeline import collections
+from pipeline.experiments import Result, find_runs
+from pipeline.published import fusion
+from pipeline.published.answer_selection import YEARS
+from pipeline.published.system import System
+from pipeline.tables.contract import ResultTable, Workshop, judged, markdown_table, results_of
+from pipeline.tables.marks import marked
+from pipeline.tables.timing import milliseconds
+from pipeline.trec import Qrels, Run, best_of, read_run
+
+RECALL, TIME = "recall", "ms a topic"
+"""Names of what a result has here beside its measures."""
+
+DEPTH = 1000
+"""Posts of each topic that count for recall."""
+
+NOTES = f"""\
+▲▼: significantly better or worse than the row above, by Fisher's two-sided paired randomization
+test over topics, p < .05, not corrected. Recall is the share of all relevant posts of the judgments
+that are among the first {DEPTH} of their topic. {TIME} is from the candidates' texts to their
+scores, by all cores; the searches and the scores that a fusion reads come before it."""
+
+
+class Stages(ResultTable):
+    """A row for each stage, compared with the one before."""
+
+    collections = YEARS
+
+    @cached_property
+    def systems(self) -> Sequence[System]:  # type: ignore[override]
+        """The stages; the models' settings that they depend on are not read before."""
+        return fusion.stages()
+
+    def usual(self, data: Path | None) -> Sequence[str]:
+        """The years whose judgments are here."""
+        return judged(self.collections, data)
+
+    def report(self, results: Sequence[Result], workshop: Workshop) -> str:
+        """The table, and what its columns mean."""
+        return f"{self.markdown(results)}\n\n{NOTES}"
+
+    def markdown(self, results: Sequence[Result]) -> str:
+        """Measures and recall of each year, seconds of training, milliseconds of reranking."""
+        present = {result.cell.collection for result in results}
+        columns = [
+            (name, measure)
+            for name in self.collections
+            if name in present
+            for measure in (*collections.find(name).measures, RECALL)
+        ]
+        rows = [["stage", *map(" ".join, columns), "training, s", TIME]]
+        for system in self.systems:
+            found = results_of(system, results)
+            cells = [_cell(results_of(system, found, name), measure) for name, measure in columns]
+            seconds = [result.seconds for result in found if result.seconds]
+            times = [r.measures[TIME] for r in found if TIME in r.measures]
+            rows.append([system.name, *cells, _mean(seconds, ".0f"), _mean(times, ".1f")])
+        return markdown_table(rows)
+
+    def finish(self, results: Sequence[Result], workshop: Workshop) -> list[Result]:
+        """The results with recall, milliseconds, and marks against the stage before."""
+        measured = [_with_costs(result, workshop) for result in results]
+        first = self.systems[0]
+        done = results_of(first, measured)
+        for before, system in pairwise(self.systems):
+            both = [*results_of(before, measured), *results_of(system, measured)]
+            done += results_of(system, marked(both, [before.name], workshop))
+        return done
+
+
+def recall(qrels: Qrels, run: Run, depth: int = DEPTH) -> float:
+    """Share of all relevant posts of ``qrels`` that are among the first ``depth`` of their topic.
+
+    Every post counts alike, whatever its topic (0 if there is none).
+    """
+    relevant = {(q, d) for q, grades in qrels.items() for d, grade in grades.items() if grade > 0}
+    found = {(q, d) for q, scores in best_of(run, depth).items() for d in scores}
+    return len(relevant & found) / max(1, len(relevant))
+
+
+def _with_costs(result: Result, workshop: Workshop) -> Result:
+    cell = result.cell
+    qrels = collections.find(cell.collection, workshop.data).qrels()
+    added = {}
+    if qrels is not None:
+        run = read_run(find_runs(cell, workshop.directory, workshop.data)[0])
+        added[RECALL] = round(recall(qrels, run), 4)
+    if not cell.official_run:
+        added[TIME] = milliseconds(cell, workshop)
+    return dataclasses.replace(result, measures=result.measures | added)
+
+
+def _cell(found: Sequence[Result], measure: str) -> str:
+    values = [result.measures[measure] for result in found if measure in result.measures]
+    if not values:
+        return "-"
+    mark = "▲" * bool(found[0].better_than.get(measure))
+    mark += "▼" * bool(found[0].worse_than.get(measure))
+    return f"{statistics.mean(values):.4f}{mark}"
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    return format(statistics.mean(values), form) if values else "-"
