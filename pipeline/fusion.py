@@ -32,6 +32,9 @@ MODELS = {"learned": "fusion", "linear": "linear_fusion"}
 HITS = 1000
 """Candidates that each ranker may bring for a topic."""
 
+MINIMUM_COUNT = 5
+"""Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
+
 NeuralScores = Callable[[str, Candidates], Run]
 """A neural reranker's name and candidates -> its scores."""
 
@@ -118,6 +121,7 @@ def material(config: Any, test: str | None, data: Path | None, neural: NeuralSco
         usual,
         candidates=f"the best {HITS} of each of {', '.join(rankers.finders)}",
         training=TrainingData(candidates, qrels),
+        minimum_count=MINIMUM_COUNT,
     )
 
 

@@ -74,7 +74,7 @@ def test_the_prototype_is_the_default() -> None:
     settings = model.files()["model.txt"].decode()
     for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):
         assert f"[{line}]" in settings
-    assert (config.learning_rate, config.leaves, config.minimum_leaf) == (0.05, 15, 100)
+    assert (config.learning_rate, config.leaves, config.minimum_leaf) == (0.05, 7, 100)
     assert (config.feature_fraction, config.bagging, config.penalty) == (0.3, 0.7, 5.0)
     assert (config.truncation, config.trees, config.parts, config.seeds) == (100, 300, 0, 1)
 
