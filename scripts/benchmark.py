@@ -5,14 +5,15 @@
     python scripts/benchmark.py --collection mb2012 --parts 1,5 --rounds 1 --pairs 256
 
 1. MP-HCNN at the paper's size, random weights: a plain forward pass over padded pairs, as the
-   authors' code does it, against the engine;
+   authors' code does it, against the engine, with and without posts encoded beforehand;
 2. the shipped MP-HCNN, SM-CNN and K-NRM, both ways, and the K-NRM of matchzoo-py if it is there;
 3. the whole process ``python -m pipeline.search --topics NAME``: its stages, its peak memory;
 4. how time grows with the candidates of a topic, and what a second thread gives;
 5. the multiply-adds that the model needs against those that the machine can do;
 6. indexing, and the time that each command's ``--help`` takes;
 7. steps of training MP-HCNN, with fixed filters and with trained ones, against padded pairs and
-   dense Adam, and the AP that both reach on held-out topics.
+   dense Adam, and the AP that both reach on held-out topics;
+8. the operations that the engine's time goes into.
 
 Ways to do the same are measured in turn; a figure is the median over the rounds, a ratio the
 median of the rounds' ratios.
@@ -27,7 +28,7 @@ from pipeline.runtime import keep_allocations
 
 PARTS = {
     1: "paper_size", 2: "other_models", 3: "process", 4: "growth", 5: "floor", 6: "surroundings",
-    7: "training_step",
+    7: "training_step", 8: "operations",
 }  # fmt: skip
 """Number -> module of ``benchmarks``, each with a function ``measure``."""
 

@@ -176,8 +176,8 @@ def test_stages_within_one_another_share_no_second(monkeypatch: pytest.MonkeyPat
 
 def test_part_numbers_are_checked(script: ModuleType) -> None:
     assert script.part_numbers("5, 1,5") == (5, 1)
-    with pytest.raises(UsageError, match=r"--parts: found '8', expected some of 1,2,3,4,5,6,7"):
-        run(script, "--parts", "1,8")
+    with pytest.raises(UsageError, match=r"--parts: found '9', expected some of 1,2,3,4,5,6,7,8"):
+        run(script, "--parts", "1,9")
 
 
 def test_the_parts_run_on_the_sample(
@@ -191,12 +191,13 @@ def test_the_parts_run_on_the_sample(
     monkeypatch.setattr(part("floor"), "paper_model", paper_size.paper_model)
     monkeypatch.setattr(part("floor"), "SIDES", {"cpu": (8, 8, 8)})
     monkeypatch.setattr(part("growth"), "SIZES", (3, 30))
-    run(script, "--parts", "1,2,4,5")
+    monkeypatch.setattr(part("operations"), "paper_model", paper_size.paper_model)
+    run(script, "--parts", "1,2,4,5,8")
     shown = capsys.readouterr().out
     text, _, table = shown.partition("| what | measured |\n|---|---|\n")
     assert text.startswith("machine: ")
     assert [line for line in text.splitlines() if line.startswith("==")] == [
-        f"== part {number}" for number in (1, 2, 4, 5)
+        f"== part {number}" for number in (1, 2, 4, 5, 8)
     ]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
     assert all(len(row) == 2 for row in rows)
@@ -205,6 +206,9 @@ def test_the_parts_run_on_the_sample(
     assert {"SM-CNN, engine", "K-NRM, plain, padded", "K-NRM of matchzoo-py"} <= set(names)
     assert "a topic of 30 candidates" in names
     assert "MP-HCNN, shipped, multiply-adds a pair" in names
+    shares = {row[0]: row[1] for row in rows if row[0].startswith("shipped: ")}
+    assert "shipped: mm" in shares or "shipped: embedding_bag" in shares
+    assert sum(int(share.rstrip("%")) for share in shares.values()) == pytest.approx(100, abs=5)
 
 
 def test_the_process_is_measured_whole_and_by_stage() -> None:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from pipeline.training import folds_of
 from pipeline.trec import read_run
+from rerankers.vectors import read_vectors
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2", "--threads", "1"]
@@ -179,3 +180,13 @@ def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:
     result = run(data, tmp_path, "-m", "pipeline.train", "fusion", "--collection", "trecqa-raw")
     assert result.returncode == 2
     assert "--collection: fusion ranks what searches find" in result.stderr
+
+
+def test_vectors_of_the_posts_are_written(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "posts.bin"
+    arguments = ["-m", "pipeline.vectors", "--size", "6", "--epochs", "2", "--output", path]
+    result = run(data, tmp_path, *arguments)
+    assert result.returncode == 0, result.stderr
+    vectors = read_vectors(path)
+    assert vectors.matrix.shape == (len(vectors.words), 6)
+    assert f"{len(vectors.words):,} words of" in result.stdout and "vectors" not in result.stderr
