@@ -253,7 +253,7 @@ def find_words(text: str) -> list[Word]:
     traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
     return [
         Word(traced.text[start:end], tuple(traced.spans[start:end]))
-        for start, end in reading.TOKENIZER.span_tokenize(traced.text)
+        for start, end in (token.span() for token in reading.TOKEN.finditer(traced.text))
     ]
 
 

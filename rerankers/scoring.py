@@ -94,9 +94,11 @@ def score_encoded(
         replicas = [Replica(model, encoded, precision)]
         # The more posts there are in a batch, the more windows they share.
         size = batch_size * (SHARING if replicas[0].matcher else 1)
-        # A model that reads no posts has no padding to save, and its features are there already.
-        whole = [np.arange(len(scores))] if not model.post_views and len(scores) else None
-        shares = deal(whole or batches_of(encoded, size), encoded.query_index, max(1, len(devices)))
+        parts = batches_of(encoded, size)
+        if parts and not model.post_views and len(devices) < 2:
+            # It reads features alone, of which there are all: nothing is padded or encoded.
+            parts = [np.concatenate(parts)]
+        shares = deal(parts, encoded.query_index, max(1, len(devices)))
         for device in devices[1 : len(shares)]:
             replicas.append(Replica(copy.deepcopy(model).to(device), encoded, precision))
         for found in _each(replicas, shares):

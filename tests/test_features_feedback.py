@@ -94,7 +94,7 @@ def test_the_best_are_not_alike_because_they_are_in_the_centroid() -> None:
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize(("count", "scores"), [(70, True), (70, False), (345, True)])
 def test_neighbours_are_found_by_sorting(query: str, count: int, scores: bool) -> None:
-    """From 305 on, the nearest are searched in groups of 16; 345 are no whole groups."""
+    """From 320 on, the nearest are searched in groups of 16; 345 are no whole groups."""
     candidates = random_list(query, count, seed=3, scores=scores)
     found, signal = computed("neighbours", candidates), minmax(candidates)
     for suffix, products in (

@@ -79,3 +79,13 @@ def test_identifiers_are_counted_once_in_each_text() -> None:
     expected = [len(set(identifiers[text == row].tolist())) for row in range(10)]
     assert distinct(identifiers, text, 10).tolist() == expected
     assert distinct(identifiers, text * 0, 1).tolist() == [len(set(identifiers.tolist()))]
+
+
+def test_identifiers_that_share_a_slot_are_told_apart() -> None:
+    """In 1,000 texts of 40 identifiers each, many differ and are looked for in the same place."""
+    random = np.random.default_rng(1)
+    identifiers = random.integers(0, 60, size=40_000).astype(np.uint64) * np.uint64(2**21 + 1)
+    text = np.repeat(np.arange(1000), 40)
+    expected = [len(np.unique(row)) for row in identifiers.reshape(1000, 40)]
+    assert distinct(identifiers, text, 1000).tolist() == expected
+    assert distinct(identifiers[:0], text[:0], 3).tolist() == [0, 0, 0]

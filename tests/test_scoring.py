@@ -240,6 +240,27 @@ def test_two_devices_give_exactly_the_scores_of_one(
     assert sum(done) == len(all_pairs())
 
 
+def test_a_model_over_features_alone_judges_all_pairs_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, pairs = small_model("lambdamart", "all"), all_pairs()
+    by_topic = [
+        scoring.score(model, pairs.part(np.flatnonzero(pairs.query_index == query)), encoder())
+        for query in range(len(pairs.queries))
+    ]
+    judge, sizes = type(model).judge, list[int]()
+
+    def noted(self: Reranker, representations: Tensor) -> Tensor:
+        sizes.append(len(representations))
+        return judge(self, representations)
+
+    monkeypatch.setattr(type(model), "judge", noted)
+    found = scoring.score(model, pairs, encoder(), batch_size=5)
+    assert sizes == [len(pairs)]
+    assert len(by_topic) > 1
+    np.testing.assert_array_equal(found, np.concatenate(by_topic))
+
+
 def test_an_error_on_one_of_two_devices_ends_scoring(model: Reranker) -> None:
     class Failing(Recorder):
         def scores_of(self, model: Reranker, rows: np.ndarray, device: torch.device) -> Tensor:

@@ -37,16 +37,14 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
     vectors, weights = candidates.term_vectors, weights_of(candidates.minmax(FIRST_STAGE))
-    best = np.flatnonzero(weights.any(axis=1))
-    factors = weights[best].T.astype(np.float32)
-    parts = [
-        likeness((factors @ products[best]).T.astype(np.float64), squares, weights)
-        for products, squares in (
-            (vectors.every, vectors.every_square),
-            (vectors.rest, vectors.rest_square),
-        )
-    ]
-    return np.concatenate(parts, axis=1).astype(np.float32)
+    factors = weights.astype(np.float32)
+    return np.concatenate(
+        [
+            likeness((vectors.every @ factors).astype(np.float64), vectors.every_square, weights),
+            likeness((vectors.rest @ factors).astype(np.float64), vectors.rest_square, weights),
+        ],
+        axis=1,
+    ).astype(np.float32)
 
 
 def weights_of(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

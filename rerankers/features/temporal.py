@@ -38,12 +38,6 @@ _EPOCH = 1_288_834_974_657
 """Milliseconds from 1970 to the first of these identifiers."""
 _HOUR = 3_600_000.0
 _LEAST = 1e-6
-_REACH = 14.5
-"""Widths from its centre beyond which a kernel is below all numbers of single precision: 0."""
-_ROWS = 128
-"""Candidates whose kernels are computed together."""
-
-Sums = npt.NDArray[np.float32]
 
 
 def milliseconds(doc_id: str) -> int | None:
@@ -73,37 +67,21 @@ def _features(
     ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """[N, 8] of ages in hours [N] and weights [N]."""
-    total, count = weights.sum(), len(ages)
-    order = np.argsort(ages)
-    factors = np.stack([weights, np.ones(count)], axis=1)[order].astype(np.float32)
-    found = np.empty((len(WIDTHS), count, 2), dtype=np.float32)
-    found[:, order] = _sums(ages[order].astype(np.float32), factors)
+    # A kernel's exponent is computed in place: large arrays cost most where memory is asked for.
+    hours = ages.astype(np.float32)
+    square = hours[:, None] - hours
+    square *= square
+    kernel = np.empty_like(square)
     # For each candidate: the weights of the others, and their number.
-    others = np.stack([total - weights, np.full(count, count - 1.0)], axis=1)
-    density, plain = np.moveaxis(found / np.where(others > _LEAST, others, np.inf), 2, 0)
-    surplus = density / np.maximum(plain, _LEAST)
-    newer = np.searchsorted(np.sort(ages), ages, side="left") / count
-    return np.stack([*density, *surplus, np.log1p(ages), newer], axis=1)
-
-
-def _sums(hours: npt.NDArray[np.float32], factors: npt.NDArray[np.float32]) -> Sums:
-    """[W, N, F] Σ f_j K_h(t_i − t_j) over the others, for each width h, of ascending hours [N].
-
-    Candidates that are next to each other in time are done together, so that those too far away
-    for a kernel, which is 0 in single precision there, are left out, and arrays stay in the cache.
-    """
-    count = len(hours)
-    sums = np.empty((len(WIDTHS), *factors.shape), dtype=np.float32)
-    for begin in range(0, count, _ROWS):
-        end = min(begin + _ROWS, count)
-        for width, part in zip(WIDTHS, sums, strict=True):
-            reach = np.float32(_REACH * width)
-            first = np.searchsorted(hours, hours[begin] - reach)
-            last = np.searchsorted(hours, hours[end - 1] + reach, side="right")
-            kernel = hours[begin:end, None] - hours[first:last]
-            kernel *= kernel
-            kernel *= np.float32(-0.5 / width**2)
-            np.exp(kernel, out=kernel)
-            np.fill_diagonal(kernel[:, begin - first :], 0.0)
-            part[begin:end] = kernel @ factors[first:last]
-    return sums
+    others = np.stack([weights.sum() - weights, np.full(len(ages), len(ages) - 1.0)], axis=1)
+    factors = np.stack([weights, np.ones(len(ages))], axis=1).astype(np.float32)
+    densities, surpluses = [], []
+    for width in WIDTHS:
+        np.multiply(square, np.float32(-0.5 / width**2), out=kernel)
+        np.exp(kernel, out=kernel)
+        np.fill_diagonal(kernel, 0.0)
+        density, plain = (kernel @ factors / np.where(others > _LEAST, others, np.inf)).T
+        densities.append(density)
+        surpluses.append(density / np.maximum(plain, _LEAST))
+    newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
+    return np.stack([*densities, *surpluses, np.log1p(ages), newer], axis=1)

@@ -33,8 +33,8 @@ class Config:
     """Hyperparameters."""
 
     families: str = FUSED  # Of rerankers/features
-    finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
     penalty: float = 0.1  # λ of the L2 penalty λ/2 · |w|² beside a topic's mean loss
+    finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
