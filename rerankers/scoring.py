@@ -26,7 +26,7 @@ from rerankers.views import TextEncoder
 BATCH_SIZE = 256
 """Pairs in a batch: enough to keep two cores busy, and its matrices still fit their caches."""
 
-SHARING = 2
+SHARING = 4
 """So many times the pairs are in a batch where a matcher computes what they share once."""
 
 HELD = 64
@@ -93,8 +93,10 @@ def score_encoded(
     with _evaluating(model):
         replicas = [Replica(model, encoded, precision)]
         # The more posts there are in a batch, the more windows they share.
-        size = batch_size * (SHARING if replicas[0].matcher else 1)
-        parts = batches_of(encoded, size)
+        is_matched = replicas[0].matcher is not None
+        size = batch_size * (SHARING if is_matched else 1)
+        # A matcher pads nothing, so its batches need not be of one length: better of one duration.
+        parts = batches_of(encoded, size, is_mixed=is_matched)
         if parts and not model.post_views and len(devices) < 2:
             # It reads features alone, of which there are all: nothing is padded or encoded.
             parts = [np.concatenate(parts)]
@@ -179,26 +181,35 @@ def represent_encoded(model: Reranker, encoded: Scorable) -> torch.Tensor:
     return torch.cat(parts)[torch.from_numpy(places)].clone()
 
 
-def batches_of(encoded: Scorable, batch_size: int) -> list[npt.NDArray[np.int64]]:
+def batches_of(
+    encoded: Scorable, batch_size: int, is_mixed: bool = False
+) -> list[npt.NDArray[np.int64]]:
     """Rows of all pairs, batch by batch, in the order that is cheapest.
 
     By query first, so that a batch encodes one query; by length next, against padding.
     """
     order = np.lexsort((encoded.lengths(), encoded.query_index))
-    return batches(order, encoded.query_index, batch_size)
+    return batches(order, encoded.query_index, batch_size, is_mixed)
 
 
 def batches(
-    order: npt.NDArray[np.int64], query_index: npt.NDArray[np.int64], batch_size: int
-) -> list[npt.NDArray[np.int64]]:
-    """Cut ``order`` [P] where the query changes, and each query's part into equal batches."""
+    order: npt.NDArray[np.int64], query_index: npt.NDArray[np.int64], batch_size: int,
+    is_mixed: bool = False,
+) -> list[npt.NDArray[np.int64]]:  # fmt: skip
+    """Cut ``order`` [P] where the query changes, and each query's part into equal batches.
+
+    Batches are runs of neighbours, or, if they are to be mixed, each has pairs of the whole part:
+    then all are the same amount of work.
+    """
     borders = np.flatnonzero(np.diff(query_index[order])) + 1
-    return [
-        batch
-        for part in np.split(order, borders)
-        if len(part)
-        for batch in np.array_split(part, -(-len(part) // batch_size))
-    ]
+    found = []
+    for part in np.split(order, borders):
+        count = -(-len(part) // batch_size)
+        if is_mixed:
+            found += [part[start::count] for start in range(count)]
+        elif count:
+            found += np.array_split(part, count)
+    return found
 
 
 def deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:

@@ -87,6 +87,13 @@ def test_batches_of_a_query_are_of_equal_size() -> None:
     assert batches(np.zeros(0, np.int64), np.zeros(0, np.int64), 3) == []
 
 
+def test_mixed_batches_have_pairs_of_all_lengths() -> None:
+    order = np.array([4, 3, 2, 1, 0, 5, 6])  # of one query from the shortest, and of another
+    cut = batches(order, np.array([0] * 5 + [1] * 2), 2, is_mixed=True)
+    assert [rows.tolist() for rows in cut] == [[4, 1], [3, 0], [2], [5, 6]]
+    assert batches(np.zeros(0, np.int64), np.zeros(0, np.int64), 3, is_mixed=True) == []
+
+
 def test_pairs_may_be_in_any_order_and_leave_posts_out(model: Reranker) -> None:
     whole = scoring.score(model, all_pairs(), encoder()).reshape(len(QUERIES), len(POSTS))
     query_index, post_index = np.array([3, 0, 3, 1, 0]), np.array([5, 5, 0, 2, 5])
