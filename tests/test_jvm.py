@@ -160,6 +160,8 @@ def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:
     code = (
         "import os, signal, sys\n"
         "from indexes import jvm\n"
+        # A shell's background job has inherited that Ctrl-C is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "jvm.java_class('io.anserini.search.SimpleSearcher')\n"
         "try:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
