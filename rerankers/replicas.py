@@ -48,7 +48,9 @@ class Replica:
             self.matcher = matchers.find(model, encoded, precision)
 
     def score(self, rows: Rows) -> list[Scored]:
-        """Scores of the pairs ``rows`` of one query, in parts where the memory is too small.
+        """Scores of the pairs ``rows``, in parts where the memory is too small.
+
+        They are of one query where there is a matcher.
 
         Raises:
             RerankerError: it is too small for one pair.

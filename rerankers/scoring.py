@@ -94,7 +94,11 @@ def score_encoded(
         replicas = [Replica(model, encoded, precision)]
         # The more posts there are in a batch, the more windows they share.
         is_matched = replicas[0].matcher is not None
-        size = batch_size * (SHARING if is_matched else 1)
+        size = batch_size
+        if is_matched:
+            # Large, but never so large that a thread has nothing to do at the end.
+            share = -(-len(scores) // (4 * torch.get_num_threads()))
+            size = min(SHARING * batch_size, max(batch_size, share))
         # A matcher pads nothing, so its batches need not be of one length: better of one duration.
         parts = batches_of(encoded, size, is_mixed=is_matched)
         if parts and not model.post_views and len(devices) < 2:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from reranking_samples import all_pairs, encoder
 
+from rerankers import scoring
 from rerankers.base import FIRST_STAGE, Pairs, Reranker
 from rerankers.encoded import Encoded
 from rerankers.scoring import represent_encoded
@@ -54,3 +55,16 @@ def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
 def represented(model: Reranker, pairs: Pairs) -> torch.Tensor:
     """The features of pairs [P, K], through the engine."""
     return represent_encoded(model, Encoded.of(pairs, encoder(), model))
+
+
+def require_new_topics_ordered(model: Reranker) -> None:
+    """Fit to all topics but the last three, which are then to have the relevant posts first."""
+    pairs, relevant = pairs_that_rm3_orders()
+    new = pairs.query_index >= TOPICS - 3
+    fit(model, of_topics(pairs, ~new), relevant[~new])
+    found = of_topics(pairs, new)
+    scores = scoring.score(model, found, encoder())
+    for topic in np.unique(found.query_index):
+        of_topic = found.query_index == topic
+        positive = relevant[new][of_topic]
+        assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()

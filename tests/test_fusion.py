@@ -8,7 +8,12 @@ import microblog_samples
 import numpy as np
 import pytest
 import torch
-from fusion_samples import TOPICS, fit, of_topics, pairs_that_rm3_orders, represented
+from fusion_samples import (
+    fit,
+    pairs_that_rm3_orders,
+    represented,
+    require_new_topics_ordered,
+)  # fmt: skip
 from reranking_samples import all_pairs, encoder, small_config, vocabulary
 
 from pipeline import collections
@@ -49,16 +54,8 @@ def model() -> Model:
 
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
     """Posts without it, which are never relevant, end up below the others."""
-    pairs, relevant = pairs_that_rm3_orders()
-    new = pairs.query_index >= TOPICS - 3
     model = small()
-    fit(model, of_topics(pairs, ~new), relevant[~new])
-    found = of_topics(pairs, new)
-    scores = scoring.score(model, found, encoder())
-    for topic in np.unique(found.query_index):
-        of_topic = found.query_index == topic
-        positive = relevant[new][of_topic]
-        assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
+    require_new_topics_ordered(model)
     shares = model.importances()
     assert sum(share for name, share in shares.items() if name.startswith("signal:rm3.")) > 0.9
 

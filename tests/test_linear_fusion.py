@@ -5,7 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fusion_samples import TOPICS, fit, of_topics, pairs_that_rm3_orders, represented
+from fusion_samples import (
+    fit,
+    pairs_that_rm3_orders,
+    represented,
+    require_new_topics_ordered,
+)  # fmt: skip
 from reranking_samples import all_pairs, encoder, vocabulary
 from scipy.optimize import minimize
 
@@ -34,16 +39,8 @@ def model() -> Model:
 
 
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
-    pairs, relevant = pairs_that_rm3_orders()
-    new = pairs.query_index >= TOPICS - 3
     model = unfitted(penalty=0.001)
-    fit(model, of_topics(pairs, ~new), relevant[~new])
-    found = of_topics(pairs, new)
-    scores = scoring.score(model, found, encoder())
-    for topic in np.unique(found.query_index):
-        of_topic = found.query_index == topic
-        positive = relevant[new][of_topic]
-        assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
+    require_new_topics_ordered(model)
     sizes = model.importances()
     largest = sorted(sizes, key=sizes.__getitem__)[-4:]
     assert set(largest) == {*features.names_of(["signal:rm3"])}

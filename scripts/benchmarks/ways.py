@@ -26,6 +26,7 @@ Way = Callable[[], Scores]
 
 PLAIN = "plain, padded"
 ENGINE = "engine"
+NARROW = "engine, bf16"
 STORED = "engine, posts encoded"
 
 _QUERY_SETTINGS = {WORDS: "query_words", TRIGRAMS: "query_trigrams"}
@@ -42,6 +43,8 @@ def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workloa
     ways: dict[str, Way] = {
         PLAIN: plain(model, encoded), ENGINE: lambda: score_encoded(model, encoded)
     }  # fmt: skip
+    if "bf16" in getattr(matchers.way_of(model), "PRECISIONS", ()):
+        ways[NARROW] = lambda: score_encoded(model, encoded, precision="bf16")
     with TemporaryDirectory() as directory:
         name = type(model).__module__.rpartition(".")[2]
         if workload.device == "cpu" and name in matchers.encodable():
