@@ -16,6 +16,8 @@ MINIMUM_JAVA = 21
 
 _OPTIONS = (
     "-Xmx1g",
+    # Without this Java begins with a share of the memory, and fills it before it collects.
+    "-Xms32m",
     # Without this Java takes Ctrl-C for itself, and Python never sees a KeyboardInterrupt.
     "-Xrs",
     # Commands last seconds: the optimising compiler and a parallel garbage collector cost more

@@ -59,7 +59,7 @@ class HashedVectors(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up identifiers of any shape: [..., E]."""
-        return self.table[ids].float() * self.scale
+        return self.table[ids].float().mul_(self.scale)
 
 
 class FrozenVectors(nn.Module):
@@ -96,7 +96,7 @@ class FrozenVectors(nn.Module):
         """Look up identifiers of any shape: [..., E]."""
         known = self.codes.shape[0]
         inside = ids.clamp(max=known - 1)
-        vectors = self.codes[inside].float() * self.scales[inside]
+        vectors = self.codes[inside].float().mul_(self.scales[inside])
         is_unknown = ids >= known
         if bool(is_unknown.any()):
             vectors[is_unknown] = self.unknown(ids[is_unknown] - known + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.text import END, shortened, tokens_of, word_trigrams
+from rerankers.text import END, shortened, tokens_of, trigrams_of
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Lexicon:
 
     def trigrams(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """The trigrams of all words of all texts, and how many each of the T words has."""
-        each = [word_trigrams([word]) for word in self.words]
-        counts = np.fromiter(map(len, each), dtype=np.int64, count=len(each))
+        every, counts = trigrams_of(self.words)
         first = np.cumsum(counts) - counts
         lengths = counts[self.places]
-        ends = np.cumsum(lengths)
-        within = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
-        every = np.concatenate([np.zeros(0, np.int32), *each])
-        return every[np.repeat(first[self.places], lengths) + within], lengths
+        before = np.cumsum(lengths) - lengths
+        # Of a collection these are its largest arrays, so they are few, and narrow.
+        rows = np.repeat((first[self.places] - before).astype(np.int32), lengths)
+        rows += np.arange(len(rows), dtype=np.int32)
+        return every[rows], lengths
 
     def spread(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where each text begins if its words are ``lengths`` [T] long: [N + 1]."""

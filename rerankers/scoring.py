@@ -190,10 +190,16 @@ def batches_of(
 ) -> list[npt.NDArray[np.int64]]:
     """Rows of all pairs, batch by batch, in the order that is cheapest.
 
-    By query first, so that a batch encodes one query; by length next, against padding.
+    By query first, so that a batch encodes one query; by length next, against padding. Batches
+    that are mixed come with the most work first: its memory serves all that follow, and threads
+    end together.
     """
-    order = np.lexsort((encoded.lengths(), encoded.query_index))
-    return batches(order, encoded.query_index, batch_size, is_mixed)
+    lengths = encoded.lengths()
+    order = np.lexsort((lengths, encoded.query_index))
+    found = batches(order, encoded.query_index, batch_size, is_mixed)
+    if is_mixed:
+        found.sort(key=lambda rows: -int(lengths[rows].sum()))
+    return found
 
 
 def batches(

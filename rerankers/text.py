@@ -123,30 +123,27 @@ _CLASSES = _class_table()
 
 def string_trigrams(text: str) -> npt.NDArray[np.int32]:
     """Identifiers of the trigrams of ``#text#``, spaces and all: ``[len(text)]`` for ASCII text."""
-    codes = _CLASSES[np.frombuffer(f"#{text}#".encode(errors="replace"), dtype=np.uint8)]
-    return (codes[:-2] * TRIGRAM_CLASSES + codes[1:-1]) * TRIGRAM_CLASSES + codes[2:]
-
-
-@lru_cache(maxsize=200_000)
-def _word_trigrams(word: str) -> npt.NDArray[np.int32]:
-    return string_trigrams(word)
-
-
-def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Trigrams of what each URL says: all of them, and how many each URL has."""
-    encoded = [f"#{url_text(url)}#".encode(errors="replace") for url in urls]
-    codes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
-    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    trigrams = (codes[:-2] * TRIGRAM_CLASSES + codes[1:-1]) * TRIGRAM_CLASSES + codes[2:]
-    # The two trigrams that begin with the last two characters of a URL reach into the next.
-    is_inside = np.ones(len(codes), dtype=np.bool_)
-    ends = np.cumsum(counts)
-    is_inside[ends - 1] = is_inside[ends - 2] = False
-    return trigrams[is_inside[: len(trigrams)]], counts - 2
+    return trigrams_of([text])[0]
 
 
 def word_trigrams(tokens: Sequence[str]) -> npt.NDArray[np.int32]:
     """The trigrams of each word one after the other: ``hello`` -> ``#he hel ell llo lo#``."""
-    if not tokens:
-        return np.zeros(0, dtype=np.int32)
-    return np.concatenate([_word_trigrams(word) for word in tokens])
+    return trigrams_of(tokens)[0]
+
+
+def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Trigrams of what each URL says: all of them, and how many each URL has."""
+    return trigrams_of([url_text(url) for url in urls])
+
+
+def trigrams_of(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Trigrams of each ``#text#``, one text after the other, and how many each text has."""
+    encoded = [f"#{text}#".encode(errors="replace") for text in texts]
+    codes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
+    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    trigrams = (codes[:-2] * TRIGRAM_CLASSES + codes[1:-1]) * TRIGRAM_CLASSES + codes[2:]
+    # The two trigrams that begin with the last two characters of a text reach into the next.
+    is_inside = np.ones(len(codes), dtype=np.bool_)
+    ends = np.cumsum(counts)
+    is_inside[ends - 1] = is_inside[ends - 2] = False
+    return trigrams[is_inside[: len(trigrams)]], counts - 2

@@ -83,13 +83,13 @@ class TabulatedTower:
         self.normalized = normalized
         self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
         self.rows[ids] = np.arange(1, len(ids) + 1)
-        vectors = F.pad(tower.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))  # row 0 is padding
+        vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         self.biases = [convolution.bias for convolution in self.convolutions]
         self.weights = [_by_offset(convolution).to(number) for convolution in self.convolutions]
         self.table = torch.empty(0)
         if self.convolutions:
             self.table = (vectors.to(number) @ self.weights[0]).view(-1, len(self.biases[0]))
-        self.terms = vectors * self.scale(vectors)
+        self.terms = vectors.mul_(self.scale(vectors))
         self.buffers = _Buffers(number)
 
     @property
@@ -183,7 +183,7 @@ class _Buffers(threading.local):
         """[count, size], with anything in it, until the same name is asked for again."""
         if name not in self.kept or self.kept[name].numel() < count * size:
             self.kept.pop(name, None)
-            self.kept[name] = torch.empty(int(1.25 * count) * size, dtype=self.number)
+            self.kept[name] = torch.empty(int(1.05 * count) * size, dtype=self.number)
         return self.kept[name][: count * size].view(count, size)
 
 
