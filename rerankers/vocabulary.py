@@ -133,9 +133,10 @@ class Idf:
 
     def weights(self, tokens: Sequence[str]) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
-        scale = math.log1p(self.posts)
-        values = [math.log1p(1 / max(self.share(t), 1 / self.posts)) / scale for t in tokens]
-        return np.array(values, dtype=np.float32)
+        scale, shares = math.log1p(self.posts), [self.share(token) for token in tokens]
+        # Many words, all that are unknown among them, have one share.
+        idf = {s: math.log1p(1 / max(s, 1 / self.posts)) / scale for s in set(shares)}
+        return np.array([idf[share] for share in shares], dtype=np.float32)
 
     @classmethod
     def from_wordfreq(cls, language: str = "en") -> "Idf":
@@ -143,12 +144,8 @@ class Idf:
 
         A word's share of posts is taken as its frequency per word times 15 words a post.
         """
-        import wordfreq
-
-        def share(word: str) -> float:
-            return min(1.0, 15 * float(wordfreq.word_frequency(word, language)))
-
-        return cls(share, 1e7, f"wordfreq:{language}")
+        frequency = word_frequencies(language)
+        return cls(lambda word: min(1.0, 15 * frequency(word)), 1e7, f"wordfreq:{language}")
 
     @classmethod
     def from_document_frequencies(
@@ -180,3 +177,30 @@ class Idf:
                 )
             frequencies[word] = int(count)
         return cls.from_document_frequencies(frequencies, int(lines[0]), str(path))
+
+
+def word_frequencies(language: str) -> Callable[[str], float]:
+    """``wordfreq.word_frequency`` of a language, which is word -> its share of all words.
+
+    Where that takes words apart by a regular expression, it leaves a word of lower-case letters of
+    ASCII as it is. If its list has no such word, the frequency is 0; if it has, all words at one
+    level of the list have one frequency. So it is asked once a level, and not once a word.
+    """
+    import wordfreq
+
+    if wordfreq.get_language_info(language)["tokenizer"] != "regex":
+        return lambda word: float(wordfreq.word_frequency(word, language))
+    frequencies: dict[float, float] = {}
+
+    def frequency(word: str) -> float:
+        if not (word.isascii() and word.isalpha() and word.islower()):
+            return float(wordfreq.word_frequency(word, language))
+        # With both arguments it is the list that wordfreq keeps for itself.
+        level = wordfreq.get_frequency_dict(language, "best").get(word)
+        if level is None:
+            return 0.0
+        if level not in frequencies:
+            frequencies[level] = float(wordfreq.word_frequency(word, language))
+        return frequencies[level]
+
+    return frequency

@@ -11,7 +11,7 @@ import pytest
 
 from rerankers.errors import RerankerError
 from rerankers.vectors import read_vectors
-from rerankers.vocabulary import Idf, Vocabulary, WordVectors
+from rerankers.vocabulary import Idf, Vocabulary, WordVectors, word_frequencies
 
 MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
 
@@ -178,6 +178,45 @@ def test_idf_from_wordfreq() -> None:
     share = 15 * wordfreq.word_frequency("cuts", "en")
     assert cuts == pytest.approx(math.log(1 + 1 / share) / math.log(1 + 1e7))
     assert idf.source == "wordfreq:en"
+
+
+ODD_WORDS = [
+    "", " ", "'", "''", "a", "i", "I", "The", "NASA", "o'clock", "n't", "'s", "l'arc", "d'heure",
+    "rock'n'roll", "don’t", "0", "7", "00", "42", "2014", "1,000", "3.5", "007", "4g", "mp3",
+    "h1n1", "9000km", "1st", "50p", "a_b", "_", "café", "naïve", "stra\u00dfe", "ı", "ſ", "ﬁ",
+    "🙂", "a🙂", "日本語", "中", "ไทย", "москва", "كلمة", "१२", "²", "½", "\u0301", "\ud83d", "\0",
+    "qzxvkq", "two words", "bbc-news", "@s", "l@s", "ª", "ℌ", "\n", "a\nb", "wwwwww", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("language", ["en", "tr", "fr"])
+def test_word_frequencies_are_those_of_wordfreq(language: str) -> None:
+    wordfreq = pytest.importorskip("wordfreq")
+    frequency = word_frequencies(language)
+    listed = list(wordfreq.get_frequency_dict(language, "best"))[::37]
+    words = [*ODD_WORDS, *listed, *map(str.upper, listed[:500])]
+    assert [(word, frequency(word)) for word in words] == [
+        (word, wordfreq.word_frequency(word, language)) for word in words
+    ]
+
+
+def test_a_language_with_a_tokenizer_of_its_own_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wordfreq = pytest.importorskip("wordfreq")
+    monkeypatch.setattr(wordfreq, "word_frequency", lambda word, language: len(word + language))
+    assert [word_frequencies(language)("hello") for language in ("ja", "zh")] == [7, 7]
+
+
+def test_wordfreq_is_asked_once_for_all_words_of_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    wordfreq = pytest.importorskip("wordfreq")
+    listed = [word for word in wordfreq.get_frequency_dict("en", "best") if word.isascii()]
+    words = [word for word in listed if word.isalpha()][:20_000]
+    ask, asked = wordfreq.word_frequency, []
+    monkeypatch.setattr(wordfreq, "word_frequency", lambda *a: asked.append(a) or ask(*a))
+    frequency = word_frequencies("en")
+    found = {frequency(word) for word in [*words, "qzxvkq"]}
+    assert len(asked) == len(found) - 1 < 500
 
 
 @pytest.mark.parametrize(
