@@ -249,7 +249,7 @@ def find_words(text: str) -> list[Word]:
     if not traced.text.isascii():
         traced = traced.fold()
     traced = traced.replace("_", " ").replace(reading.END, " ")
-    traced = traced.sub(reading.CONTRACTION, " ")
+    traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
     traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
     return [
         Word(traced.text[start:end], tuple(traced.spans[start:end]))

@@ -162,3 +162,34 @@ def test_word_trigrams_are_not_shared_between_calls() -> None:
     first = word_trigrams(["hello"])
     first[:] = 0
     assert word_trigrams(["hello"]).all()
+
+
+PIECES = [
+    *"aAbnst'’_ .@/#-\\\n\t\0\x1c019",
+    "n't",
+    "'s",
+    "-LRB-",
+    "http://",
+    "www.",
+    "@bob",
+    "dn't's",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=4))
+def test_ascii_is_taken_apart_as_by_the_tokenizer(texts: list[str]) -> None:
+    """A text outside ASCII among them sends them all through the tokenizer's own pattern."""
+    assert text.tokens_of([*texts, "日本"]) == [*text.tokens_of(texts), "日本", text.END]
+
+
+def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
+    texts = [f"a{chr(code)}b {chr(code)}c d{chr(code)}" for code in range(128)]
+    assert text.tokens_of([*texts, "日本"]) == [*text.tokens_of(texts), "日本", text.END]
+    assert text.tokens_of(["rock'n'roll 'tis the o''clock'"]) == [
+        "rock'n'roll", "tis", "the", "o", "clock", text.END,
+    ]  # fmt: skip
+
+
+def test_contractions_next_to_each_other() -> None:
+    """The cut before an n makes no end of a word for the one before it."""
+    assert words("lh'mn't dn't's i'd've") == ["lh'm", "n't", "d", "n't", "s", "i", "d", "ve"]
