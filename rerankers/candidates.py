@@ -140,7 +140,11 @@ class CandidateList:
     @cached_property
     def common(self) -> npt.NDArray[np.bool_]:
         """[N, Lq] whether a post has a word of the query."""
-        return self.found_in(self.post_words)
+        tokens = self.tokens
+        found = np.zeros((len(self), len(self.query_words)), dtype=np.bool_)
+        for column, word in enumerate(dict.fromkeys(tokens.query_word.tolist())):
+            found[tokens.post[tokens.word == word], column] = True
+        return found
 
     def found_in(self, places: Sequence[Container[str]]) -> npt.NDArray[np.bool_]:
         """[N, Lq] whether a word of the query is in each of N strings or lists of words."""

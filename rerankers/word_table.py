@@ -4,10 +4,10 @@ What is known of a word is looked up once for all topics, and spread over the pl
 word stands by arrays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,14 @@ def stem(word: str) -> str:
     return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
 
 
+class _Rows(dict[str, int]):
+    """Word -> row: a new word has the next."""
+
+    def __missing__(self, word: str) -> int:
+        self[word] = row = len(self)
+        return row
+
+
 class WordTable:
     """Word -> row; grows as texts are read.
 
@@ -54,23 +62,16 @@ class WordTable:
     def __init__(self, idf: Idf, vectors: UnitVectors | None = None) -> None:
         self._weights = idf
         self._vectors = vectors
-        self._words: dict[str, int] = {}
-        self._stems: dict[str, int] = {}
-        self._texts: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
+        self._words, self._stems = _Rows(), _Rows()
         self.idf = np.zeros(0, dtype=np.float32)
         self.stem = np.zeros(0, dtype=np.int64)
         self.vector = np.zeros(0, dtype=np.int64)
         self.is_stop_word = np.zeros(0, dtype=np.bool_)
         self.is_personal = np.zeros(0, dtype=np.bool_)
 
-    def rows(self, words: tuple[str, ...]) -> npt.NDArray[np.int64]:
-        """[L] rows of the words of a text."""
-        found = self._texts.get(words)
-        if found is None:
-            known = self._words
-            rows = [known.setdefault(word, len(known)) for word in words]
-            self._texts[words] = found = np.array(rows, dtype=np.int64)
-        return found
+    def rows(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
+        """[L] rows of words, in their order."""
+        return np.fromiter(map(self._words.__getitem__, words), dtype=np.int64)
 
     def look_up(self) -> None:
         """Fill in what is known of the words that came since the last call."""
@@ -78,7 +79,7 @@ class WordTable:
         if not count:
             return
         new = list(islice(reversed(self._words), count))[::-1]
-        stems = [self._stems.setdefault(stem(word), len(self._stems)) for word in new]
+        stems = [self._stems[stem(word)] for word in new]
         self.idf = np.concatenate([self.idf, self._weights.weights(new)])
         self.stem = np.concatenate([self.stem, np.array(stems, dtype=np.int64)])
         rows = np.zeros(count, np.int64) if self._vectors is None else self._vectors.rows(new)
@@ -97,18 +98,21 @@ class Tokens:
         post: [T] which post a word is of, in ascending order.
         place: [T] its place in the post, from 0.
         counts: [N] words of each post.
+        word: [T] its row in the table of words.
         stem, idf, vector, is_stop_word, is_personal: [T]; see :class:`WordTable`.
-        query_stem, query_is_stop_word: [Lq] the query's, in its order.
+        query_word, query_stem, query_is_stop_word: [Lq] the query's, in its order.
     """
 
     post: npt.NDArray[np.int64]
     place: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
+    word: npt.NDArray[np.int64]
     stem: npt.NDArray[np.int64]
     idf: npt.NDArray[np.float32]
     vector: npt.NDArray[np.int64]
     is_stop_word: npt.NDArray[np.bool_]
     is_personal: npt.NDArray[np.bool_]
+    query_word: npt.NDArray[np.int64]
     query_stem: npt.NDArray[np.int64]
     query_is_stop_word: npt.NDArray[np.bool_]
 
@@ -118,20 +122,21 @@ class Tokens:
     ) -> "Tokens":
         """The words of a query and of posts."""
         asked = table.rows(query)
-        each = [table.rows(words) for words in posts]
+        rows = table.rows(chain.from_iterable(posts))
         table.look_up()
-        counts = np.fromiter(map(len, each), dtype=np.int64, count=len(each))
-        rows = np.concatenate([np.zeros(0, np.int64), *each])
+        counts = np.fromiter(map(len, posts), dtype=np.int64, count=len(posts))
         starts = np.cumsum(counts) - counts
         return cls(
-            np.repeat(np.arange(len(each)), counts),
+            np.repeat(np.arange(len(posts)), counts),
             np.arange(len(rows)) - np.repeat(starts, counts),
             counts,
+            rows,
             table.stem[rows],
             table.idf[rows],
             table.vector[rows],
             table.is_stop_word[rows],
             table.is_personal[rows],
+            asked,
             table.stem[asked],
             table.is_stop_word[asked],
         )
