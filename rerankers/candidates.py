@@ -20,8 +20,9 @@ from rerankers.word_table import Tokens, WordTable
 def words_of_each(texts: Sequence[str]) -> list[tuple[str, ...]]:
     """:func:`rerankers.text.words` of each text, by one call of the tokenizer."""
     found, begin, tokens = [], 0, text.tokens_of(texts)
-    short = {token: text.shortened(token) for token in set(tokens)}
-    tokens = [short[token] for token in tokens]
+    distinct = set(tokens)
+    short = dict(zip(distinct, map(text.shortened, distinct), strict=True))
+    tokens = list(map(short.__getitem__, tokens))
     for _ in texts:
         end = tokens.index(text.END, begin)
         found.append(tuple(tokens[begin:end]))

@@ -6,6 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +146,12 @@ class Idf:
         A word's share of posts is taken as its frequency per word times 15 words a post.
         """
         frequency = word_frequencies(language)
-        return cls(lambda word: min(1.0, 15 * frequency(word)), 1e7, f"wordfreq:{language}")
+
+        @lru_cache(maxsize=200_000)
+        def share(word: str) -> float:
+            return min(1.0, 15 * frequency(word))
+
+        return cls(share, 1e7, f"wordfreq:{language}")
 
     @classmethod
     def from_document_frequencies(
