@@ -134,6 +134,11 @@ class CandidateList:
         return Characters.of([post[: text.MAX_CHARACTERS] for post in self.texts])
 
     @cached_property
+    def hashtags(self) -> list[list[str]]:
+        """[N] :func:`rerankers.text.hashtags` of each post."""
+        return [text.hashtags(post) for post in self.texts]
+
+    @cached_property
     def term_vectors(self) -> TermVectors:
         """The posts as TF-IDF vectors of stems, compared with each other."""
         return TermVectors.of(self.tokens)

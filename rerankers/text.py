@@ -49,6 +49,9 @@ MENTION_OR_LINK = re.compile(r"https?://\S+|www\.\S+|@\w+")
 CLITIC = re.compile(r"['’](?<=\w['’])(?=(?:s|re|ve|ll|d|m)\b)")
 NEGATION = re.compile(r"n(?<=\wn)(?=['’]t\b)")
 ELONGATION = re.compile(r"([^\W\d])\1{2,}")
+# ``#tag`` as it was written, or ``## tag`` and ``# tag`` as the published test collections have
+# it. Two spaces (``##  50million``) stand for a pound sign there, and no hashtag is all digits.
+_HASHTAG = re.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
 _DIGIT = re.compile(r"\d")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
@@ -96,6 +99,12 @@ def _plain(text: str) -> str:
     return NEGATION.sub(" n", CLITIC.sub(" ", text))
 
 
+def hashtags(text: str) -> list[str]:
+    """The hashtags of a post, without their sign."""
+    text = text[:MAX_CHARACTERS]
+    return _HASHTAG.findall(text) if "#" in text else []
+
+
 def mask_digits(word: str) -> str:
     """The word with every digit read as 0: ``1971`` -> ``0000``."""
     return _DIGIT.sub("0", word)
@@ -107,7 +116,7 @@ def url_text(url: str) -> str:
     No URL gives the placeholder.
     """
     url = unquote(url[:MAX_CHARACTERS].strip()).lower()
-    url = re.split(r"[?#]", SCHEME.sub("", url), maxsplit=1)[0].rstrip("/")
+    url = SCHEME.sub("", url).partition("?")[0].partition("#")[0].rstrip("/")
     return url or URL_PLACEHOLDER
 
 

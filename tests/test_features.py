@@ -15,9 +15,8 @@ from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 from rerankers.candidates import Memo, words_of_each
 from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
-from rerankers.features.hashtags import hashtags
 from rerankers.stop_words import STOP_WORDS
-from rerankers.text import url_text, words
+from rerankers.text import hashtags, url_text, words
 
 IDF = encoder().idf
 

@@ -5,9 +5,8 @@ import re
 import pytest
 from feature_lists import IDF, computed, of_texts, random_list
 
-from rerankers.features.hashtags import hashtags
 from rerankers.stop_words import STOP_WORDS
-from rerankers.text import MAX_CHARACTERS, words
+from rerankers.text import MAX_CHARACTERS, hashtags, words
 from rerankers.word_table import PERSONAL_WORDS
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.candidates import CandidateList
-from rerankers.features.hashtags import hashtags
 
 NAMES = (
     "words", "characters", "hashtags", "is_retweet", "exclamation_marks", "question_marks",
@@ -46,7 +45,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     columns = [
         tokens.counts,
         characters.counts,
-        np.array([len(hashtags(text)) for text in texts], dtype=np.int64),
+        np.array([len(tags) for tags in candidates.hashtags], dtype=np.int64),
         np.array([bool(_RETWEET.match(text)) for text in texts], dtype=np.bool_),
         characters.count(codes == ord("!")),
         characters.count(codes == ord("?")),
