@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers import features
+from rerankers import features, learners
 from rerankers.base import PRIOR, Interactions, Pairs, Reranker, Views
 from rerankers.encodings import Encodings, StoredTower
 from rerankers.errors import RerankerError
@@ -88,8 +88,11 @@ class Encoded:
     def scores_of(
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
     ) -> torch.Tensor:
-        """One forward pass over the pairs ``rows`` [B]: scores [B]."""
-        scores: torch.Tensor = model(*self.batch(rows, device), self.features_of(rows, device))
+        """Scores [B] of the pairs ``rows`` [B]: one forward pass, or what is as good."""
+        batch = self.batch(rows, device)
+        if torch.is_grad_enabled() and (interact := learners.find(model)):
+            return model.integrate(interact(model, *batch))
+        scores: torch.Tensor = model(*batch, self.features_of(rows, device))
         return scores
 
     def compared(

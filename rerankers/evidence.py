@@ -21,7 +21,8 @@ from rerankers import text as reading
 from rerankers.base import Pairs
 from rerankers.encoded import Encoded
 from rerankers.layers import mask_of, partial_softmax
-from rerankers.models.mp_hcnn import Encoding, Model, Perspective
+from rerankers.models.mp_hcnn import Encoding, Model
+from rerankers.perspectives import Perspective
 from rerankers.views import TextEncoder
 
 Values = npt.NDArray[np.float32]

@@ -85,7 +85,7 @@ class TabulatedTower:
         self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         self.biases = [convolution.bias for convolution in self.convolutions]
-        self.weights = [_by_offset(convolution).to(number) for convolution in self.convolutions]
+        self.weights = [by_offset(convolution).to(number) for convolution in self.convolutions]
         self.table = torch.empty(0)
         if self.convolutions:
             self.table = (vectors.to(number) @ self.weights[0]).view(-1, len(self.biases[0]))
@@ -187,7 +187,7 @@ class _Buffers(threading.local):
         return self.kept[name][: count * size].view(count, size)
 
 
-def _by_offset(convolution: MaskedConvolution) -> Tensor:
+def by_offset(convolution: MaskedConvolution) -> Tensor:
     """[E, width · F]: the weights of each offset side by side."""
     filters = convolution.bias.shape[0]
     by_offset = convolution.weight.view(convolution.width, -1, filters)

@@ -21,6 +21,7 @@ from rerankers.interactions import CachedInteractions
 from rerankers.losses import loss_of
 from rerankers.negatives import TopicRows, random_lists, topics_of
 from rerankers.resuming import History, restore, store, weights_of
+from rerankers.row_wise import RowWiseAdamW, clip_gradients, read_by_rows
 from rerankers.scoring import represent_encoded, score_encoded
 from rerankers.settings import Settings
 
@@ -214,7 +215,7 @@ class Steps:
             loss = _loss(model, self.lists.examples, *draw(done, rng), settings)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            clip_gradients(model.parameters(), 5.0)
             optimizer.step()
             losses.append(loss.item())
             if not np.isfinite(losses[-1]):
@@ -262,6 +263,7 @@ def _better(new: Mapping[str, float], old: Mapping[str, float], settings: Settin
 
 def _optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
     """The optimizer, with a group of parameters for each share of the weight decay."""
+    read_by_rows(model, settings.optimizer == "adamw")
     shares: dict[float, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -280,7 +282,7 @@ def _optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
             return torch.optim.Adagrad(groups, lr=rate)
         case "rmsprop":
             return torch.optim.RMSprop(groups, lr=rate)
-    return torch.optim.AdamW(groups, lr=rate)
+    return RowWiseAdamW(groups, lr=rate)
 
 
 def _set_learning_rate(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> None:

@@ -19,6 +19,7 @@ from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.interactions import CachedInteractions
 from rerankers.resuming import History
+from rerankers.row_wise import RowWiseAdamW
 from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
 from rerankers.training import Examples, train
 
@@ -474,7 +475,7 @@ def test_each_optimizer_is_the_one_of_its_name() -> None:
         name: type(training._optimizer(model, Settings(optimizer=name))) for name in OPTIMIZERS
     }
     assert kinds == {
-        "adamw": torch.optim.AdamW, "adadelta": torch.optim.Adadelta,
+        "adamw": RowWiseAdamW, "adadelta": torch.optim.Adadelta,
         "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD,
     }  # fmt: skip
 

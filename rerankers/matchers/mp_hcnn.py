@@ -12,7 +12,8 @@ from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions
 from rerankers.contexts import Texts, used_ids
 from rerankers.encoded import Encoded
 from rerankers.layers import window_means
-from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model, Perspective
+from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model
+from rerankers.perspectives import Perspective
 from rerankers.towers import Matches, Question, Reading, TabulatedTower
 from rerankers.views import Packed
 

@@ -36,7 +36,7 @@ Two configurations have names:
     * One fact of the post alone joins the evidence: whether it has a URL.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -66,12 +66,11 @@ from rerankers.layers import (
     weighted_mean,
     window_means,
 )
+from rerankers.perspectives import Perspective, perspectives_of
 from rerankers.text import TRIGRAMS as TRIGRAM_IDS
 from rerankers.text import URL_PLACEHOLDER
 from rerankers.vocabulary import Vocabulary
 
-# Section 3.3: the weights of longer phrases are too sparse to use.
-WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
 MEAN_SCALE = 5.0  # Means of cosines are small numbers; so they are as large as the maxima
 
 
@@ -116,26 +115,6 @@ class Config:
         require_choice("evidence", self.evidence, ("terms", "positions"))
 
 
-class Perspective(NamedTuple):
-    """What is compared with what.
-
-    Attributes:
-        query_view: read of the query.
-        post_view: read of the post.
-        post_length: positions of a post that are read.
-        query_length: positions of a query that are read.
-        width: terms under a filter.
-        weighted: levels, from the term vectors on, whose matches are scaled by IDF.
-    """
-
-    query_view: str
-    post_view: str
-    post_length: int
-    query_length: int
-    width: int
-    weighted: int
-
-
 class Encoding(NamedTuple):
     """A batch of texts at every depth.
 
@@ -174,7 +153,7 @@ class Model(Reranker):
         for name, parameter in self.towers.named_parameters():
             if "convolutions" in name:
                 parameter.requires_grad_(config.train_filters)
-        self.perspectives = _perspectives(config)
+        self.perspectives = perspectives_of(config)
         self._build_evidence(config)
 
     def _build_evidence(self, config: Config) -> None:
@@ -191,20 +170,24 @@ class Model(Reranker):
 
     def encode_queries(self, views: Views) -> Encoding:
         """Encode Q queries."""
-        config = self.config
-        return self._encode(views, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
+        return self._encode(self.read_queries(views))
 
     def encode_posts(self, views: Views) -> Encoding:
         """Encode D posts and their URLs."""
-        config = self.config
-        return self._encode(views, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
-                                    URL_TRIGRAMS: config.url_trigrams})  # fmt: skip
+        return self._encode(self.read_posts(views))
 
-    def _encode(self, views: Views, lengths: Mapping[str, int]) -> Encoding:
-        terms = {
-            view: Terms(views[view].ids[:, :length], views[view].weights[:, :length])
-            for view, length in lengths.items()
-        }
+    def read_queries(self, views: Views) -> dict[str, Terms]:
+        """What is read of queries: the views, cut."""
+        config = self.config
+        return _cut(views, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
+
+    def read_posts(self, views: Views) -> dict[str, Terms]:
+        """What is read of posts: the views, cut."""
+        config = self.config
+        return _cut(views, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
+                            URL_TRIGRAMS: config.url_trigrams})  # fmt: skip
+
+    def _encode(self, terms: dict[str, Terms]) -> Encoding:
         levels = {}
         for view, (ids, _) in terms.items():
             tower = WORDS if view == WORDS else TRIGRAMS
@@ -216,10 +199,21 @@ class Model(Reranker):
 
     def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
         """Equation 1 for each perspective: its features and, last, the IDF of each position."""
+        pooled = {
+            name: self._pooled(queries, posts, query_of_post, places)
+            for name, places in self.perspectives.items()
+        }
+        return self.weigh(pooled, queries.terms, posts.terms, query_of_post)
+
+    def weigh(
+        self, pooled: Mapping[str, Sequence[Sequence[Tensor]]], queries: Views, posts: Views,
+        query_of_post: Tensor,
+    ) -> Interactions:  # fmt: skip
+        """The interactions, of pooled matches [P, Lq] at every depth of each perspective."""
         interactions = {}
         for name, places in self.perspectives.items():
-            features = self._features(queries, posts, query_of_post, places)  # [P, Lq, K]
-            terms = queries.terms[places.query_view]
+            terms = queries[places.query_view]
+            features = self._features(pooled[name], terms, query_of_post, places)  # [P, Lq, K]
             weights = terms.weights if self.config.idf_weights else mask_of(terms.ids)
             interactions[name] = torch.cat(
                 [features, weights[query_of_post].unsqueeze(2)], dim=2
@@ -252,23 +246,33 @@ class Model(Reranker):
         """Whether neither vectors nor filters are trained."""
         return not (self.config.train_vectors or self.config.train_filters)
 
-    def _features(
+    def _pooled(
         self, queries: Encoding, posts: Encoding, query_of_post: Tensor, places: Perspective
-    ) -> Tensor:
-        """Equation 1: pooled matches of each query position at every depth: [P, Lq, K]."""
-        config, terms = self.config, queries.terms[places.query_view]
-        query_mask = mask_of(terms.ids)  # [Q, Lq]
+    ) -> list[list[Tensor]]:
+        """At every depth, pooled matches of each query position: [P, Lq] each."""
+        query_mask = mask_of(queries.terms[places.query_view].ids)[query_of_post]  # [P, Lq]
         post_mask = mask_of(posts.terms[places.post_view].ids)  # [P, Ld]
         levels = zip(queries.levels[places.query_view], posts.levels[places.post_view], strict=True)
-        features = []
-        for level, (query, post) in enumerate(levels):
+        pooled = []
+        for query, post in levels:
             similarity = torch.bmm(query[query_of_post], post.transpose(1, 2))  # [P, Lq, Ld]
-            pooled = self.pool(similarity, query_mask[query_of_post], post_mask, places)
+            pooled.append(self.pool(similarity, query_mask, post_mask, places))
+        return pooled
+
+    def _features(
+        self, pooled: Sequence[Sequence[Tensor]], terms: Terms, query_of_post: Tensor,
+        places: Perspective,
+    ) -> Tensor:  # fmt: skip
+        """Pooled matches, scaled by the IDF of the query's ``terms`` [Q, Lq]: [P, Lq, K]."""
+        config, mask = self.config, mask_of(terms.ids)
+        features: list[Tensor] = []
+        for level, values in enumerate(pooled):
             if config.evidence == "positions" and config.idf_weights and level < places.weighted:
-                weights = window_means(terms.weights, query_mask, 1 + level * (places.width - 1))
-                pooled = [values * weights[query_of_post] for values in pooled]
-            features += pooled
-        return torch.stack(features, dim=2) * query_mask[query_of_post].unsqueeze(2)
+                weights = window_means(terms.weights, mask, 1 + level * (places.width - 1))
+                features += [value * weights[query_of_post] for value in values]
+            else:
+                features += values
+        return torch.stack(features, dim=2) * mask[query_of_post].unsqueeze(2)
 
     def pool(
         self, similarity: Tensor, query_mask: Tensor, post_mask: Tensor, places: Perspective
@@ -293,26 +297,6 @@ class Model(Reranker):
         return pooled
 
 
-def _perspectives(config: Config) -> dict[str, Perspective]:
-    """The comparisons that are switched on, by name."""
-    trigrams = (config.query_trigrams, config.trigram_width, WEIGHTED_TRIGRAM_LEVELS)
-    perspectives = {}
-    if config.use_words:
-        perspectives["words"] = Perspective(
-            WORDS, WORDS, config.post_words, config.query_words, config.word_width,
-            WEIGHTED_WORD_LEVELS,
-        )  # fmt: skip
-    if config.use_post_trigrams:
-        perspectives["post_trigrams"] = Perspective(
-            TRIGRAMS, TRIGRAMS, config.post_trigrams, *trigrams
-        )
-    if config.use_url_trigrams:
-        perspectives["url_trigrams"] = Perspective(
-            TRIGRAMS, URL_TRIGRAMS, config.url_trigrams, *trigrams
-        )
-    return perspectives
-
-
 def _word_tower(config: Config, vocabulary: Vocabulary) -> ConvolutionTower:
     kind = TrainedVectors if config.train_vectors else FrozenVectors
     vectors = kind(vocabulary.vectors, vocabulary.buckets)
@@ -332,9 +316,16 @@ def _trigram_tower(config: Config) -> ConvolutionTower:
     )
 
 
-def _url_presence(posts: Encoding) -> Tensor:
+def _cut(views: Views, lengths: Mapping[str, int]) -> dict[str, Terms]:
+    return {
+        view: Terms(views[view].ids[:, :length], views[view].weights[:, :length])
+        for view, length in lengths.items()
+    }
+
+
+def _url_presence(posts: Views) -> Tensor:
     """1.0 for posts with a URL, 0.0 for those with the placeholder: [P, 1]."""
-    length = posts.terms[URL_TRIGRAMS].ids.ne(0).sum(dim=1, keepdim=True)
+    length = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1, keepdim=True)
     return length.gt(PLACEHOLDER_LENGTH).float()
 
 

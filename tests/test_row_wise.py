@@ -1,0 +1,161 @@
+"""AdamW by rows against PyTorch's own, and against a loop over rows."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reranking_samples import all_pairs, encoder, small_model
+from torch import Tensor, nn
+
+from rerankers import training
+from rerankers.embeddings import TrainedVectors
+from rerankers.encoded import Encoded
+from rerankers.resuming import History, restore, store, weights_of
+from rerankers.row_wise import LARGE, RowWiseAdamW, clip_gradients, read_by_rows
+from rerankers.settings import OPTIMIZERS, Settings
+from rerankers.training import Examples, Steps
+
+RATE, DECAY = 0.05, 0.2
+SETTINGS = Settings(epochs=2, steps=3, lists=2, positives=1, negatives=3)
+
+
+def table_of(rows: int, sparse: bool) -> nn.Embedding:
+    torch.manual_seed(1)
+    return nn.Embedding(rows, 3, sparse=sparse)
+
+
+def moved(table: nn.Embedding, optimizer: torch.optim.Optimizer, steps: Sequence[Tensor]) -> Tensor:
+    """The table after a step for each of ``steps``, which are identifiers."""
+    rng = np.random.default_rng(2)
+    for ids in steps:
+        pull = torch.from_numpy(rng.normal(size=(len(ids), 3)).astype(np.float32))
+        optimizer.zero_grad()
+        (table(ids) * pull).sum().backward()
+        optimizer.step()
+    return table.weight.detach()
+
+
+def test_where_every_row_is_read_it_is_adamw() -> None:
+    steps = [torch.tensor(ids) for ids in ([0, 1, 2, 3], [3, 2, 1, 0, 0, 0], [1, 1, 2, 3, 0])]
+    dense, sparse = table_of(4, sparse=False), table_of(4, sparse=True)
+    expected = moved(dense, torch.optim.AdamW(dense.parameters(), RATE, weight_decay=DECAY), steps)
+    ours = RowWiseAdamW(sparse.parameters(), RATE, weight_decay=DECAY)
+    torch.testing.assert_close(moved(sparse, ours, steps), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_move_and_decay_only_when_they_are_read() -> None:
+    """As a loop over the numbers of rows does it."""
+    steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4, 4, 4])]
+    table = table_of(5, sparse=True)
+    weights = table.weight.detach().double().tolist()
+    found = moved(table, RowWiseAdamW(table.parameters(), RATE, weight_decay=DECAY), steps)
+    rng, means = np.random.default_rng(2), {}
+    for step, ids in enumerate(steps, start=1):
+        pull = rng.normal(size=(len(ids), 3)).astype(np.float32)
+        for row in sorted(set(ids.tolist())):
+            gradient = pull[ids.numpy() == row].sum(axis=0)
+            for place in range(3):
+                mean, square = means.get((row, place), (0.0, 0.0))
+                mean = 0.9 * mean + 0.1 * gradient[place]
+                square = 0.999 * square + 0.001 * gradient[place] ** 2
+                means[row, place] = mean, square
+                size = math.sqrt(square / (1 - 0.999**step)) + 1e-8
+                weights[row][place] *= 1 - RATE * DECAY
+                weights[row][place] -= RATE * mean / (1 - 0.9**step) / size
+    np.testing.assert_allclose(found.numpy(), weights, rtol=1e-5, atol=1e-6)
+    untouched = table_of(5, sparse=True).weight
+    assert torch.equal(found[[1, 3]], untouched[[1, 3]])
+
+
+def test_without_decay_it_is_sparse_adam() -> None:
+    steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4])]
+    ours, theirs = table_of(5, sparse=True), table_of(5, sparse=True)
+    expected = moved(theirs, torch.optim.SparseAdam(theirs.parameters(), RATE), steps)
+    found = moved(ours, RowWiseAdamW(ours.parameters(), RATE, weight_decay=0.0), steps)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_dense_weights_beside_a_table_move_as_adamw_moves_them() -> None:
+    table, weights = table_of(5, sparse=True), [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    ours = RowWiseAdamW([table.weight, weights[0]], RATE, weight_decay=DECAY)
+    theirs = torch.optim.AdamW([weights[1]], RATE, weight_decay=DECAY)
+    for _ in range(3):
+        for optimizer, weight in ((ours, weights[0]), (theirs, weights[1])):
+            optimizer.zero_grad()
+            (table(torch.tensor([1, 4])).detach() * weight).square().sum().backward()
+            optimizer.step()
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(table.weight, table_of(5, sparse=True).weight)
+
+
+@pytest.mark.parametrize("longest", [0.5, 5.0, 1e6])
+def test_sparse_gradients_are_clipped_as_dense_ones(longest: float) -> None:
+    """Two places of a row are one gradient: parts that cancel do not count."""
+    ids = torch.tensor([1, 4, 1, 1, 3])
+    pull = torch.tensor([[5.0], [1.0], [-5.0], [2.0], [-3.0]])
+    gradients = []
+    for sparse in (False, True):
+        table, other = table_of(6, sparse), nn.Parameter(torch.ones(4))
+        ((table(ids) * pull).sum() + 2 * other.sum()).backward()
+        parameters = [table.weight, other, nn.Parameter(torch.ones(2))]
+        if sparse:
+            clip_gradients(iter(parameters), longest)
+        else:
+            torch.nn.utils.clip_grad_norm_(parameters, longest)
+        assert table.weight.grad is not None and other.grad is not None
+        assert table.weight.grad.is_sparse == sparse
+        gradients.append((table.weight.grad.to_dense(), other.grad))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
+    clip_gradients([nn.Parameter(torch.ones(2))], longest)
+
+
+def test_only_large_tables_are_read_by_rows_and_only_by_adamw() -> None:
+    sizes = {"small": LARGE - 1, "large": LARGE}
+    tables = nn.ModuleDict({
+        name: TrainedVectors(np.zeros((0, 2), np.float32), size - 1)
+        for name, size in sizes.items()
+    })  # fmt: skip
+    read_by_rows(tables, wanted=True)
+    assert {name: table.sparse for name, table in tables.items()} == {
+        "small": False, "large": True
+    }  # fmt: skip
+    read_by_rows(tables, wanted=False)
+    assert not any(table.sparse for table in tables.values())
+    model = small_model("mp_hcnn", "paper")
+    for name in (*OPTIMIZERS, "adamw"):
+        training._optimizer(model, Settings(optimizer=name))
+        assert model.towers["trigrams"].vectors.sparse == (name == "adamw")
+        assert not model.towers["words"].vectors.sparse
+
+
+def test_a_step_of_training_moves_the_trigrams_of_its_batch_alone() -> None:
+    model = small_model("mp_hcnn", "paper", dropout=0.0)
+    encoded = Encoded.of(all_pairs(), encoder(), model)
+    table = model.towers["trigrams"].vectors.weight
+    before = table.detach().clone()
+    relevant = np.arange(48) % 3 == 0
+    Steps(model, Examples(encoded, relevant), SETTINGS).epoch(1)
+    has_moved = (table != before).any(dim=1)
+    views = [encoded.queries["trigrams"], encoded.posts["trigrams"], encoded.posts["url_trigrams"]]
+    read = np.unique(np.concatenate([view.ids for view in views]))
+    assert has_moved.any()
+    assert np.isin(has_moved.nonzero().ravel().numpy(), read).all()
+
+
+def test_the_state_of_a_table_comes_back_from_the_disk(tmp_path: Path) -> None:
+    model = small_model("mp_hcnn", "paper", dropout=0.0)
+    examples = Examples(Encoded.of(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
+    steps = Steps(model, examples, SETTINGS)
+    steps.epoch(1)
+    path = tmp_path / "state"
+    store(path, model, steps.optimizer, History(), weights_of(model), SETTINGS)
+    again = small_model("mp_hcnn", "paper", seed=8, dropout=0.0)
+    resumed = Steps(again, examples, SETTINGS)
+    restore(path, again, resumed.optimizer, SETTINGS)
+    for each in (steps, resumed):
+        each.epoch(2)
+    for name, weight in weights_of(model).items():
+        assert torch.equal(weights_of(again)[name], weight), name
