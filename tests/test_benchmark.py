@@ -232,29 +232,28 @@ def training_step(monkeypatch: pytest.MonkeyPatch) -> Any:
         return TrainingData(found, source.qrels)
 
     monkeypatch.setattr(module, "training_data", sample)
-    monkeypatch.setattr(module, "STEPS", 2)
     sizes = {"word_filters": 6, "trigram_filters": 6, "trigram_size": 8, "hidden": 8}
-    monkeypatch.setattr(
-        module, "CONFIGURATIONS",
-        {title: dataclasses.replace(config, **sizes)
-         for title, config in module.CONFIGURATIONS.items()},
-    )  # fmt: skip
+    cases = {
+        title: module.Case(dataclasses.replace(case.config, **sizes), steps=2)
+        for title, case in module.CASES.items()
+    }
+    monkeypatch.setattr(module, "CASES", cases)
     return module
 
 
-@pytest.mark.parametrize("case", [0, 1])
-def test_plain_steps_and_ours_come_to_the_same_weights(training_step: Any, case: int) -> None:
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_plain_steps_and_ours_come_to_the_same_weights(training_step: Any, number: int) -> None:
     """After a step: in the next, dense Adam also moves rows that the batch does not have."""
     work = workload()
     task = training_step.Task.of(work)
-    config = list(training_step.CONFIGURATIONS.values())[case]
-    config = dataclasses.replace(config, dropout=0.0)
-    plain, ours = (work.random_model("mp_hcnn", config, task.encoder) for _ in range(2))
+    case = list(training_step.CASES.values())[number]
+    config, encoder = dataclasses.replace(case.config, dropout=0.0), work.encoder(100)
+    plain, ours = (work.random_model("mp_hcnn", config, encoder) for _ in range(2))
     start = {name: weights.detach().clone() for name, weights in ours.named_parameters()}
     trained = {name for name, weights in ours.named_parameters() if weights.requires_grad}
-    assert any("vectors" in name for name in trained) is (case == 1)
-    settings = dataclasses.replace(task.settings, steps=1)
-    known = Encoded.of(task.pairs, task.encoder, ours).subset(task.fold.training)
+    assert any("vectors" in name for name in trained) is (number > 0)
+    settings = dataclasses.replace(task.settings(case), steps=1)
+    known = Encoded.of(task.pairs, encoder, ours).subset(task.fold.training)
     prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
     padded = training_step.FullLength(known, plain)
     dense = training_step._dense(plain, settings)
@@ -302,15 +301,15 @@ def test_training_steps_are_measured_both_ways(
     run(script, "--parts", "7", "--rounds", "2")
     table = capsys.readouterr().out.partition("| what | measured |\n|---|---|\n")[2]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    assert len(rows) == 6
-    for plain, ours, precision in (rows[:3], rows[3:]):
+    assert len(rows) == 9
+    for plain, ours, precision in (rows[:3], rows[3:6], rows[6:]):
         assert re.fullmatch(r"[\d,.]+ steps/s", plain[1])
         assert re.match(r"[\d,.]+ steps/s \([\d.]+ ×\)", ours[1])
         assert precision[0].endswith("AP of 3 held-out topics after 4 steps")
         reached = [float(figure) for figure in re.findall(r"0\.\d+", precision[1])]
         assert reached[0] == pytest.approx(reached[1], abs=0.02)
     assert re.search(r", after [\d.]+ s for [\d,]+ pairs$", rows[1][1])
-    assert rows[4][1].endswith(" ×)")
+    assert all(row[1].endswith(" ×)") for row in (rows[4], rows[7]))
 
 
 def test_the_year_left_out_is_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
