@@ -11,8 +11,8 @@
 4. how time grows with the candidates of a topic, and what a second thread gives;
 5. the multiply-adds that the model needs against those that the machine can do;
 6. indexing, and the time that each command's ``--help`` takes;
-7. steps of training MP-HCNN, with fixed filters and with trained ones, against padded pairs and
-   dense Adam, and the AP that both reach on held-out topics;
+7. steps of training MP-HCNN, with fixed filters, with trained ones and at the paper's size, against
+   padded pairs and dense Adam, and the AP that both reach on held-out topics;
 8. the operations that the engine's time goes into.
 
 Ways to do the same are measured in turn; a figure is the median over the rounds, a ratio the
