@@ -19,7 +19,7 @@ Learner = Callable[[Reranker, Views, Views, Tensor], Interactions]
 def find(model: Reranker) -> Learner | None:
     """The learner of a model, None where its own forward pass is the only way.
 
-    That is so on a GPU, too, which is done with the products before the windows are sorted out.
+    That is so on a GPU, too: it would wait for the processor to sort out the windows.
     """
     name = type(model).__module__.rpartition(".")[2]
     if model.device_of().type != "cpu" or name not in _names():

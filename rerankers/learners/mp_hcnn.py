@@ -2,14 +2,11 @@
 
 from torch import Tensor
 
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Interactions, Views
+from rerankers.base import Interactions, Views
 from rerankers.layers import mask_of, partial_softmax
 from rerankers.models.mp_hcnn import MEAN_SCALE, Config, Model
 from rerankers.perspectives import Perspective
 from rerankers.shared_windows import SideBySide, similarities
-
-READ_BY = {WORDS: [WORDS], TRIGRAMS: [TRIGRAMS, URL_TRIGRAMS]}
-"""Tower, and view of a query -> the views of a post that are compared with it."""
 
 
 def interact(model: Model, queries: Views, posts: Views, query_of_post: Tensor) -> Interactions:
@@ -18,7 +15,8 @@ def interact(model: Model, queries: Views, posts: Views, query_of_post: Tensor) 
     queries, posts = model.read_queries(queries), model.read_posts(posts)
     compared: dict[str, tuple[SideBySide, list[Tensor]]] = {}
     for name, tower in model.towers.items():
-        views = READ_BY[name]
+        # A tower has the name of the view of queries that it reads.
+        views = [p.post_view for p in model.perspectives.values() if p.query_view == name]
         found = similarities(
             tower,  # type: ignore[arg-type]
             queries[name].ids, [posts[view].ids for view in views], query_of_post,
