@@ -136,7 +136,7 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
             view: Texts.of(encoded.posts[view], np.arange(copies), reading.longest)
             for view, reading in matcher.readings.items()
         }
-        matches = matcher._matches(0, posts)
+        matches = matcher._matches(matcher.ask(0), posts)
         counts.append({view: [len(x.similarity) for x in of] for view, of in matches.items()})
     assert counts[0] == counts[1]
 

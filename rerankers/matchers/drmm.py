@@ -16,28 +16,19 @@ from rerankers.encoded import Encoded
 from rerankers.layers import mask_of
 from rerankers.models.drmm import Model, histograms
 from rerankers.models.drmm import Texts as Asked
+from rerankers.one_query import OneQueryMatcher
 
 
-class Matcher:
-    """Compares pairs of one query at a time, as the model's ``interact`` does.
-
-    Args:
-        model: in evaluation mode.
-        encoded: the pairs.
-    """
+class Matcher(OneQueryMatcher[Asked]):
+    """Histograms of the query's words."""
 
     def __init__(self, model: Model, encoded: Encoded) -> None:
-        self.model, self.encoded = model, encoded
+        super().__init__(model, encoded)
         self.longest = int(encoded.posts[WORDS].lengths.max(initial=0))
-        self.question: tuple[int, Asked | None] = (-1, None)
-
-    def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
-        """Scores [P] of the pairs ``rows`` of one query."""
-        return self.model.integrate(self.compared(rows))
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
-        question = self._question(int(self.encoded.query_index[rows[0]]))
+        question = self.question(rows)
         ids, weights = question.terms
         counts = self._counts(question, self.encoded.post_index[rows])
         if self.model.config.histogram == "log_count":
@@ -48,16 +39,6 @@ class Matcher:
             "histograms": counts * mask_of(ids).unsqueeze(2),
             "words": torch.stack([ids.float(), weights], dim=2).expand(len(rows), -1, -1),
         }
-
-    def _question(self, query: int) -> Asked:
-        """A query's words, kept until another query comes."""
-        # Threads may ask for different queries at the same time.
-        known, question = self.question
-        if known != query or question is None:
-            terms = self.encoded.queries[WORDS].padded(np.array([query]), torch.device("cpu"))
-            question = self.model.encode_queries({WORDS: terms})
-            self.question = query, question
-        return question
 
     def _counts(self, question: Asked, posts: Ids) -> Tensor:
         """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""

@@ -14,18 +14,14 @@ from rerankers.contexts import Ids, Texts, distinct, used_ids
 from rerankers.convolutions import MaskedConvolution
 from rerankers.encoded import Encoded
 from rerankers.models.knrm import LEAST_COUNT, LOG_SCALE, Model, Ngrams
+from rerankers.one_query import OneQueryMatcher
 
 
-class Matcher:
-    """Compares pairs of one query at a time, as the model's ``interact`` does.
-
-    Args:
-        model: in evaluation mode.
-        encoded: the pairs.
-    """
+class Matcher(OneQueryMatcher[Ngrams]):
+    """Soft counts of the query's n-grams."""
 
     def __init__(self, model: Model, encoded: Encoded) -> None:
-        self.model, self.encoded = model, encoded
+        super().__init__(model, encoded)
         posts = encoded.posts[WORDS]
         self.longest = int(posts.lengths.max(initial=0))
         ids = used_ids([posts])
@@ -35,29 +31,14 @@ class Matcher:
         vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
         self.convolutions: list[MaskedConvolution] = list(model.convolutions)  # type: ignore[arg-type]
         self.tables = [_products(vectors, layer) for layer in self.convolutions] or [vectors]
-        self.question: tuple[int, Ngrams] = (-1, Ngrams([], torch.empty(0)))
-
-    def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
-        """Scores [P] of the pairs ``rows`` of one query."""
-        return self.model.integrate(self.compared(rows))
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
-        question = self._question(int(self.encoded.query_index[rows[0]]))
+        question = self.question(rows)
         texts = Texts.of(self.encoded.posts[WORDS], self.encoded.post_index[rows], self.longest)
         counts = self._counts(question, texts)
         logarithms = torch.log(counts.clamp_min(LEAST_COUNT))
         return {"matches": LOG_SCALE * logarithms * question.mask.unsqueeze(2)}
-
-    def _question(self, query: int) -> Ngrams:
-        """A query's n-grams, kept until another query comes."""
-        # Threads may ask for different queries at the same time.
-        known, question = self.question
-        if known != query:
-            terms = self.encoded.queries[WORDS].padded(np.array([query]), torch.device("cpu"))
-            question = self.model.encode_queries({WORDS: terms})
-            self.question = query, question
-        return question
 
     def _counts(self, question: Ngrams, texts: Texts) -> Tensor:
         """Soft counts of each pair of lengths side by side: [P, Lq, K]."""

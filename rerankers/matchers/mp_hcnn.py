@@ -13,6 +13,7 @@ from rerankers.contexts import Texts, used_ids
 from rerankers.encoded import Encoded
 from rerankers.layers import window_means
 from rerankers.models.mp_hcnn import MEAN_SCALE, PLACEHOLDER_LENGTH, Model
+from rerankers.one_query import OneQueryMatcher
 from rerankers.perspectives import Perspective
 from rerankers.towers import Matches, Question, Reading, TabulatedTower
 from rerankers.views import Packed
@@ -47,8 +48,8 @@ def towers(
 PRECISIONS = ("fp32", "bf16")
 
 
-class Matcher:
-    """Compares pairs of one query at a time, as the model's ``interact`` does.
+class Matcher(OneQueryMatcher[dict[str, Question]]):
+    """Similarities by distinct windows.
 
     Args:
         model: in evaluation mode.
@@ -57,27 +58,22 @@ class Matcher:
     """
 
     def __init__(self, model: Model, encoded: Encoded, precision: str = "fp32") -> None:
-        self.model, self.encoded = model, encoded
+        super().__init__(model, encoded)
         self.readings = readings(model)
         # What is on the disk needs no tower, the queries always do.
         computed = [encoded.queries] if encoded.stored else [encoded.queries, encoded.posts]
         self.query_towers = towers(model, *computed, precision=precision)
         self.post_towers = encoded.stored or self.query_towers
-        self.question: tuple[int, dict[str, Question]] = (-1, {})
-
-    def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
-        """Scores [P] of the pairs ``rows`` of one query."""
-        return self.model.integrate(self.compared(rows))
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
-        query = int(self.encoded.query_index[rows[0]])
+        query, question = int(self.encoded.query_index[rows[0]]), self.question(rows)
         post_index = self.encoded.post_index[rows]
         posts = {
             view: Texts.of(self.encoded.posts[view], post_index, longest)
             for view, (_, longest) in self.readings.items()
         }
-        matches = self._matches(query, posts)
+        matches = self._matches(question, posts)
         interactions = {
             name: self._features(
                 matches[places.post_view], posts[places.post_view],
@@ -91,9 +87,11 @@ class Matcher:
             interactions["url_presence"] = torch.from_numpy(present).float().view(-1, 1, 1)
         return interactions
 
-    def _matches(self, query: int, posts: dict[str, Texts]) -> dict[str, list[Matches]]:
+    def _matches(
+        self, question: dict[str, Question], posts: dict[str, Texts]
+    ) -> dict[str, list[Matches]]:
         """View -> its similarities at every depth; views that share a tower share its windows."""
-        question, matches = self._question(query), {}
+        matches = {}
         for name, tower in self.post_towers.items():
             views = [view for view, reading in self.readings.items() if reading.tower == name]
             joined = Texts.joined([posts[view] for view in views])
@@ -103,19 +101,14 @@ class Matcher:
                 matches[view] = [Matches(m.similarity, m.which[start:end]) for m in compared]
         return matches
 
-    def _question(self, query: int) -> dict[str, Question]:
-        """Tower -> what a query asks of it; kept until another query comes."""
-        # Threads may ask for different queries at the same time.
-        known, question = self.question
-        if known != query:
-            config, row = self.model.config, np.array([query])
-            longest = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
-            question = {
-                name: tower.ask(Texts.of(self.encoded.queries[name], row, longest[name]))
-                for name, tower in self.query_towers.items()
-            }
-            self.question = query, question
-        return question
+    def ask(self, query: int) -> dict[str, Question]:
+        """Tower -> what a query asks of it."""
+        config, row = self.model.config, np.array([query])
+        longest = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
+        return {
+            name: tower.ask(Texts.of(self.encoded.queries[name], row, longest[name]))
+            for name, tower in self.query_towers.items()
+        }
 
     def _weights(self, query: int, places: Perspective) -> Tensor:
         """IDF [1, Lq] of the query's terms."""

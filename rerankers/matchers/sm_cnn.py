@@ -10,21 +10,17 @@ from rerankers.base import MASKED_WORDS, WORDS, Interactions
 from rerankers.contexts import Ids, Texts, distinct, used_ids
 from rerankers.encoded import Encoded
 from rerankers.models.sm_cnn import Encoding, Model
+from rerankers.one_query import OneQueryMatcher
 from rerankers.views import Packed
 
 _CPU = torch.device("cpu")
 
 
-class Matcher:
-    """Compares pairs of one query at a time, as the model's ``interact`` does.
-
-    Args:
-        model: in evaluation mode.
-        encoded: the pairs.
-    """
+class Matcher(OneQueryMatcher[Encoding]):
+    """Vectors of posts by their windows, compared as the model does it."""
 
     def __init__(self, model: Model, encoded: Encoded) -> None:
-        self.model, self.encoded = model, encoded
+        super().__init__(model, encoded)
         posts = encoded.posts[MASKED_WORDS]
         ids = used_ids([posts])
         rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int32)
@@ -37,32 +33,17 @@ class Matcher:
         vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
         weights = convolution.weight.unflatten(0, (self.width, -1))
         self.table = torch.einsum("ne,wef->nwf", vectors, weights).flatten(0, 1)
-        self.question: tuple[int, Encoding | None] = (-1, None)
-
-    def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
-        """Scores [P] of the pairs ``rows`` of one query."""
-        return self.model.integrate(self.compared(rows))
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
-        question = self._question(int(self.encoded.query_index[rows[0]]))
+        question = self.question(rows)
         posts = self.encoded.post_index[rows]
         words = self.encoded.posts[WORDS].padded(posts, _CPU)
-        return self.model.compare(
+        found: Interactions = self.model.compare(
             question, Encoding(self._vectors(posts), words),
             torch.zeros(len(rows), dtype=torch.int64), self.encoded.features_of(rows, _CPU),
         )  # fmt: skip
-
-    def _question(self, query: int) -> Encoding:
-        """A query as posts are compared with it; kept until another query comes."""
-        # Threads may ask for different queries at the same time.
-        known, question = self.question
-        if known != query or question is None:
-            row = np.array([query])
-            views = {view: part.padded(row, _CPU) for view, part in self.encoded.queries.items()}
-            question = self.model.encode_queries(views)
-            self.question = query, question
-        return question
+        return found
 
     def _vectors(self, posts: Ids) -> Tensor:
         """Vectors [P, F] of the texts ``posts`` [P]."""
