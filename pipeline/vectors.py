@@ -3,8 +3,9 @@
   python -m pipeline.vectors --output posts.bin
   python -m pipeline.train mp_hcnn --test mb2012 --vectors posts.bin
 
-No judgment is read, and posts of all years are, as an index has them all. The training of a fusion
-does the same on its own the first time.
+With --beside FILE a word's vector from the posts and its vector in FILE are joined and, together,
+narrowed to --size numbers. No judgment is read, and posts of all years are, as an index has them
+all. The training of a fusion joins them on its own the first time, and does not narrow them.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import option, output_file, positive_int, run_command
+from pipeline.cli import existing_file, option, output_file, positive_int, run_command
 
 if TYPE_CHECKING:
     from rerankers.vocabulary import WordVectors
@@ -34,6 +35,10 @@ class Options:
     window: int = option("words on each side that a word is to predict", default=8,
                          parse=positive_int)  # fmt: skip
     epochs: int = option("passes over the posts", default=8, parse=positive_int)
+    beside: Path | None = option(
+        "general vectors, word2vec .bin or GloVe text, .gz or not, to be joined with those of the "
+        "posts", parse=existing_file, metavar="FILE",
+    )  # fmt: skip
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
@@ -41,10 +46,13 @@ def main(options: Options) -> None:
     """Train the vectors and write them."""
     from indexes.files import write_bytes
     from pipeline.material import microblog_material
-    from rerankers.vectors import word2vec_bytes
+    from rerankers.vectors import beside, narrowed, read_vectors, word2vec_bytes
 
     texts = microblog_material(None, options.data).texts
+    general = read_vectors(options.beside) if options.beside else None
     vectors = train_on(texts, options.size, options.window, options.epochs)
+    if general:
+        vectors = narrowed(beside(vectors, general), options.size)
     write_bytes(options.output, word2vec_bytes(vectors))
     print(f"{len(vectors.words):,} words of {len(texts):,} posts\nwrote {options.output}")
 

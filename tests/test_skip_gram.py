@@ -10,7 +10,7 @@ import pytest
 from pipeline import vectors as command
 from rerankers.errors import RerankerError
 from rerankers.skip_gram import train
-from rerankers.vectors import beside, read_vectors, word2vec_bytes
+from rerankers.vectors import beside, narrowed, read_vectors, word2vec_bytes
 from rerankers.vocabulary import WordVectors
 
 # Two subjects that share no word.
@@ -66,6 +66,22 @@ def test_two_vectors_of_a_word_side_by_side(tmp_path: Path) -> None:
     path = command.of_posts(POSTS, tmp_path / "general.bin", tmp_path)
     assert read_vectors(path).matrix.shape[1] == 102
     assert path != command.of_posts(POSTS, tmp_path / "none.bin", tmp_path)
+
+
+def test_narrowed_vectors_keep_dot_products() -> None:
+    rng = np.random.default_rng(1)
+    plane = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 7))  # 7 numbers that need only 3
+    words = [f"w{row}" for row in range(20)]
+    wide = WordVectors(words, plane.astype(np.float32))
+    narrow = narrowed(wide, 3)
+    assert narrow.words == words and narrow.matrix.shape == (20, 3)
+    np.testing.assert_allclose(narrow.matrix @ narrow.matrix.T, plane @ plane.T, atol=1e-4)
+    # One number less loses what the least singular value accounts for, and no more.
+    lost = np.linalg.svd(plane, compute_uv=False)[2] ** 2
+    two = narrowed(wide, 2).matrix
+    assert np.linalg.norm(two @ two.T - plane @ plane.T) == pytest.approx(lost, rel=1e-4)
+    with pytest.raises(RerankerError, match="found vectors of 7 numbers, expected 8 or more"):
+        narrowed(wide, 8)
 
 
 def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,3 +190,10 @@ def test_vectors_of_the_posts_are_written(data: Path, tmp_path: Path) -> None:
     vectors = read_vectors(path)
     assert vectors.matrix.shape == (len(vectors.words), 6)
     assert f"{len(vectors.words):,} words of" in result.stdout and "vectors" not in result.stderr
+    again = run(data, tmp_path, *arguments[:-1], tmp_path / "both.bin", "--beside", path)
+    assert again.returncode == 0, again.stderr
+    both = read_vectors(tmp_path / "both.bin")
+    assert both.words == vectors.words and both.matrix.shape == vectors.matrix.shape
+    # The same vectors twice are themselves, but for their length and the axes.
+    ours = vectors.matrix / np.linalg.norm(vectors.matrix, axis=1, keepdims=True)
+    np.testing.assert_allclose(both.matrix @ both.matrix.T, 2 * ours @ ours.T, atol=1e-5)
