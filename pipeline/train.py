@@ -156,11 +156,11 @@ def _unseen_scores(options: Options, name: str, candidates: "Candidates", device
     from pipeline.material import microblog_material
 
     print(f"training {name} on folds of the topics, for its scores of the others", file=sys.stderr)
-    own = Options(
-        name, test=options.test, folds=options.folds, seed=options.seed, vectors=options.vectors,
-        idf=options.idf, data=options.data,
-    )  # fmt: skip
     material = microblog_material(options.test, options.data)
+    own = Options(
+        name, test=options.test, folds=options.folds, seed=options.seed,
+        vectors=_vectors(options, material), idf=options.idf, data=options.data,
+    )  # fmt: skip
     encoder = _encoder(own, material)
     build = _builder(own, _config(own), encoder, device)
     with tempfile.TemporaryDirectory() as directory:
@@ -230,18 +230,24 @@ def _config(options: Options) -> Any:
 
 def _encoder(options: Options, material: "Material") -> "TextEncoder":
     """The vocabulary of the material's texts, their vectors, and word frequencies."""
-    from pipeline import collections, fusion, vectors
     from rerankers.checkpoint import idf_from
     from rerankers.vectors import read_vectors
     from rerankers.views import TextEncoder
     from rerankers.vocabulary import Vocabulary
 
-    general = collections.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
-    path = options.vectors or general
-    if options.vectors is None and options.model in fusion.MODELS.values():
-        path = vectors.of_posts(material.texts, general, collections.home_directory())
-    vocabulary = Vocabulary.build(material.texts, read_vectors(path), material.minimum_count)
+    vectors = read_vectors(_vectors(options, material))
+    vocabulary = Vocabulary.build(material.texts, vectors, material.minimum_count)
     return TextEncoder(vocabulary, idf_from(options.idf))
+
+
+def _vectors(options: Options, material: "Material") -> Path:
+    """The file of word vectors; those of a fusion, and of what it trains, know the posts."""
+    from pipeline import collections, fusion, vectors
+
+    general = collections.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
+    if options.vectors is None and options.model in fusion.MODELS.values():
+        return vectors.of_posts(material.texts, general, collections.home_directory())
+    return options.vectors or general
 
 
 def _builder(

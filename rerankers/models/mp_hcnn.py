@@ -34,6 +34,11 @@ Two configurations have names:
       and the results are averaged by IDF, so what is learned of one position serves all.
     * Two convolutional layers in place of four: with fixed filters longer phrases added nothing.
     * One fact of the post alone joins the evidence: whether it has a URL.
+
+    The word vectors of the checkpoints that ship are skip-gram vectors of the posts beside GloVe's,
+    narrowed together to 100 numbers (:func:`rerankers.vectors.narrowed`). By these AP was .426 and
+    .269 in cross-validation by topic within 2011 and 2012, by GloVe's alone .426 and .254, by those
+    of the posts alone .408 and .271. The mean of two seeds was no better than one.
 """
 
 from collections.abc import Mapping, Sequence
