@@ -14,16 +14,15 @@ from rerankers.unit_vectors import UnitVectors
 from rerankers.vocabulary import Vocabulary
 
 SIGNALS = ("ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3")
-"""Rankers whose scores the fusions read, where they are known. Neural scores are not among them:
-in cross-validation by topic within 2011 and 2012 those of MP-HCNN added nothing (AP .471 and .291
-without them, .468 and .292 with them, on the candidates of query likelihood)."""
+"""Lexical rankers whose scores the fusions read, where they are known."""
 
 FUSED = ",".join([
     *(f"signal:{name}" for name in SIGNALS),
     "first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback", "neighbours",
     "temporal", "soft_match",
 ])  # fmt: skip
-"""Families of the fusions. ``prior`` is not among them: ``signal`` says more of the same runs."""
+"""Families that the fusions share. ``prior`` is not among them: ``signal`` says more of the same
+runs."""
 
 
 class HasFamilies(Protocol):
