@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from indexes.methods import METHODS
 from pipeline.cli import parse_arguments
-from pipeline.errors import UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.material import TrainingData
 from pipeline.reranking import LuceneRetriever
 from rerankers.base import TRIGRAMS, WORDS
@@ -209,6 +209,18 @@ def test_the_parts_run_on_the_sample(
     shares = {row[0]: row[1] for row in rows if row[0].startswith("shipped: ")}
     assert "shipped: mm" in shares or "shipped: embedding_bag" in shares
     assert sum(int(share.rstrip("%")) for share in shares.values()) == pytest.approx(100, abs=5)
+
+
+def test_the_peak_memory_is_that_of_the_process_and_not_of_who_starts_it() -> None:
+    held = np.ones(40_000_000)  # 320 MB
+    seconds, peak = part("process")._run([sys.executable, "-c", "pass"])
+    assert held.all() and seconds > 0
+    assert 2**20 < peak < 100 * 2**20
+
+
+def test_a_process_that_fails_says_why() -> None:
+    with pytest.raises(DataError, match=r"(?s)failed:.*no such luck"):
+        part("process")._run([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
 def test_the_process_is_measured_whole_and_by_stage() -> None:

@@ -1,7 +1,6 @@
 """Part 3: a whole search, as a user starts it, and where its time goes."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pipeline.reranking import NeuralReranker
 LEAVING = "leaving the process"
 
 _STAGED = Path(__file__).with_name("staged_search.py")
+_MEASURED = Path(__file__).with_name("measured_process.py")
 
 
 def measure(workload: Workload) -> list[Row]:
@@ -90,15 +90,10 @@ def _run(command: list[str]) -> tuple[float, int]:
     Raises:
         DataError: it failed; the message ends with what it said last.
     """
-    with tempfile.TemporaryFile() as said:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)  # so that nobody waits again
-        if process.returncode:
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().splitlines()[-3:]
-            raise DataError(f"{' '.join(command[1:5])} … failed:\n  " + "\n  ".join(last))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return seconds, usage.ru_maxrss * unit
+    launch = [sys.executable, "-S", str(_MEASURED), *command]
+    measured = subprocess.run(launch, capture_output=True, text=True, errors="replace", check=True)
+    found = json.loads(measured.stdout)
+    if found["status"]:
+        last = measured.stderr.strip().splitlines()[-3:]
+        raise DataError(f"{' '.join(command[1:5])} … failed:\n  " + "\n  ".join(last))
+    return found["seconds"], found["peak"]
