@@ -82,7 +82,7 @@ class StoredTower:
                 level.index_select(0, used[start : start + WINDOWS]) @ columns
                 for start in range(0, len(used), WINDOWS)
             ]
-            found.append(Matches(torch.cat([*parts, question.terms[-1:]]), which))
+            found.append(Matches(torch.cat([*parts, question.nothing]), which))
         return found
 
 

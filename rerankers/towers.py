@@ -50,12 +50,11 @@ class Question(NamedTuple):
 
     Attributes:
         phrases: its vectors [Lq, F] at each depth.
-        terms: [V + 2, Lq] its similarity with every known term, padding before and ``FLOOR``
-            after them.
+        nothing: [1, Lq] of ``FLOOR``, its similarity with what lies beyond a text's end.
     """
 
     phrases: Sequence[Tensor]
-    terms: Tensor
+    nothing: Tensor
 
 
 Visit = Callable[[int, Tensor], None]
@@ -112,7 +111,7 @@ class TabulatedTower:
                 for part, which in zip(parts, deeper, strict=True)
             ),
         ]
-        return Question(phrases, F.pad(self.terms @ phrases[0].T, (0, 0, 0, 1), value=FLOOR))
+        return Question(phrases, self.terms.new_full((1, len(first)), FLOOR))
 
     def compare(self, texts: Texts, question: Question) -> list[Matches]:
         """A query against the T places of ``texts``, at every depth."""
@@ -123,11 +122,12 @@ class TabulatedTower:
             parts[depth - 1].append((vectors @ columns[depth]).mul_(self.scale(vectors)))
 
         first, *deeper = self.walk(texts, match)
-        last = question.terms[-1:]
+        places, which = distinct([first])
+        terms = self.terms.index_select(0, torch.from_numpy(first[places]))
         return [
-            Matches(question.terms, first),
+            Matches(torch.cat([terms @ columns[0], question.nothing]), which),
             *(
-                Matches(torch.cat([*part, last]), which)
+                Matches(torch.cat([*part, question.nothing]), which)
                 for part, which in zip(parts, deeper, strict=True)
             ),
         ]
