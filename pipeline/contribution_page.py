@@ -189,7 +189,8 @@ def print_explanation(explanation: FusionExplanation) -> None:
     console = terminal()
     for line in (
         f"topic {explanation.query_id} “{explanation.query}”, {explanation.collection}",
-        f"{explanation.candidates} candidates, scores by {explanation.rankers}; {explanation.model}",
+        f"{explanation.candidates} candidates, scores by {explanation.rankers}; "
+        f"{explanation.model}",
         f"added by families: {explanation.meaning}; with the topic's mean "
         f"score, {signed(explanation.base)}, they make up the score",
     ):

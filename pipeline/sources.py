@@ -123,7 +123,7 @@ def _named(
 
 def _built_index(collection: collections.Collection, data: Path | None) -> Path:
     """The folder of the collection's index, which is built if it is not there."""
-    from pipeline.index import build_collection, collection_directory
+    from pipeline.collection_indexes import build_collection, collection_directory
 
     directory = collection_directory(collection)
     if not directory.exists():

@@ -3,12 +3,9 @@
 Rao et al. (AAAI 2019), Table 4, which leaves them out one by one; lengths are those of section 4.3.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS
-
-if TYPE_CHECKING:
-    from rerankers.models.mp_hcnn import Config
 
 # Section 3.3: the weights of longer phrases are too sparse to use.
 WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
@@ -34,8 +31,8 @@ class Perspective(NamedTuple):
     weighted: int
 
 
-def perspectives_of(config: "Config") -> dict[str, Perspective]:
-    """The comparisons that are switched on, by name."""
+def perspectives_of(config: Any) -> dict[str, Perspective]:
+    """The comparisons that the model's settings switch on, by name."""
     trigrams = (config.query_trigrams, config.trigram_width, WEIGHTED_TRIGRAM_LEVELS)
     perspectives = {}
     if config.use_words:
