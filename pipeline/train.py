@@ -299,6 +299,7 @@ def _save(
         "topics": len(candidates.topics),
         "pairs": len(candidates.keys()),
         "candidates": material.candidates,
+        "vectors": _vectors(options, material).name,
         "training": dataclasses.asdict(settings)
         if outcome.model.trained_by_gradients
         else {"seed": settings.seed},

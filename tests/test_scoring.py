@@ -87,6 +87,15 @@ def test_batches_of_a_query_are_of_equal_size() -> None:
     assert batches(np.zeros(0, np.int64), np.zeros(0, np.int64), 3) == []
 
 
+def test_mixed_batches_come_with_the_most_work_first() -> None:
+    """Topics of 2, 6 and 4 pairs, the second of them of short posts."""
+    query_index = np.repeat([0, 1, 2], [2, 6, 4])
+    pairs = Recorder(query_index, np.repeat([50, 1, 20], [2, 6, 4]))
+    cut = scoring.batches_of(pairs, 100, is_mixed=True)
+    assert [int(query_index[rows[0]]) for rows in cut] == [0, 2, 1]
+    assert [int(query_index[rows[0]]) for rows in scoring.batches_of(pairs, 100)] == [0, 1, 2]
+
+
 def test_mixed_batches_have_pairs_of_all_lengths() -> None:
     order = np.array([4, 3, 2, 1, 0, 5, 6])  # of one query from the shortest, and of another
     cut = batches(order, np.array([0] * 5 + [1] * 2), 2, is_mixed=True)

@@ -12,6 +12,9 @@ import pytest
 from microblog_samples import write_data
 from safetensors.numpy import load_file
 
+from pipeline import train as command
+from pipeline.material import Material
+from pipeline.reranking import Candidates
 from pipeline.training import folds_of
 from pipeline.trec import read_run
 from rerankers.vectors import read_vectors
@@ -152,6 +155,7 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["trained_on"] == ["mb2011", "mb2013"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
+    assert metrics["vectors"] == "vectors.txt"
     neural = train(data, tmp_path, "--test", "mb2012")
     assert neural.returncode == 0, neural.stderr
 
@@ -174,6 +178,25 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
     wrong = run(data, tmp_path, *search, "--method", "rm3", "--lambda", "0.5")
     assert wrong.returncode == 2
     assert "--method" in wrong.stderr and "--lambda" in wrong.stderr
+
+
+def test_what_a_fusion_trains_has_the_fusions_own_vectors(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AskedError(Exception):
+        """Which vectors a reranker is to be trained with."""
+
+    def encoder(options: command.Options, material: Material) -> None:
+        raise AskedError(options.model, options.vectors)
+
+    own, given = tmp_path / "own.bin", data / "vectors.txt"
+    monkeypatch.setattr("pipeline.vectors.of_posts", lambda texts, general, home: own)
+    monkeypatch.setattr(command, "_encoder", encoder)
+    for vectors, expected in ((None, own), (given, given)):
+        options = command.Options("fusion", test="mb2012", vectors=vectors, data=data)
+        with pytest.raises(AskedError) as asked:
+            command._unseen_scores(options, "mp_hcnn", Candidates([], {}, {}), "cpu")
+        assert asked.value.args == ("mp_hcnn", expected)
 
 
 def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:

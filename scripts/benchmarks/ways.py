@@ -71,6 +71,8 @@ def stored(
 def report(title: str, timings: Mapping[str, Timing], count: int) -> list[Row]:
     """Print pairs/s of each way, how much faster it is than the first, and how scores differ."""
     (_, first), *_ = timings.items()
+    # Without it a difference says nothing: scores of random weights are nearly alike.
+    spread = float(np.std(first.result))
     rows = []
     for name, timing in timings.items():
         measured = f"{count / timing.median:,.0f} pairs/s"
@@ -78,7 +80,9 @@ def report(title: str, timings: Mapping[str, Timing], count: int) -> list[Row]:
         if timing is not first:
             measured += f" ({timing.ratio(first):.2f} ×)"
             largest = float(np.abs(timing.result - first.result).max(initial=0.0))
-            difference = f", scores differ by at most {largest:.1e}"
+            difference = (
+                f", scores (standard deviation {spread:.1e}) differ by at most {largest:.1e}"
+            )
         print(f"{title}, {name}: {measured}{difference}", flush=True)
         rows.append((f"{title}, {name}", measured))
     return rows
