@@ -68,6 +68,12 @@ def higher(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
     return len(values) - np.searchsorted(np.sort(values), values, side="right")
 
 
+def among_best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.bool_]:
+    """[N] whether each of the scores is one of the ``count`` highest, or equal to the last."""
+    found: npt.NDArray[np.bool_] = scores >= np.sort(scores)[-min(count, len(scores))]
+    return found
+
+
 @dataclass(frozen=True)
 class CandidateList:
     """A query and its N candidates.

@@ -1,4 +1,4 @@
-"""One topic's candidates as TF-IDF vectors of stems, and each compared with each.
+"""One topic's candidates as TF-IDF vectors of stems.
 
 A word t that stands f times in a post has the weight (1 + ln f) · idf(t) (Manning, Raghavan &
 Schütze 2008, section 6.4.1); a vector has the length 1. A stem's IDF is that of the commonest of
@@ -8,99 +8,143 @@ agree beyond it.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.word_table import Tokens
 
+if TYPE_CHECKING:
+    from scipy import sparse
+
 _FREQUENT = 24
 """A stem of so many posts is compared by a dense product: a sparse one's work grows with the
-square of the number of posts."""
-
-_WIDE = 32
-"""Columns of a matrix whose product with itself is quicker by halves."""
+product of the numbers of posts."""
 
 Matrix = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class TermVectors:
-    """N candidates compared by their vectors.
+class Vectors:
+    """Vectors of N posts by their E entries, post by post.
 
     Attributes:
-        every: [N, N] cosine of two candidates, in [0, 1]; 0 on the diagonal, so that no candidate
-            counts as a neighbour of itself.
-        rest: [N, N] the same product without the query's stems, at most ``every``.
-        every_square, rest_square: [N] product of a candidate with itself: 1 and at most 1, or 0
-            for a post without words.
+        posts: N.
+        post, stem, value: [E] an entry's post, column and value.
     """
 
-    every: Matrix
-    rest: Matrix
-    every_square: npt.NDArray[np.float64]
-    rest_square: npt.NDArray[np.float64]
+    posts: int
+    post: npt.NDArray[np.int64]
+    stem: npt.NDArray[np.int64]
+    value: Matrix
+
+    def part(self, chosen: npt.NDArray[np.bool_]) -> "Vectors":
+        """The entries ``chosen`` [E] alone."""
+        return Vectors(self.posts, self.post[chosen], self.stem[chosen], self.value[chosen])
+
+    @cached_property
+    def squares(self) -> npt.NDArray[np.float64]:
+        """[N] product of a vector with itself."""
+        return _sums(self.post, self.value.astype(np.float64) ** 2, self.posts)
+
+    def with_centroids(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """[N, K] z_i · Σ_{j≠i} w_jk z_j, for vectors z and weights [N, K], none below 0."""
+        matrix = self._matrix()
+        found: npt.NDArray[np.float64] = matrix @ (matrix.T @ weights)
+        found -= weights * self.squares[:, None]
+        # What rounding leaves is no likeness.
+        return np.where(found > 1e-12, found, 0.0)
+
+    def products(self, others: npt.NDArray[np.int64]) -> Matrix:
+        """[N, M] products with the vectors of the posts ``others`` [M]."""
+        frequency = np.bincount(self.stem)
+        is_frequent = frequency >= _FREQUENT
+        dense, column = is_frequent[self.stem], np.cumsum(is_frequent) - 1
+        matrix = np.zeros((self.posts, int(is_frequent.sum())), dtype=np.float32)
+        matrix[self.post[dense], column[self.stem[dense]]] = self.value[dense]
+        products: Matrix = matrix @ matrix[others].T
+        # A stem of one post is in no product of two.
+        rare = ~dense & (frequency[self.stem] > 1)
+        if rare.any():
+            vectors = self.part(rare)._matrix()
+            found = (vectors @ vectors[others].T).tocoo()
+            products.reshape(-1)[found.row * np.int64(len(others)) + found.col] += found.data
+        return products
+
+    def _matrix(self) -> "sparse.csr_array":
+        from scipy import sparse
+
+        ends = np.cumsum(np.bincount(self.post, minlength=self.posts))
+        columns = int(self.stem.max(initial=-1)) + 1
+        entries = (self.value, self.stem, np.append(0, ends))
+        return sparse.csr_array(entries, shape=(self.posts, columns))
+
+
+@dataclass(frozen=True)
+class TermVectors:
+    """N candidates as vectors.
+
+    Attributes:
+        every: of all stems; of length 1, or 0 for a post without words.
+        rest: the same without the entries of the query's stems.
+        asked: these entries alone.
+    """
+
+    every: Vectors
+    rest: Vectors
+    asked: Vectors
 
     @classmethod
     def of(cls, tokens: Tokens) -> "TermVectors":
-        """The vectors of posts, compared."""
-        posts, (post, column, value) = len(tokens.counts), _weights(tokens)
-        asked = np.isin(column, tokens.query_stem)
-        rest = _products(post[~asked], column[~asked], value[~asked], posts)
-        every = _products(post[asked], column[asked], value[asked], posts)
+        """The vectors of posts."""
+        numbers = _numbered(tokens.stem)
+        every = _vectors(tokens, numbers)
+        asked = np.isin(every.stem, numbers[np.isin(tokens.stem, tokens.query_stem)])
+        return cls(every, every.part(~asked), every.part(asked))
+
+    def products(self, others: npt.NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+        """Each vector with those of the candidates ``others`` [M]: of ``every`` and of ``rest``.
+
+        Two of [N, M], in [0, 1], with 0 for a candidate and itself: none is its own neighbour.
+        """
+        rest = self.rest.products(others)
+        every = self.asked.products(others)
         every += rest
-        np.fill_diagonal(rest, 0.0)
-        np.fill_diagonal(every, 0.0)
-        squares = value.astype(np.float64) ** 2
-        return cls(
-            every,
-            rest,
-            _sums(post, squares, posts),
-            _sums(post[~asked], squares[~asked], posts),
-        )
+        for products in (every, rest):
+            products[others, np.arange(len(others))] = 0.0
+        return every, rest
 
 
 def _sums(
-    post: npt.NDArray[np.int64], values: npt.NDArray[np.float64], posts: int
+    post: npt.NDArray[np.int64], values: npt.NDArray[np.floating], posts: int
 ) -> npt.NDArray[np.float64]:
-    """[N] sum of each post's ``values`` [E]."""
+    """[N] sum of each post's values [E]."""
     return np.bincount(post, weights=values, minlength=posts).astype(np.float64)
 
 
-def _weights(
-    tokens: Tokens,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Matrix]:
-    """Each stem of each post once: post, stem and weight, three arrays [E], post by post."""
-    size = int(tokens.stem.max(initial=-1)) + 1
+def _numbered(stem: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """[T] the stems of T words, numbered from 0 as they come.
+
+    Sums then round alike, whatever rows words and stems have in the table of words.
+    """
+    places = np.arange(len(stem))
+    first = np.empty(int(stem.max(initial=-1)) + 1, dtype=np.int64)
+    first[stem[::-1]] = places[::-1]  # The last of equal indices holds, which is the first place.
+    found = first[stem]
+    numbers: npt.NDArray[np.int64] = (np.cumsum(found == places) - 1)[found]
+    return numbers
+
+
+def _vectors(tokens: Tokens, stem: npt.NDArray[np.int64]) -> Vectors:
+    """Each stem of each post once, by the numbers [T] of the words' stems."""
+    size, posts = int(stem.max(initial=-1)) + 1, len(tokens.counts)
     lowest = np.full(size, np.inf, dtype=np.float32)
-    np.minimum.at(lowest, tokens.stem, tokens.idf)
-    keys, frequencies = np.unique(tokens.post * size + tokens.stem, return_counts=True)
-    post, stem = np.divmod(keys, max(size, 1))
-    value = (1.0 + np.log(frequencies)) * lowest[stem]
-    length = np.sqrt(_sums(post, value * value, len(tokens.counts)))
-    return post, stem, (value / np.maximum(length[post], 1e-9)).astype(np.float32)
-
-
-def _products(
-    post: npt.NDArray[np.int64], stem: npt.NDArray[np.int64], value: Matrix, posts: int
-) -> Matrix:
-    """[N, N] products of vectors that are given by their entries [E]."""
-    from scipy import sparse
-
-    frequency = np.bincount(stem)
-    frequent = frequency >= _FREQUENT
-    dense, place = frequent[stem], np.cumsum(frequent) - 1
-    matrix = np.zeros((posts, int(frequent.sum())), dtype=np.float32)
-    matrix[post[dense], place[stem[dense]]] = value[dense]
-    # For a matrix and its own transpose NumPy computes a half and copies the rest, which pays if
-    # the matrix is wide only.
-    other = matrix.T if matrix.shape[1] >= _WIDE else matrix.T.copy()
-    products: Matrix = matrix @ other
-    # A stem of one post is in no product of two.
-    rare = ~dense & (frequency[stem] > 1)
-    if rare.any():
-        entries = (value[rare], (post[rare], stem[rare]))
-        vectors = sparse.csr_array(entries, shape=(posts, len(frequency)))
-        found = (vectors @ vectors.T).tocoo()
-        products.reshape(-1)[found.row * np.int64(posts) + found.col] += found.data
-    return products
+    np.minimum.at(lowest, stem, tokens.idf)
+    keys, frequencies = np.unique(tokens.post * size + stem, return_counts=True)
+    post, column = np.divmod(keys, max(size, 1))
+    value = (1.0 + np.log(frequencies)) * lowest[column]
+    length = np.sqrt(_sums(post, value * value, posts))
+    value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
+    return Vectors(posts, post, column, value)

@@ -56,15 +56,14 @@ def feedback(vectors: Vectors, scores: list[float], depth: int) -> list[float]:
 @pytest.mark.parametrize("query", QUERIES)
 def test_products_are_those_of_the_vectors(query: str) -> None:
     candidates = random_list(query, 120)
-    found = candidates.term_vectors
-    for products, squares, without in (
-        (found.every, found.every_square, False), (found.rest, found.rest_square, True),
-    ):  # fmt: skip
+    found, others = candidates.term_vectors, np.array([3, 0, 50, 119])
+    parts = zip((found.every, found.rest), found.products(others), (False, True), strict=True)
+    for part, products, without in parts:
         vectors = dense(candidates, without)
         expected = vectors @ vectors.T
-        np.testing.assert_allclose(squares, np.diag(expected), atol=1e-6)
+        np.testing.assert_allclose(part.squares, np.diag(expected), atol=1e-6)
         np.fill_diagonal(expected, 0.0)
-        np.testing.assert_allclose(products, expected, atol=1e-6)
+        np.testing.assert_allclose(products, expected[:, others], atol=1e-6)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -92,18 +91,19 @@ def test_the_best_are_not_alike_because_they_are_in_the_centroid() -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize(("count", "scores"), [(70, True), (70, False), (345, True)])
+@pytest.mark.parametrize(("count", "scores"), [(70, True), (70, False), (560, True)])
 def test_neighbours_are_found_by_sorting(query: str, count: int, scores: bool) -> None:
-    """From 320 on, the nearest are searched in groups of 16; 345 are no whole groups."""
+    """Of 560 candidates only the best 500, and those with the last one's score, are neighbours."""
     candidates = random_list(query, count, seed=3, scores=scores)
     found, signal = computed("neighbours", candidates), minmax(candidates)
-    for suffix, products in (
-        ("", candidates.term_vectors.every), ("_rest", candidates.term_vectors.rest),
-    ):  # fmt: skip
-        for i in range(len(candidates)):
-            others = [float(g) for j, g in enumerate(products[i]) if j != i]
+    best = [j for j, score in enumerate(signal) if score >= sorted(signal)[-min(500, count)]]
+    assert count == 70 or 500 < len(best) < 560
+    both = candidates.term_vectors.products(np.arange(count))
+    for suffix, products in zip(("", "_rest"), both, strict=True):
+        for i in range(0, count, 1 + count // 100):
+            others = [float(products[i, j]) for j in best if j != i]
             last = sorted(others)[-20]
-            near = [j for j in range(len(products)) if j != i and products[i, j] >= last]
+            near = [j for j in best if j != i and products[i, j] >= last]
             weight = sum(float(products[i, j]) for j in near)
             support = sum(float(products[i, j]) * signal[j] for j in near)
             assert found[f"support{suffix}"][i] == pytest.approx(support, abs=1e-5)

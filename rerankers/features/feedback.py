@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList
+from rerankers.candidates import CandidateList, among_best
 
 DEPTHS = (5, 10, 20, 50, 100)
 
@@ -36,22 +36,17 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
-    vectors, weights = candidates.term_vectors, weights_of(candidates.minmax(FIRST_STAGE))
-    factors = weights.astype(np.float32)
+    weights = weights_of(candidates.minmax(FIRST_STAGE))
+    both = (candidates.term_vectors.every, candidates.term_vectors.rest)
     return np.concatenate(
-        [
-            likeness((vectors.every @ factors).astype(np.float64), vectors.every_square, weights),
-            likeness((vectors.rest @ factors).astype(np.float64), vectors.rest_square, weights),
-        ],
+        [likeness(vectors.with_centroids(weights), vectors.squares, weights) for vectors in both],
         axis=1,
     ).astype(np.float32)
 
 
 def weights_of(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """[N, K] weight of each candidate in the centroid of each depth, 0 if it is not in it."""
-    highest = np.sort(scores)[::-1]
-    last = highest[[min(depth, len(scores)) - 1 for depth in DEPTHS]]
-    chosen = scores[:, None] >= last
+    chosen = np.stack([among_best(scores, depth) for depth in DEPTHS], axis=1)
     return np.where(chosen, scores[:, None] + _LEAST, 0.0)
 
 

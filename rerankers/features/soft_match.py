@@ -10,6 +10,7 @@ those of a post have a cosine of 0 with every word.
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rerankers.base import FIRST_STAGE
 from rerankers.candidates import CandidateList
@@ -43,12 +44,12 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     if candidates.vectors is None or not len(candidates):
         return values
     tokens = candidates.tokens
-    vectors, place = _distinct(candidates.vectors, tokens.vector)
-    posts = _sums(tokens, vectors, place)
+    posts = _sums(tokens, candidates.vectors)
     query, weights = _query(candidates, candidates.vectors)
     if len(query):
         # A matrix product may round by the number of words, which a tree would see where posts of
         # two topics have all words of the query.
+        vectors, place = _distinct(candidates.vectors, tokens.vector)
         cosines = np.einsum("qe,ve->qv", query, vectors)
         best = _best(cosines[:, place], tokens.counts)
         values[:, 0] = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
@@ -80,13 +81,14 @@ def _query(
     return vectors.matrix[rows[compared]], candidates.query_weights[compared]
 
 
-def _sums(tokens: Tokens, vectors: npt.NDArray[np.float32], place: npt.NDArray[np.int64]) -> Array:
+def _sums(tokens: Tokens, vectors: UnitVectors) -> Array:
     """[N, E] sum of the vectors of each post's words by IDF, of length 1; or 0."""
-    from scipy import sparse
-
-    starts = np.concatenate([[0], np.cumsum(tokens.counts)])
-    shape = (len(tokens.counts), len(vectors))
-    return _unit(sparse.csr_array((tokens.idf, place, starts), shape=shape) @ vectors)
+    starts = np.cumsum(tokens.counts) - tokens.counts
+    summed = torch.nn.functional.embedding_bag(
+        torch.from_numpy(tokens.vector), torch.from_numpy(vectors.matrix),
+        torch.from_numpy(starts), mode="sum", per_sample_weights=torch.from_numpy(tokens.idf),
+    )  # fmt: skip
+    return _unit(summed.numpy())
 
 
 def _unit(vectors: npt.NDArray[np.floating]) -> Array:

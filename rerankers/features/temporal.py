@@ -2,7 +2,8 @@
 
 Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the times of the
 candidates, weighted by their scores, tell when there was something to say. A candidate is left out
-of its own density.
+of its own density. Densities are computed on a grid, to which a candidate's weight is given by
+linear binning (Fan & Marron, JCGS 1994): work grows with the number of candidates, not its square.
 
 A tweet's identifier has its time: milliseconds since 4 November 2010 in the bits above the lowest
 22 (Twitter's Snowflake). Identifiers that are not such numbers have no time, and a candidate
@@ -26,13 +27,19 @@ NAMES = (
 )
 """
 ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a Gaussian of
-width h hours and height 1, and w the squared min–max first-stage score; in [0, 1].
+width h hours and height 1, and w the squared min–max first-stage score; in [0, 1]. Off by the
+grid's 0.1 % of the height at most.
 ``surplus_h``: ``density_h`` divided by the same with w = 1, of which at least 0.000001 is taken.
 ``age``: ln(1 + hours between this candidate and the newest).
 ``newer``: share of the candidates with a time that are newer, in [0, 1).
 """
 
 SIGNALS = (FIRST_STAGE,)
+
+_STEPS = 16
+"""Steps of the grid to a kernel's width."""
+_REACH = 6
+"""Widths after which a kernel counts as 0: it is below 0.00000002 there."""
 
 _EPOCH = 1_288_834_974_657
 """Milliseconds from 1970 to the first of these identifiers."""
@@ -67,21 +74,41 @@ def _features(
     ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """[N, 8] of ages in hours [N] and weights [N]."""
-    # A kernel's exponent is computed in place: large arrays cost most where memory is asked for.
-    hours = ages.astype(np.float32)
-    square = hours[:, None] - hours
-    square *= square
-    kernel = np.empty_like(square)
     # For each candidate: the weights of the others, and their number.
-    others = np.stack([weights.sum() - weights, np.full(len(ages), len(ages) - 1.0)], axis=1)
-    factors = np.stack([weights, np.ones(len(ages))], axis=1).astype(np.float32)
+    both = np.stack([weights, np.ones(len(ages))], axis=1)
+    others = both.sum(axis=0) - both
     densities, surpluses = [], []
     for width in WIDTHS:
-        np.multiply(square, np.float32(-0.5 / width**2), out=kernel)
-        np.exp(kernel, out=kernel)
-        np.fill_diagonal(kernel, 0.0)
-        density, plain = (kernel @ factors / np.where(others > _LEAST, others, np.inf)).T
+        density, plain = (_sums(ages, both, width) / np.where(others > _LEAST, others, np.inf)).T
         densities.append(density)
         surpluses.append(density / np.maximum(plain, _LEAST))
     newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
     return np.stack([*densities, *surpluses, np.log1p(ages), newer], axis=1)
+
+
+def _sums(
+    ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], width: float
+) -> npt.NDArray[np.float64]:
+    """[N, W] kernels around the other candidates, at each one's age, for W weights [N, W]."""
+    order = np.argsort(ages, kind="stable")
+    # Where a gap is wider than the kernels reach, it is as if it were no wider: the grid's size is
+    # bounded by the number of candidates, whatever years they are from.
+    gaps = np.minimum(np.diff(ages[order] / width, prepend=ages[order[0]] / width), _REACH)
+    place = np.empty(len(ages))
+    place[order] = np.cumsum(gaps) * _STEPS
+    left = place.astype(np.int64)
+    right_share = place - left
+    left_share = 1.0 - right_share
+    kernel = np.exp(-0.5 * (np.arange(-_REACH * _STEPS, _REACH * _STEPS + 1) / _STEPS) ** 2)
+    middle, beside = kernel[_REACH * _STEPS], kernel[_REACH * _STEPS + 1]
+    own = middle * (left_share**2 + right_share**2) + 2.0 * beside * left_share * right_share
+    sums = np.empty_like(weights)
+    for column, weight in enumerate(weights.T):
+        grid = np.bincount(left, weights=weight * left_share, minlength=int(left.max()) + 2)
+        grid[1:] += np.bincount(left, weights=weight * right_share, minlength=len(grid) - 1)
+        smooth = np.convolve(grid, kernel)[_REACH * _STEPS :]
+        found = smooth[left] * left_share + smooth[left + 1] * right_share
+        # What rounding leaves of a candidate that is alone is nothing.
+        others = found - own * weight
+        sums[:, column] = np.where(others > 1e-9, others, 0.0)
+    return sums
