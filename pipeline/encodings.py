@@ -1,4 +1,4 @@
-"""Vectors of an index's posts on the disk: where they lie, how they are made and found."""
+"""What is computed of an index's posts beforehand: where it lies, how it is made and found."""
 
 import shlex
 from dataclasses import replace
@@ -54,7 +54,7 @@ def with_encodings(
         DataError: the folder is not there.
         RerankerError: it is damaged, or of another checkpoint.
     """
-    from rerankers.encodings import Encodings, version_of
+    from rerankers.encoding import open_encodings
 
     checkpoint = reranker.checkpoint.directory
     remedy = f"make them again by\n  {_command(index, checkpoint)}"
@@ -63,7 +63,7 @@ def with_encodings(
     directory = _directory(index, checkpoint) if given is None and index else Path(given or "none")
     if given == "none" or not directory.is_dir():
         return reranker
-    found = Encodings.open(directory, version_of(checkpoint), remedy)
+    found = open_encodings(directory, reranker.checkpoint, remedy)
     return replace(reranker, checkpoint=replace(reranker.checkpoint, encodings=found))
 
 
@@ -74,6 +74,6 @@ def _command(index: Path | None, checkpoint: Path) -> str:
 
 
 def _directory(index: Path, checkpoint: Path) -> Path:
-    from rerankers.encodings import version_of
+    from rerankers.stored import version_of
 
     return index / FOLDER / version_of(checkpoint)[:16]

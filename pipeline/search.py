@@ -158,15 +158,23 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
     """The same for a learned fusion."""
     from pipeline import fusion
     from pipeline.checkpoints import load_reranker
+    from pipeline.encodings import with_encodings
     from pipeline.runtime import pair_bar
     from pipeline.trec import best_of
 
-    def load(name: str, checkpoint: Path | None = None) -> "NeuralReranker":
-        return load_reranker(name, source, checkpoint, options.device, options.threads, options.idf)
+    def load(name: str, checkpoint: Path | None, encodings: str | None) -> "NeuralReranker":
+        reranker = load_reranker(
+            name, source, checkpoint, options.device, options.threads, options.idf
+        )
+        return with_encodings(reranker, encodings, source.index_directory)
+
+    def load_neural(name: str) -> "NeuralReranker":
+        # A folder that is named is the fusion's own.
+        return load(name, None, "none" if options.encodings == "none" else None)
 
     fusion.require_searched(source)
-    model = load(fusion.MODELS[options.fusion], options.checkpoint)
-    candidates = fusion.find(source, model, load)
+    model = load(fusion.MODELS[options.fusion], options.checkpoint, options.encodings)
+    candidates = fusion.find(source, model, load_neural)
     found = time.perf_counter()
     with pair_bar(len(candidates.keys()), options.fusion) as progress:
         fused = model.score(candidates, options.batch_size, progress)

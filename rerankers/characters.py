@@ -52,25 +52,24 @@ class Characters:
 
 
 def distinct(
-    identifiers: npt.NDArray[np.uint64], text: npt.NDArray[np.int64], texts: int
-) -> npt.NDArray[np.int64]:
-    """[N] number of distinct ``identifiers`` [G] of each of N texts; ``text`` [G] says whose."""
+    identifiers: npt.NDArray[np.uint64], text: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """[G] one of the equal ``identifiers`` [G] of each text; ``text`` [G] says whose they are."""
     # A hash table of places, for sorting takes twice as long. In each round one of the places that
-    # have a slot in common holds it; those equal to it have been counted with it, and the few
-    # others try again.
+    # have a slot in common holds it; those equal to it have been found with it, and the few others
+    # try again.
     bits = len(identifiers).bit_length() + 1
     mixed = (identifiers + text.astype(np.uint64) * _ODD) * _ODD
     slot = (mixed >> np.uint64(64 - bits)).astype(np.int64)
     table = np.empty(1 << bits, dtype=np.int64)
-    counts = np.zeros(texts, dtype=np.int64)
+    found = np.zeros(len(identifiers), dtype=np.bool_)
+    places = np.arange(len(slot))
     while len(slot):
-        places = np.arange(len(slot))
         table[slot] = places
         holders = table[slot]
         is_holder = holders == places
-        counts += np.bincount(text[is_holder], minlength=texts)
-        rest, holders = places[~is_holder], holders[~is_holder]
+        found[places[is_holder]] = True
+        rest, holders, slot = places[~is_holder], holders[~is_holder], slot[~is_holder]
         differ = (identifiers[rest] != identifiers[holders]) | (text[rest] != text[holders])
-        rest = rest[differ]
-        slot, identifiers, text = slot[rest], identifiers[rest], text[rest]
-    return counts
+        places, slot = rest[differ], slot[differ]
+    return found

@@ -30,6 +30,7 @@ from rerankers.base import Pairs, Reranker
 from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
 from rerankers.replicas import devices_of
+from rerankers.stored_posts import StoredPosts
 from rerankers.views import TextEncoder
 from rerankers.vocabulary import Idf, Vocabulary
 
@@ -49,7 +50,7 @@ class Checkpoint:
         metrics: the content of ``metrics.json``.
         directory: where it was loaded from.
         devices: share the topics to score; the model is on the first. Empty is the model's own.
-        encodings: vectors of posts on the disk, of which scoring makes use.
+        encodings: what is known of posts on the disk, of which scoring makes use.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Checkpoint:
     metrics: Mapping[str, Any]
     directory: Path
     devices: Sequence[torch.device] = ()
-    encodings: Encodings | None = None
+    encodings: Encodings | StoredPosts | None = None
 
     def score(
         self,

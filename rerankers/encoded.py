@@ -12,6 +12,7 @@ from rerankers import features, learners
 from rerankers.base import PRIOR, Interactions, Pairs, Reranker, Views
 from rerankers.encodings import Encodings, StoredTower
 from rerankers.errors import RerankerError
+from rerankers.stored_posts import StoredPosts
 from rerankers.views import Packed, TextEncoder, on_device
 
 
@@ -61,15 +62,21 @@ class Encoded:
     stored: Mapping[str, StoredTower] | None = None
 
     @classmethod
-    def of(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> "Encoded":
-        """Read the texts of ``pairs`` into the views and features that ``model`` declares."""
+    def of(
+        cls, pairs: Pairs, encoder: TextEncoder, model: Reranker,
+        stored: StoredPosts | None = None,
+    ) -> "Encoded":  # fmt: skip
+        """Read the texts of ``pairs`` into the views and features that ``model`` declares.
+
+        For features, posts that are ``stored`` have been read.
+        """
         families = model.feature_families
         return cls(
             dict(encoder.queries(pairs.queries, model.query_views)),
             dict(encoder.posts(pairs.texts, pairs.urls, model.post_views)),
             pairs.query_index,
             pairs.post_index,
-            features.table(pairs, families, encoder.idf, model.unit_vectors()).values
+            features.table(pairs, families, encoder.idf, model.unit_vectors(), stored).values
             if families
             else None,
             _others(pairs, encoder, model) if families else None,

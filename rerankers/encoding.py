@@ -1,4 +1,8 @@
-"""Posts to their vectors on disk; :mod:`rerankers.encodings` says in what form."""
+"""Posts to what is known of them on disk, for one checkpoint.
+
+Vectors (:mod:`rerankers.encodings`), or for a model over features the posts as they are read
+(:mod:`rerankers.stored_posts`).
+"""
 
 import json
 import os
@@ -13,11 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rerankers import matchers
+from rerankers import matchers, stored_posts
+from rerankers.base import Reranker
 from rerankers.checkpoint import Checkpoint, replace_directory
 from rerankers.contexts import Texts
-from rerankers.encodings import DESCRIPTION, FORMAT, NUMBER, PLACE, keys_of, version_of
+from rerankers.encodings import NUMBER, PLACE, Encodings
 from rerankers.errors import RerankerError
+from rerankers.stored import DESCRIPTION, FORMAT, keys_of, version_of
+from rerankers.stored_posts import StoredPosts
 from rerankers.towers import Reading, TabulatedTower
 from rerankers.views import Packed
 
@@ -32,7 +39,7 @@ def encode(
     urls: Sequence[str],
     progress: Callable[[int], None] = lambda posts_done: None,
 ) -> int:
-    """Write the vectors of posts; a folder already there is replaced once the new one is whole.
+    """Write what is known of posts; a folder already there is replaced once the new one is whole.
 
     Args:
         directory: the folder to write.
@@ -47,13 +54,7 @@ def encode(
     Raises:
         RerankerError: the model has no use for encodings, or the folder cannot be written.
     """
-    way = matchers.way_of(checkpoint.model)
-    if not hasattr(way, "readings"):
-        raise RerankerError(
-            f"{checkpoint.directory}: found a model {checkpoint.name}, expected one whose posts "
-            f"take long to encode ({', '.join(matchers.encodable())}); the others have no use for "
-            "encodings"
-        )
+    write = _writer_of(checkpoint)
     keys, first = np.unique(keys_of(texts, urls), axis=0, return_index=True)
     kept = np.sort(first)  # In the order of the collection, in which retweets are neighbours.
     try:
@@ -65,18 +66,72 @@ def encode(
         np.save(new / "keys.npy", keys, allow_pickle=False)
         np.save(new / "rows.npy", np.searchsorted(kept, first), allow_pickle=False)
         distinct = [texts[i] for i in kept], [urls[i] for i in kept]
-        packed = checkpoint.encoder.posts(*distinct, checkpoint.model.post_views)
-        readings: dict[str, Reading] = way.readings(checkpoint.model)
-        with torch.inference_mode():
-            towers: dict[str, TabulatedTower] = way.towers(checkpoint.model, packed)
-            _write_views(new, packed, readings, towers, progress)
-        size = _finish(new, checkpoint, readings, towers)
+        size = _finish(new, checkpoint, write(new, *distinct, progress))
         replace_directory(new, directory)
     except OSError as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return size
+
+
+def open_encodings(directory: Path, checkpoint: Checkpoint, remedy: str) -> Encodings | StoredPosts:
+    """What :func:`encode` wrote for a checkpoint; see :meth:`Encodings.open`.
+
+    Raises:
+        RerankerError: it is no such folder, or of another checkpoint or format, or damaged.
+    """
+    kind = StoredPosts if reads_features_alone(checkpoint.model) else Encodings
+    return kind.open(directory, version_of(checkpoint.directory), remedy)
+
+
+def reads_features_alone(model: Reranker) -> bool:
+    """Whether a model sees of posts what its families of features say."""
+    return bool(model.feature_families) and not model.post_views
+
+
+Write = Callable[[Path, Sequence[str], Sequence[str], Callable[[int], None]], dict[str, Any]]
+"""Folder, distinct texts and their URLs, progress -> what is to be in the description."""
+
+
+def _writer_of(checkpoint: Checkpoint) -> Write:
+    """How the posts of a checkpoint's model are written."""
+    model, encoder = checkpoint.model, checkpoint.encoder
+    if reads_features_alone(model):
+
+        def write_read(
+            directory: Path, texts: Sequence[str], urls: Sequence[str],
+            progress: Callable[[int], None],
+        ) -> dict[str, Any]:  # fmt: skip
+            return stored_posts.write(
+                directory, texts, urls, encoder.idf, model.unit_vectors(), progress
+            )
+
+        return write_read
+    way = matchers.way_of(model)
+    if not hasattr(way, "readings"):
+        raise RerankerError(
+            f"{checkpoint.directory}: found a model {checkpoint.name}, expected one whose posts "
+            f"take long to encode ({', '.join(matchers.encodable())}) or one over features alone; "
+            "the others have no use for encodings"
+        )
+
+    def write_towers(
+        directory: Path, texts: Sequence[str], urls: Sequence[str], progress: Callable[[int], None]
+    ) -> dict[str, Any]:
+        packed = encoder.posts(texts, urls, model.post_views)
+        readings: dict[str, Reading] = way.readings(model)
+        with torch.inference_mode():
+            towers: dict[str, TabulatedTower] = way.towers(model, packed)
+            _write_views(directory, packed, readings, towers, progress)
+        # A view that no tower reads has lengths only.
+        views = {
+            view: len(towers[readings[view].tower].sizes) if view in readings else 0
+            for view in model.post_views
+        }
+        return {"views": views, "towers": {name: tower.sizes for name, tower in towers.items()}}
+
+    return write_towers
 
 
 def _write_views(
@@ -141,22 +196,13 @@ class _TowerWriter:
         self.written[depth] += len(vectors)
 
 
-def _finish(
-    directory: Path, checkpoint: Checkpoint, readings: Mapping[str, Reading],
-    towers: Mapping[str, TabulatedTower],
-) -> int:  # fmt: skip
+def _finish(directory: Path, checkpoint: Checkpoint, described: Mapping[str, Any]) -> int:
     """Describe what has been written, and have it all on the disk: its size in bytes."""
     files = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
-    # A view that no tower reads has lengths only.
-    views = {
-        view: len(towers[readings[view].tower].sizes) if view in readings else 0
-        for view in checkpoint.model.post_views
-    }
-    description: dict[str, Any] = {
+    description = {
         "format": FORMAT, "version": version_of(checkpoint.directory),
         "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
-        "views": views, "towers": {name: tower.sizes for name, tower in towers.items()},
-        "files": files,
+        **described, "files": files,
     }  # fmt: skip
     text = json.dumps(description, indent=2, ensure_ascii=False)
     (directory / DESCRIPTION).write_text(text + "\n", encoding="utf-8")

@@ -21,6 +21,8 @@ from rerankers.encoded import Encoded, Scorable
 from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
 from rerankers.replicas import PRECISIONS, Replica, Rows, Scored
+from rerankers.stored_posts import StoredPosts
+from rerankers.threads import one_thread_each
 from rerankers.views import TextEncoder
 
 BATCH_SIZE = 256
@@ -41,7 +43,7 @@ def score(
     progress: Callable[[int], None] = lambda pairs_done: None,
     precision: str = "fp32",
     devices: Sequence[torch.device] = (),
-    encodings: Encodings | None = None,
+    encodings: Encodings | StoredPosts | None = None,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -53,7 +55,8 @@ def score(
         progress: called with the number of pairs of each finished batch.
         precision: one of :data:`rerankers.replicas.PRECISIONS`.
         devices: share the topics; the model is on the first. Empty is the model's own device.
-        encodings: posts that need not be encoded any more; of use on a CPU in fp32.
+        encodings: posts that need not be encoded any more, of use on a CPU in fp32, or need not be
+            read any more for features.
 
     Returns:
         [P] scores, higher is better.
@@ -62,11 +65,13 @@ def score(
         RerankerError: the model gave a score that is not a number, the memory is too small for
             a single pair, or there is no such precision.
     """
-    if encodings is None or model.device_of().type != "cpu" or precision != "fp32":
-        encoded = Encoded.of(pairs, encoder, model)
+    on_cpu = model.device_of().type == "cpu" and precision == "fp32"
+    if not (isinstance(encodings, Encodings) and on_cpu):
+        stored = encodings if isinstance(encodings, StoredPosts) else None
+        encoded = Encoded.of(pairs, encoder, model, stored)
         return score_encoded(model, encoded, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
-    known = encodings.find(pairs.texts, pairs.urls)[pairs.post_index]
+    known = encodings.keys.find(pairs.texts, pairs.urls)[pairs.post_index]
     for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
         if len(rows):
             part = pairs.part(rows)
@@ -133,22 +138,21 @@ def _each(replicas: Sequence[Replica], shares: Sequence[Sequence[Rows]]) -> Iter
     if is_only and (on_gpu or threads == 1 or len(shares[0]) == 1):
         yield from map(replicas[0].score, shares[0])
         return
-    torch.set_num_threads(1)
-    pools = [ThreadPoolExecutor(threads if is_only else 1) for _ in replicas]
-    try:
-        work = [
-            pool.submit(replica.score, rows)
-            for pool, replica, share in zip(pools, replicas, shares, strict=True)
-            for rows in share
-        ]
-        for done in as_completed(work):
-            yield done.result()
-    finally:
-        for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in pools:
-            pool.shutdown()
-        torch.set_num_threads(threads)
+    with one_thread_each():
+        pools = [ThreadPoolExecutor(threads if is_only else 1) for _ in replicas]
+        try:
+            work = [
+                pool.submit(replica.score, rows)
+                for pool, replica, share in zip(pools, replicas, shares, strict=True)
+                for rows in share
+            ]
+            for done in as_completed(work):
+                yield done.result()
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+            for pool in pools:
+                pool.shutdown()
 
 
 def _fetch(found: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rerankers.word_table import Tokens
 
@@ -64,7 +65,9 @@ class Vectors:
         dense, column = is_frequent[self.stem], np.cumsum(is_frequent) - 1
         matrix = np.zeros((self.posts, int(is_frequent.sum())), dtype=np.float32)
         matrix[self.post[dense], column[self.stem[dense]]] = self.value[dense]
-        products: Matrix = matrix @ matrix[others].T
+        # Not by NumPy, whose threads PyTorch's number does not bound.
+        dense_part = torch.from_numpy(matrix) @ torch.from_numpy(matrix[others]).T
+        products: Matrix = dense_part.numpy()
         # A stem of one post is in no product of two.
         rare = ~dense & (frequency[self.stem] > 1)
         if rare.any():
@@ -124,7 +127,7 @@ def _sums(
     return np.bincount(post, weights=values, minlength=posts).astype(np.float64)
 
 
-def _numbered(stem: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _numbered(stem: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """[T] the stems of T words, numbered from 0 as they come.
 
     Sums then round alike, whatever rows words and stems have in the table of words.

@@ -1,20 +1,62 @@
 """Lists of candidates at random, shared by the tests of families of features."""
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import numpy.typing as npt
 from reranking_samples import AWKWARD, POSTS, encoder, vocabulary
 
 from rerankers import features
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList, Memo
+from rerankers.candidates import CandidateList
+from rerankers.post_table import PostTable
 from rerankers.unit_vectors import UnitVectors
+from rerankers.word_table import WordTable
 
 IDF = encoder().idf
 VECTORS = UnitVectors(vocabulary().known, vocabulary().vectors)
 
 
+@dataclasses.dataclass(frozen=True)
+class TextList(CandidateList):
+    """A list of candidates that has kept its texts."""
+
+    texts: Sequence[str] = ()
+
+
+def candidate_list(
+    query: str, texts: Sequence[str], doc_ids: Sequence[str],
+    signals: Mapping[str, npt.NDArray[np.float32]], vectors: UnitVectors | None = None,
+    urls: Sequence[str] = (),
+) -> TextList:  # fmt: skip
+    """Candidates of texts, without links unless ``urls`` has one for each."""
+    words = WordTable(IDF, vectors)
+    posts = PostTable.read(texts, urls or [""] * len(texts), words)
+    return TextList(query, posts, doc_ids, signals, words, vectors, texts)
+
+
+def with_vectors(candidates: TextList, vectors: UnitVectors) -> TextList:
+    """The same candidates, and vectors of words."""
+    return candidate_list(
+        candidates.query, candidates.texts, candidates.doc_ids, candidates.signals, vectors
+    )
+
+
+def only(candidates: TextList, rows: npt.NDArray[np.int64]) -> TextList:
+    """The candidates ``rows`` alone."""
+    return candidate_list(
+        candidates.query,
+        [candidates.texts[row] for row in rows],
+        [candidates.doc_ids[row] for row in rows],
+        {name: values[rows] for name, values in candidates.signals.items()},
+        candidates.vectors,
+    )
+
+
 def random_list(
     query: str, count: int = 60, seed: int = 0, doc_ids: bool = True, scores: bool = True
-) -> CandidateList:
+) -> TextList:
     """Posts of words that are drawn from those of the samples; awkward ones among them.
 
     Scores have one decimal, so that some are equal.
@@ -27,15 +69,15 @@ def random_list(
     # Two days, at 2^22 to the millisecond.
     ids = random.integers(2**54, 2**54 + 172_800_000 * 2**22, size=count)
     first_stage = random.normal(size=count).round(1).astype(np.float32)
-    return CandidateList(
-        query, texts, [""] * count, [str(i) for i in ids] if doc_ids else [],
-        {FIRST_STAGE: first_stage} if scores else {}, IDF, Memo(),
+    return candidate_list(
+        query, texts, [str(i) for i in ids] if doc_ids else [],
+        {FIRST_STAGE: first_stage} if scores else {},
     )  # fmt: skip
 
 
-def of_texts(query: str, *texts: str) -> CandidateList:
+def of_texts(query: str, *texts: str) -> TextList:
     """These posts, without scores, links and identifiers."""
-    return CandidateList(query, texts, [""] * len(texts), [], {}, IDF, Memo())
+    return candidate_list(query, texts, [], {})
 
 
 def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:

@@ -12,8 +12,9 @@ import pytest
 from rerankers import checkpoint
 from rerankers.checkpoint import Checkpoint
 from rerankers.encoding import encode
-from rerankers.encodings import Encodings, keys_of, version_of
+from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
+from rerankers.stored import keys_of, version_of
 from tests.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 REMEDY = "make them again"
@@ -44,7 +45,7 @@ def test_scores_are_those_without_encodings(
     ready = saved(tmp_path / "checkpoint", "mp_hcnn", configuration, **changes)
     pairs = all_pairs()
     found = encoded(tmp_path / "encodings", ready, POSTS)
-    assert (found.find(pairs.texts, pairs.urls) >= 0).all()
+    assert (found.keys.find(pairs.texts, pairs.urls) >= 0).all()
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
@@ -56,7 +57,7 @@ def test_posts_that_are_not_there_are_encoded_when_they_are_scored(tmp_path: Pat
     found = encoded(tmp_path / "encodings", ready, changed)
     pairs = all_pairs()
     assert len(found.keys) == 4
-    numbers = found.find(pairs.texts, pairs.urls)
+    numbers = found.keys.find(pairs.texts, pairs.urls)
     assert numbers.tolist() == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
@@ -81,7 +82,7 @@ def test_blocks_do_not_change_what_is_found(
 def test_no_posts(tmp_path: Path) -> None:
     ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
     found = encoded(tmp_path / "encodings", ready, [])
-    assert (found.find(pairs.texts, pairs.urls) == -1).all()
+    assert (found.keys.find(pairs.texts, pairs.urls) == -1).all()
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_array_equal(with_them.score(pairs), ready.score(pairs))
 
@@ -90,6 +91,7 @@ def test_a_key_is_of_text_and_url() -> None:
     keys = keys_of(["a", "a", "ab", "a"], ["", "b", "", ""])
     assert len({tuple(key) for key in keys.tolist()}) == 3
     assert keys[0].tolist() == keys[3].tolist()
+    assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
 
 
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small
 
 from rerankers import checkpoint, features, scoring
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs
-from rerankers.candidates import Memo, words_of_each
 from rerankers.encoded import Encoded
 from rerankers.errors import RerankerError
 from rerankers.stop_words import STOP_WORDS
@@ -173,20 +172,6 @@ def test_tables_of_nothing() -> None:
         0, len(features.names_of(features.families())),
     )  # fmt: skip
     assert features.table(all_pairs(), [], IDF).values.shape == (len(all_pairs()), 0)
-
-
-def test_a_text_is_read_once() -> None:
-    reads: list[str] = []
-    memo = Memo(lambda texts: (reads.extend(texts), words_of_each(texts))[1])
-    assert [memo["a b"], memo["c"], memo["a b"]] == [("a", "b"), ("c",), ("a", "b")]
-    assert memo.each(["c", "d", "d", "a b"]) == [("c",), ("d",), ("d",), ("a", "b")]
-    assert reads == ["a b", "c", "d"]
-
-
-def test_texts_read_together_have_the_words_that_each_has_alone() -> None:
-    texts = [*AWKWARD.values(), *(text for text, _ in POSTS), "", "so\n\nmany\nlines", ""]
-    assert words_of_each(texts) == [tuple(words(text)) for text in texts]
-    assert words_of_each([]) == []
 
 
 def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:

@@ -6,10 +6,9 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
-from feature_lists import IDF, computed, of_texts, random_list
+from feature_lists import IDF, TextList, candidate_list, computed, of_texts, random_list
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList
 from rerankers.features.feedback import DEPTHS
 from rerankers.text import words
 from rerankers.word_table import stem
@@ -18,7 +17,7 @@ QUERIES = ["bbc world service cuts", "water shortages in egypt", "", "zzz"]
 Vectors = npt.NDArray[np.float64]
 
 
-def dense(candidates: CandidateList, without: bool) -> Vectors:
+def dense(candidates: TextList, without: bool) -> Vectors:
     """[N, V] the vectors; ``without`` the query's stems."""
     posts = [words(text) for text in candidates.texts]
     idf: dict[str, float] = {}
@@ -36,7 +35,7 @@ def dense(candidates: CandidateList, without: bool) -> Vectors:
     return vectors
 
 
-def minmax(candidates: CandidateList) -> list[float]:
+def minmax(candidates: TextList) -> list[float]:
     scores = candidates.signal(FIRST_STAGE).tolist()
     lowest, highest = min(scores), max(scores)
     return [(s - lowest) / (highest - lowest) if highest > lowest else 0.0 for s in scores]
@@ -84,9 +83,8 @@ def test_feedback_is_the_centroid_of_the_others(query: str, count: int) -> None:
 def test_the_best_are_not_alike_because_they_are_in_the_centroid() -> None:
     """One post on top, all others worst: its own words are no evidence for it."""
     texts = ["alpha beta", *(f"gamma{n} delta{n}" for n in range(6))]
-    lonely = of_texts("bbc", *texts)
     scores = np.array([9.0, *[1.0] * 6], dtype=np.float32)
-    lonely = CandidateList("bbc", texts, lonely.urls, [], {FIRST_STAGE: scores}, IDF, lonely.memo)
+    lonely = candidate_list("bbc", texts, [], {FIRST_STAGE: scores})
     assert set(computed("feedback", lonely)["every_5"]) == {0.0}
 
 

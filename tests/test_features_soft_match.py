@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from feature_lists import IDF, VECTORS, computed, of_texts, random_list
+from feature_lists import IDF, VECTORS, computed, of_texts, only, random_list, with_vectors
 from reranking_samples import VECTOR_SIZE, all_pairs, vocabulary
 
 from rerankers import features
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList, Memo
 from rerankers.features.feedback import DEPTHS
 from rerankers.stop_words import STOP_WORDS
 from rerankers.text import words
@@ -19,10 +18,6 @@ from rerankers.unit_vectors import UnitVectors
 
 Vector = npt.NDArray[np.float64]
 KNOWN = dict(zip(vocabulary().known, vocabulary().vectors.astype(np.float64), strict=True))
-
-
-def with_vectors(candidates: CandidateList) -> CandidateList:
-    return dataclasses.replace(candidates, vectors=VECTORS)
 
 
 def unit(vector: Vector) -> Vector:
@@ -88,7 +83,7 @@ def test_the_samples_have_words_with_vectors_and_without() -> None:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_each_word_of_the_query_is_matched_with_the_nearest(query: str) -> None:
-    candidates = with_vectors(random_list(query, 80, seed=len(query)))
+    candidates = with_vectors(random_list(query, 80, seed=len(query)), VECTORS)
     found = computed("soft_match", candidates)
     for row, text in enumerate(candidates.texts):
         for name, value in matches(query, text).items():
@@ -98,11 +93,8 @@ def test_each_word_of_the_query_is_matched_with_the_nearest(query: str) -> None:
 
 @pytest.mark.parametrize(("count", "scores"), [(1, True), (4, True), (150, True), (150, False)])
 def test_the_best_candidates_are_a_centroid_of_the_others(count: int, scores: bool) -> None:
-    full = with_vectors(random_list("bbc cuts", 150, scores=scores))
-    candidates = dataclasses.replace(
-        full, texts=full.texts[-count:], urls=full.urls[-count:], doc_ids=full.doc_ids[-count:],
-        signals={name: values[-count:] for name, values in full.signals.items()},
-    )  # fmt: skip
+    full = with_vectors(random_list("bbc cuts", 150, scores=scores), VECTORS)
+    candidates = only(full, np.arange(150 - count, 150))
     found = computed("soft_match", candidates)
     for depth in DEPTHS:
         expected = feedback(candidates.texts, candidates.signal(FIRST_STAGE).tolist(), depth)
@@ -114,7 +106,7 @@ def test_what_is_left_without_a_post_that_is_most_of_the_centroid() -> None:
     """One post of a score far above all others: its centroid is a thousandth of the whole."""
     texts = [text for text in random_list("", 30, seed=4).texts if total(words(text)).any()][:12]
     scores = np.array([1000.0, *range(10, -1, -1)], dtype=np.float32)
-    candidates = with_vectors(of_texts("bbc", *texts))
+    candidates = with_vectors(of_texts("bbc", *texts), VECTORS)
     candidates = dataclasses.replace(candidates, signals={FIRST_STAGE: scores})
     found = computed("soft_match", candidates)
     for depth in DEPTHS:
@@ -127,9 +119,9 @@ def test_a_match_is_the_same_to_the_last_bit_whatever_the_other_candidates() -> 
     known = sorted({word for text in random_list("", 60).texts for word in words(text)})
     vectors = UnitVectors(known, random.normal(size=(len(known), 100)).astype(np.float32))
     texts = [text for text in random_list("", 60).texts if text]
-    whole = computed("soft_match", dataclasses.replace(of_texts(query, *texts), vectors=vectors))
+    whole = computed("soft_match", with_vectors(of_texts(query, *texts), vectors))
     for row, text in enumerate(texts):
-        alone = computed("soft_match", dataclasses.replace(of_texts(query, text), vectors=vectors))
+        alone = computed("soft_match", with_vectors(of_texts(query, text), vectors))
         for name in ("mean_best", "least_best"):
             assert alone[name] == [whole[name][row]]
 
@@ -137,9 +129,9 @@ def test_a_match_is_the_same_to_the_last_bit_whatever_the_other_candidates() -> 
 def test_without_vectors_nothing_is_said() -> None:
     assert not any(map(any, computed("soft_match", random_list("bbc cuts", 20)).values()))
     nothing = UnitVectors([], np.zeros((0, 5), dtype=np.float32))
-    candidates = dataclasses.replace(random_list("bbc cuts", 20), vectors=nothing)
+    candidates = with_vectors(random_list("bbc cuts", 20), nothing)
     assert not any(map(any, computed("soft_match", candidates).values()))
-    assert computed("soft_match", with_vectors(of_texts("bbc")))["centroid"] == []
+    assert computed("soft_match", with_vectors(of_texts("bbc"), VECTORS))["centroid"] == []
     pairs = all_pairs()
     assert not features.table(pairs, ["soft_match"], IDF).values.any()
     assert features.table(pairs, ["soft_match"], IDF, VECTORS).values.any()
@@ -161,17 +153,7 @@ def test_a_word_of_posts_is_looked_up_once_for_all_topics(monkeypatch: pytest.Mo
         asked_for.extend(tokens)
         return np.zeros(len(tokens), dtype=np.int64)
 
-    vectors, memo = UnitVectors(vocabulary().known, vocabulary().vectors), Memo()
+    vectors = UnitVectors(vocabulary().known, vocabulary().vectors)
     monkeypatch.setattr(vectors, "rows", rows)
-    for query in ("bbc cuts", "water in egypt"):
-        candidates = random_list(query, 30, seed=len(query))
-        assert dataclasses.replace(candidates, vectors=vectors, memo=memo).tokens.vector.size
+    assert features.table(all_pairs(), ["soft_match"], IDF, vectors).values.any(axis=None) == 0
     assert len(asked_for) == len(set(asked_for)) > 20
-
-
-def test_one_memo_serves_lists_with_vectors_and_without() -> None:
-    plain = random_list("bbc cuts", 20)
-    both = dataclasses.replace(plain, vectors=VECTORS)
-    before = computed("soft_match", plain)
-    assert any(computed("soft_match", both)["mean_best"])
-    assert both.memo is plain.memo and computed("soft_match", plain) == before

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from feature_lists import computed, of_texts, random_list
+from feature_lists import computed, of_texts, only, random_list
 
 from rerankers.base import FIRST_STAGE
 from rerankers.features.temporal import NAMES, WIDTHS, milliseconds
@@ -84,11 +84,7 @@ def test_candidates_without_a_time_do_not_change_the_others() -> None:
     kept = np.setdiff1d(np.arange(30), lost)
     doc_ids = ["x" if row in lost else doc_id for row, doc_id in enumerate(full.doc_ids)]
     some = computed("temporal", dataclasses.replace(full, doc_ids=doc_ids))
-    fewer = dataclasses.replace(
-        full, texts=[full.texts[row] for row in kept], urls=[""] * len(kept),
-        doc_ids=[full.doc_ids[row] for row in kept],
-        signals={FIRST_STAGE: full.signal(FIRST_STAGE)[kept]},
-    )  # fmt: skip
+    fewer = only(full, kept)
     for name, values in computed("temporal", fewer).items():
         assert [some[name][row] for row in kept] == pytest.approx(values, rel=1e-5), name
         assert not any(some[name][row] for row in lost)

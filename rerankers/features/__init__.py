@@ -28,11 +28,15 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList, Memo
+from rerankers.candidates import CandidateList
 from rerankers.errors import RerankerError
+from rerankers.post_table import PostTable
+from rerankers.threads import side_by_side
+from rerankers.word_table import WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
+    from rerankers.stored_posts import StoredPosts
     from rerankers.unit_vectors import UnitVectors
     from rerankers.vocabulary import Idf
 
@@ -114,8 +118,9 @@ def compare_vectors(chosen: Sequence[str]) -> bool:
 
 
 def table(
-    pairs: "Pairs", chosen: Sequence[str], idf: "Idf", vectors: "UnitVectors | None" = None
-) -> FeatureTable:
+    pairs: "Pairs", chosen: Sequence[str], idf: "Idf", vectors: "UnitVectors | None" = None,
+    stored: "StoredPosts | None" = None,
+) -> FeatureTable:  # fmt: skip
     """Features of pairs; the pairs of one query are its list of candidates.
 
     Args:
@@ -123,36 +128,33 @@ def table(
         chosen: the families, in the order of the columns.
         idf: how rare a word is.
         vectors: of words, for families that compare these; without them their features are 0.
+        stored: posts that have been read before, with the same vectors.
 
     Raises:
         RerankerError: there is no such family.
     """
     names, found = names_of(chosen), [find(family) for family in chosen]
     values = np.zeros((len(pairs), len(names)), dtype=np.float32)
+    if not len(pairs) or not found:
+        return FeatureTable(names, values)
+    words = stored.words(idf, vectors) if stored else WordTable(idf, vectors)
+    read = stored.table if stored else PostTable.read
+    posts = read(pairs.texts, pairs.urls, words)
     # Sums over a list round by its order, which must not be that of the pairs.
     order = np.lexsort((pairs.post_index, pairs.query_index))
     borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
-    memo = Memo()
-    for rows in np.split(order, borders):
-        if len(rows) and found:
-            candidates = _list_of(pairs, rows, idf, memo, vectors)
-            values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
+
+    def compute(rows: npt.NDArray[np.int64]) -> None:
+        numbers = pairs.post_index[rows]
+        candidates = CandidateList(
+            pairs.queries[int(pairs.query_index[rows[0]])],
+            posts.take(numbers),
+            [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
+            {name: signal[rows] for name, signal in pairs.signals.items()},
+            words,
+            vectors,
+        )
+        values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
+
+    side_by_side(compute, np.split(order, borders))
     return FeatureTable(names, values)
-
-
-def _list_of(
-    pairs: "Pairs", rows: npt.NDArray[np.int64], idf: "Idf", memo: Memo,
-    vectors: "UnitVectors | None",
-) -> CandidateList:  # fmt: skip
-    """The pairs ``rows`` [N], all of one query, as its list."""
-    posts = pairs.post_index[rows].tolist()
-    return CandidateList(
-        pairs.queries[int(pairs.query_index[rows[0]])],
-        [pairs.texts[post] for post in posts],
-        [pairs.urls[post] for post in posts],
-        [pairs.doc_ids[post] for post in posts] if len(pairs.doc_ids) else [],
-        {name: values[rows] for name, values in pairs.signals.items()},
-        idf,
-        memo,
-        vectors,
-    )

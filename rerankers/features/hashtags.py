@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList, words_of_each
+from rerankers.candidates import CandidateList
 
 NAMES = ("has_hashtag", "query_words")
 """
@@ -17,9 +17,6 @@ SIGNALS: tuple[str, ...] = ()
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
-    found = candidates.hashtags
-    has_hashtag = np.array([bool(tags) for tags in found], dtype=bool)
-    read = words_of_each([" ".join(tags) for tags in found if tags])
-    shares = np.zeros(len(found))
-    shares[has_hashtag] = candidates.shares(candidates.found_in(read))
-    return np.stack([has_hashtag, shares], axis=1).astype(np.float32)
+    has_hashtag = candidates.posts.counted.hashtags > 0
+    found = candidates.holding(candidates.posts.column("hashtag_words"))
+    return np.stack([has_hashtag, candidates.shares(found)], axis=1).astype(np.float32)

@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.candidates import CandidateList
-from rerankers.text import URL_PLACEHOLDER, url_text
 
 NAMES = ("has_url", "query_words")
 """
@@ -18,9 +17,9 @@ SIGNALS: tuple[str, ...] = ()
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
-    read = {url: url_text(url) for url in set(candidates.urls)}
-    # In the text that stands for no URL, the word "url" must not be found.
-    places = ["" if read[url] == URL_PLACEHOLDER else read[url] for url in candidates.urls]
-    has_url = np.array([bool(place) for place in places], dtype=bool)
-    shares = candidates.shares(candidates.found_in(places))
-    return np.stack([has_url, shares], axis=1).astype(np.float32)
+    places = candidates.posts.links()
+    found = np.zeros((len(places), len(candidates.query_words)), dtype=np.bool_)
+    for column, word in enumerate(candidates.query_words):
+        found[:, column] = [word in place for place in places]
+    has_url = np.array([bool(place) for place in places], dtype=np.bool_)
+    return np.stack([has_url, candidates.shares(found)], axis=1).astype(np.float32)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.candidates import CandidateList
-from rerankers.stop_words import STOP_WORDS
 
 NAMES = ("words", "idf", "content_words", "content_idf")
 """
@@ -24,7 +23,8 @@ SIGNALS: tuple[str, ...] = ()
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 4]."""
     idf = candidates.query_weights  # [Lq]
-    content = np.array([word not in STOP_WORDS for word in candidates.query_words], dtype=bool)
+    content = candidates.query_is_content
     weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
+    common = candidates.holding(candidates.posts.column("words"))
     # A matrix product may round by the number of candidates, which a tree's threshold would see.
-    return (candidates.common[:, :, None] * weights).sum(axis=1).astype(np.float32)
+    return (common[:, :, None] * weights).sum(axis=1).astype(np.float32)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.candidates import CandidateList
-from rerankers.characters import Characters, distinct
+from rerankers.characters import Characters
+from rerankers.text import words
 from rerankers.word_table import Tokens
 
 NAMES = (
@@ -93,11 +94,9 @@ def _trigrams(
     candidates: CandidateList,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
-    posts = [f" {' '.join(words)} " for words in candidates.post_words]
-    query = f" {' '.join(candidates.memo[candidates.query])} "
+    query = f" {' '.join(words(candidates.query))} "
     asked = np.unique(Characters.of([query]).trigrams()[0])
-    trigrams, post = Characters.of(posts).trigrams()
-    known = np.isin(trigrams, asked)
-    common = distinct(trigrams[known], post[known], len(posts))
-    either = distinct(trigrams, post, len(posts)) + len(asked) - common
+    posts = candidates.posts.column("trigrams")  # Each distinct one of a post is there once.
+    common = np.bincount(posts.owners[np.isin(posts.values, asked)], minlength=len(posts))
+    either = posts.counts + len(asked) - common
     return common / np.maximum(either, 1), common / max(1, len(asked))

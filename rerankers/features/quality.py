@@ -6,8 +6,6 @@ and words that no list knows. The papers leave thresholds and lists open; those 
 project's.
 """
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
@@ -34,38 +32,26 @@ Shares and means of nothing are 0.
 
 SIGNALS: tuple[str, ...] = ()
 
-_RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 _CERTAIN = 1.0 - 1e-6
 
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 13]."""
-    characters, tokens = candidates.characters, candidates.tokens
-    codes, texts = characters.codes, candidates.texts
+    counted, tokens = candidates.posts.counted, candidates.tokens
+    length = np.maximum(counted.characters, 1)
     columns = [
         tokens.counts,
-        characters.counts,
-        np.array([len(tags) for tags in candidates.hashtags], dtype=np.int64),
-        np.array([bool(_RETWEET.match(text)) for text in texts], dtype=np.bool_),
-        characters.count(codes == ord("!")),
-        characters.count(codes == ord("?")),
-        characters.share(codes > 127),
-        characters.share((codes >= ord("0")) & (codes <= ord("9"))),
-        characters.count(_third_in_a_row(codes, characters.text)) > 0,
+        counted.characters,
+        counted.hashtags,
+        counted.is_retweet,
+        counted.exclamation_marks,
+        counted.question_marks,
+        counted.other_scripts / length,
+        counted.digits / length,
+        counted.elongations > 0,
         tokens.mean(tokens.idf >= _CERTAIN),
         tokens.mean(tokens.is_stop_word),
         tokens.mean(tokens.idf),
         tokens.total(tokens.is_personal),
     ]
     return np.stack(columns, axis=1).astype(np.float32)
-
-
-def _third_in_a_row(
-    codes: npt.NDArray[np.uint32], text: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Whether a letter and the two after it are the same, capital or not: [C - 2]."""
-    small = codes | 0x20
-    is_letter = (small >= ord("a")) & (small <= ord("z"))
-    same = (small[:-2] == small[1:-1]) & (small[1:-1] == small[2:]) & (text[:-2] == text[2:])
-    found: npt.NDArray[np.bool_] = same & is_letter[:-2]
-    return found

@@ -15,7 +15,6 @@ import torch
 from rerankers.base import FIRST_STAGE
 from rerankers.candidates import CandidateList
 from rerankers.features.feedback import DEPTHS, likeness, weights_of
-from rerankers.stop_words import STOP_WORDS
 from rerankers.unit_vectors import UnitVectors
 from rerankers.word_table import Tokens
 
@@ -54,13 +53,14 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
         best = _best(cosines[:, place], tokens.counts)
         values[:, 0] = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
         values[:, 1] = best.min(axis=0)
-        values[:, 2] = posts @ _unit(weights[None] @ query)[0]
+        centroid = _unit((weights[:, None] * query).sum(axis=0, keepdims=True))[0]
+        values[:, 2] = (torch.from_numpy(posts) @ torch.from_numpy(centroid)).numpy()
     values[:, 3:] = _feedback(posts, candidates.minmax(FIRST_STAGE))
     return values
 
 
 def _distinct(
-    vectors: UnitVectors, rows: npt.NDArray[np.int64]
+    vectors: UnitVectors, rows: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Vectors [V, E] of the V distinct words among ``rows`` [T], and each word's place there."""
     found = np.zeros(len(vectors.matrix), dtype=np.bool_)
@@ -75,18 +75,18 @@ def _query(
     candidates: CandidateList, vectors: UnitVectors
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Vectors [Lq, E] and IDF [Lq] of the query's words that are compared."""
-    content = np.array([word not in STOP_WORDS for word in candidates.query_words], dtype=np.bool_)
-    rows = vectors.rows(candidates.query_words)
+    content = candidates.query_is_content
+    rows = candidates.words.vector[candidates.query_rows]
     compared = (content if content.any() else ~content) & (rows > 0)
     return vectors.matrix[rows[compared]], candidates.query_weights[compared]
 
 
 def _sums(tokens: Tokens, vectors: UnitVectors) -> Array:
     """[N, E] sum of the vectors of each post's words by IDF, of length 1; or 0."""
-    starts = np.cumsum(tokens.counts) - tokens.counts
     summed = torch.nn.functional.embedding_bag(
         torch.from_numpy(tokens.vector), torch.from_numpy(vectors.matrix),
-        torch.from_numpy(starts), mode="sum", per_sample_weights=torch.from_numpy(tokens.idf),
+        torch.from_numpy(tokens.starts[:-1].astype(np.int32)), mode="sum",
+        per_sample_weights=torch.from_numpy(tokens.idf),
     )  # fmt: skip
     return _unit(summed.numpy())
 
@@ -115,5 +115,7 @@ def _feedback(posts: Array, scores: Array) -> Array:
     """[N, K] of vectors [N, E] of length 1 or 0, and min–max scores [N]."""
     weights, squares = weights_of(scores), (posts * posts).sum(axis=1)
     # In double precision: where a post is most of the centroid, little is left without it.
-    with_others = posts @ (posts.T @ weights) - weights * squares[:, None]
+    vectors = torch.from_numpy(posts)
+    with_all = vectors @ (vectors.T @ torch.from_numpy(weights))
+    with_others = with_all.numpy() - weights * squares[:, None]
     return likeness(with_others, squares, weights)

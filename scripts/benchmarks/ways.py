@@ -17,8 +17,9 @@ from rerankers import checkpoint, matchers
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs, Reranker, Terms, Views
 from rerankers.encoded import Encoded
 from rerankers.encoding import encode
-from rerankers.encodings import Encodings, version_of
+from rerankers.encodings import Encodings
 from rerankers.scoring import BATCH_SIZE, score_encoded
+from rerankers.stored import version_of
 from rerankers.views import Packed, TextEncoder
 
 Scores = npt.NDArray[np.float32]

@@ -1,0 +1,84 @@
+"""Posts as a table: what is read of each, and that it does not matter what is read with it."""
+
+import numpy as np
+import pytest
+from feature_lists import IDF
+from reranking_samples import AWKWARD, POSTS
+
+from rerankers.post_table import COLUMNS, PostTable
+from rerankers.ragged import Ragged
+from rerankers.text import URL_PLACEHOLDER, hashtags, url_text, words
+from rerankers.word_table import WordTable
+
+TEXTS = [*AWKWARD.values(), *(text for text, _ in POSTS), "", "so\n\nmany\nlines", "#a_b ## c", ""]
+URLS = [*AWKWARD.values(), *(url for _, url in POSTS), "", "http://x.org/é", "http://", "\ud83d"]
+
+
+def lists(column: Ragged) -> list[list[int]]:
+    return [
+        column.values[start:end].tolist()
+        for start, end in zip(column.starts[:-1], column.starts[1:], strict=True)
+    ]
+
+
+def test_lists_are_taken_in_any_order() -> None:
+    ragged = Ragged.of(np.array([5, 6, 7, 8]), np.array([1, 0, 3]))
+    assert lists(ragged) == [[5], [], [6, 7, 8]] and len(ragged) == 3
+    assert ragged.owners.tolist() == [0, 2, 2, 2] and ragged.places.tolist() == [0, 0, 1, 2]
+    assert lists(ragged.take(np.array([2, 1, 2, 0]))) == [[6, 7, 8], [], [6, 7, 8], [5]]
+    assert lists(ragged.take(np.zeros(0, dtype=np.int64))) == []
+    assert lists(Ragged.joined([ragged, ragged.take(np.array([0]))])) == [[5], [], [6, 7, 8], [5]]
+
+
+def test_what_is_read_of_a_post() -> None:
+    table = WordTable(IDF)
+    posts = PostTable.read(TEXTS, URLS, table)
+    tagged = [words(" ".join(hashtags(text))) for text in TEXTS]
+    for column, expected in (("words", map(words, TEXTS)), ("hashtag_words", tagged)):
+        found = [table.spelled(np.array(row)) for row in lists(posts.column(column))]
+        assert found == list(expected), column
+    for row, text in zip(lists(posts.column("trigrams")), TEXTS, strict=True):
+        line = f" {' '.join(words(text))} "
+        assert len(row) == len(set(row)) == len({line[i : i + 3] for i in range(len(line) - 2)})
+    said = [url_text(url) for url in URLS]
+    assert posts.links() == ["" if link == URL_PLACEHOLDER else link for link in said]
+    assert posts.counted.hashtags.tolist() == [len(hashtags(text)) for text in TEXTS]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_blocks_and_the_other_posts_change_nothing(
+    column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = WordTable(IDF)
+    whole = PostTable.read(TEXTS, URLS, table)
+    monkeypatch.setattr("rerankers.post_table.BLOCK", 3)
+    rows = np.arange(len(TEXTS))[::-1]
+    again = PostTable.read([TEXTS[row] for row in rows], [URLS[row] for row in rows], table)
+    taken = lists(whole.take(rows).column(column))
+    assert sorted(map(len, taken)) != [0] * len(taken)
+    if column == "trigrams":  # They have no order.
+        assert list(map(set, lists(again.column(column)))) == list(map(set, taken))
+    else:
+        assert lists(again.column(column)) == taken
+    both = PostTable.joined([whole, again])
+    assert len(both) == 2 * len(TEXTS)
+    assert lists(both.column(column))[: len(TEXTS)] == lists(whole.column(column))
+
+
+def test_posts_that_are_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    tokens_of = "rerankers.lexicon.tokens_of"
+    from rerankers.lexicon import tokens_of as original
+
+    monkeypatch.setattr(tokens_of, lambda texts: (read.extend(texts), original(texts))[1])
+    posts = PostTable.read(["a b", "c", "a b"], ["", "", ""], WordTable(IDF))
+    assert lists(posts.column("words")) == [[0, 1], [2], [0, 1]]
+    assert lists(posts.column("words")) == [[0, 1], [2], [0, 1]] and read == ["a b", "c"]
+
+
+def test_no_posts() -> None:
+    posts = PostTable.read([], [], WordTable(IDF))
+    assert len(posts) == 0 and posts.links() == []
+    for column in COLUMNS:
+        assert lists(posts.column(column)) == []
+    assert posts.counted.characters.tolist() == []
