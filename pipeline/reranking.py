@@ -9,6 +9,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from pipeline.interpolation import interpolate as mix
 from pipeline.trec import Run, Topic, best_of, ranked
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from indexes.lucene import LuceneIndex
     from indexes.methods import Method
     from pipeline.collections import Collection
@@ -77,15 +81,22 @@ class Candidates:
             np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
             np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
             {
-                **{
-                    name: np.array([of.get(q, {}).get(d, np.nan) for q, d in keys], np.float32)
-                    for name, of in self.signals.items()
-                },
-                FIRST_STAGE: np.array([self.run[q][d] for q, d in keys], dtype=np.float32),
-                PRIOR: np.array([priors.get(q, {}).get(d, 0.0) for q, d in keys], dtype=np.float32),
+                **{name: self._scores(of, np.nan) for name, of in self.signals.items()},
+                FIRST_STAGE: self._scores(self.run, np.nan),
+                PRIOR: self._scores(priors, 0.0),
             },
             list(self.posts),
         )
+
+    def _scores(self, of: Run, unknown: float) -> "npt.NDArray[np.float32]":
+        """[P] the scores of some run, in the order of :meth:`pairs`."""
+        import numpy as np
+
+        found = (
+            map(of.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
+            for topic in self.topics
+        )
+        return np.fromiter(chain.from_iterable(found), dtype=np.float32)
 
 
 def priors_of(runs: Sequence[Run]) -> Run:

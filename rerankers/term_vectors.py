@@ -7,6 +7,7 @@ out was in every candidate that a first stage by words found, and the rest says 
 agree beyond it.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,17 +15,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from rerankers.word_table import Tokens
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-_FREQUENT = 24
-"""A stem of so many posts is compared by a dense product: a sparse one's work grows with the
-product of the numbers of posts."""
+_FREQUENT = 64
+"""A stem of so many posts is compared by a dense product: a sparse one's work grows with the square
+of their number."""
+
+_BLOCK = 512
+"""Posts that are compared with others at a time: their products stay in the cache."""
 
 Matrix = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,31 +56,40 @@ class Vectors:
         """[N] product of a vector with itself."""
         return _sums(self.post, self.value.astype(np.float64) ** 2, self.posts)
 
-    def with_centroids(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """[N, K] z_i · Σ_{j≠i} w_jk z_j, for vectors z and weights [N, K], none below 0."""
-        matrix = self._matrix()
-        found: npt.NDArray[np.float64] = matrix @ (matrix.T @ weights)
-        found -= weights * self.squares[:, None]
-        # What rounding leaves is no likeness.
-        return np.where(found > 1e-12, found, 0.0)
+    def with_sums(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """[N, K] z_i · Σ_j w_jk z_j, for vectors z and weights [N, K], none below 0."""
+        matrix, weighted = self._matrix(), np.flatnonzero(weights.any(axis=1))
+        found: npt.NDArray[np.float64] = matrix @ (matrix[weighted].T @ weights[weighted])
+        return found
 
-    def products(self, others: npt.NDArray[np.int64]) -> Matrix:
-        """[N, M] products with the vectors of the posts ``others`` [M]."""
+    def compared(self, others: Rows, frequent: int) -> Callable[[slice, Tensor | None], Tensor]:
+        """A function that gives the products of some posts and others [B, M], added to numbers.
+
+        Args:
+            others: [M] posts.
+            frequent: posts that a stem must be in to be compared by a dense product.
+        """
         frequency = np.bincount(self.stem)
-        is_frequent = frequency >= _FREQUENT
+        is_frequent = frequency >= frequent
         dense, column = is_frequent[self.stem], np.cumsum(is_frequent) - 1
         matrix = np.zeros((self.posts, int(is_frequent.sum())), dtype=np.float32)
         matrix[self.post[dense], column[self.stem[dense]]] = self.value[dense]
         # Not by NumPy, whose threads PyTorch's number does not bound.
-        dense_part = torch.from_numpy(matrix) @ torch.from_numpy(matrix[others]).T
-        products: Matrix = dense_part.numpy()
+        left, right = torch.from_numpy(matrix), torch.from_numpy(matrix[others].T.copy())
         # A stem of one post is in no product of two.
-        rare = ~dense & (frequency[self.stem] > 1)
-        if rare.any():
-            vectors = self.part(rare)._matrix()
-            found = (vectors @ vectors[others].T).tocoo()
-            products.reshape(-1)[found.row * np.int64(len(others)) + found.col] += found.data
-        return products
+        rare = self.part(~dense & (frequency[self.stem] > 1))._matrix()
+        more = rare @ rare[others].T
+
+        def add(rows: slice, numbers: Tensor | None) -> Tensor:
+            own = left[rows]
+            found = own @ right if numbers is None else torch.addmm(numbers, own, right)
+            ends = more.indptr[rows.start : rows.stop + 1].astype(np.int64)
+            row, these = np.repeat(np.arange(len(found)), np.diff(ends)), slice(ends[0], ends[-1])
+            places = row * len(others) + more.indices[these]
+            found.numpy().reshape(-1)[places] += more.data[these]
+            return found
+
+        return add
 
     def _matrix(self) -> "sparse.csr_array":
         from scipy import sparse
@@ -107,17 +122,38 @@ class TermVectors:
         asked = np.isin(every.stem, numbers[np.isin(tokens.stem, tokens.query_stem)])
         return cls(every, every.part(~asked), every.part(asked))
 
-    def products(self, others: npt.NDArray[np.int64]) -> tuple[Matrix, Matrix]:
-        """Each vector with those of the candidates ``others`` [M]: of ``every`` and of ``rest``.
+    def with_centroids(self, weights: npt.NDArray[np.float64]) -> Iterator[npt.NDArray[np.float64]]:
+        """Two of [N, K], by the vectors ``every`` and ``rest``: z_i · Σ_{j≠i} w_jk z_j.
 
-        Two of [N, M], in [0, 1], with 0 for a candidate and itself: none is its own neighbour.
+        Args:
+            weights: [N, K] w, none below 0.
         """
-        rest = self.rest.products(others)
-        every = self.asked.products(others)
-        every += rest
-        for products in (every, rest):
-            products[others, np.arange(len(others))] = 0.0
-        return every, rest
+        of_rest = self.rest.with_sums(weights)
+        of_every = of_rest + self.asked.with_sums(weights)
+        for vectors, found in ((self.every, of_every), (self.rest, of_rest)):
+            others = found - weights * vectors.squares[:, None]
+            # What rounding leaves is no likeness.
+            yield np.where(others > 1e-12, others, 0.0)
+
+    def products(self, others: Rows) -> Iterator[tuple[slice, Matrix, Matrix]]:
+        """Products of each candidate with others, block by block: of which, and two of [B, M].
+
+        By the vectors ``every`` and ``rest``; in [0, 1], with 0 for a candidate and itself: none is
+        its own neighbour.
+
+        Args:
+            others: [M] candidates, in ascending order.
+        """
+        add_asked = self.asked.compared(others, 1)
+        add_rest = self.rest.compared(others, _FREQUENT)
+        for start in range(0, self.every.posts, _BLOCK):
+            rows = slice(start, min(start + _BLOCK, self.every.posts))
+            rest = add_rest(rows, None)
+            every = add_asked(rows, rest)
+            own = np.arange(*np.searchsorted(others, (rows.start, rows.stop)))
+            for products in (every, rest):
+                products.numpy()[others[own] - start, own] = 0.0
+            yield rows, every.numpy(), rest.numpy()
 
 
 def _sums(

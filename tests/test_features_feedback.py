@@ -35,6 +35,15 @@ def dense(candidates: TextList, without: bool) -> Vectors:
     return vectors
 
 
+def compared(candidates: TextList) -> tuple[Vectors, Vectors]:
+    """[N, N] each candidate with each, by all stems and by those that are not the query's."""
+    blocks = list(candidates.term_vectors.products(np.arange(len(candidates))))
+    return (
+        np.concatenate([every for _, every, _ in blocks]),
+        np.concatenate([rest for _, _, rest in blocks]),
+    )
+
+
 def minmax(candidates: TextList) -> list[float]:
     scores = candidates.signal(FIRST_STAGE).tolist()
     lowest, highest = min(scores), max(scores)
@@ -55,14 +64,14 @@ def feedback(vectors: Vectors, scores: list[float], depth: int) -> list[float]:
 @pytest.mark.parametrize("query", QUERIES)
 def test_products_are_those_of_the_vectors(query: str) -> None:
     candidates = random_list(query, 120)
-    found, others = candidates.term_vectors, np.array([3, 0, 50, 119])
-    parts = zip((found.every, found.rest), found.products(others), (False, True), strict=True)
-    for part, products, without in parts:
+    found = candidates.term_vectors
+    for part, products, without in zip((found.every, found.rest), compared(candidates),
+                                       (False, True), strict=True):  # fmt: skip
         vectors = dense(candidates, without)
         expected = vectors @ vectors.T
         np.testing.assert_allclose(part.squares, np.diag(expected), atol=1e-6)
         np.fill_diagonal(expected, 0.0)
-        np.testing.assert_allclose(products, expected[:, others], atol=1e-6)
+        np.testing.assert_allclose(products, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -89,19 +98,16 @@ def test_the_best_are_not_alike_because_they_are_in_the_centroid() -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize(("count", "scores"), [(70, True), (70, False), (560, True)])
+@pytest.mark.parametrize(("count", "scores"), [(70, True), (70, False), (345, True)])
 def test_neighbours_are_found_by_sorting(query: str, count: int, scores: bool) -> None:
-    """Of 560 candidates only the best 500, and those with the last one's score, are neighbours."""
+    """From 320 on, the nearest are searched in groups of 16; 345 are no whole groups."""
     candidates = random_list(query, count, seed=3, scores=scores)
     found, signal = computed("neighbours", candidates), minmax(candidates)
-    best = [j for j, score in enumerate(signal) if score >= sorted(signal)[-min(500, count)]]
-    assert count == 70 or 500 < len(best) < 560
-    both = candidates.term_vectors.products(np.arange(count))
-    for suffix, products in zip(("", "_rest"), both, strict=True):
-        for i in range(0, count, 1 + count // 100):
-            others = [float(products[i, j]) for j in best if j != i]
+    for suffix, products in zip(("", "_rest"), compared(candidates), strict=True):
+        for i in range(len(candidates)):
+            others = [float(g) for j, g in enumerate(products[i]) if j != i]
             last = sorted(others)[-20]
-            near = [j for j in best if j != i and products[i, j] >= last]
+            near = [j for j in range(count) if j != i and products[i, j] >= last]
             weight = sum(float(products[i, j]) for j in near)
             support = sum(float(products[i, j]) * signal[j] for j in near)
             assert found[f"support{suffix}"][i] == pytest.approx(support, abs=1e-5)
@@ -113,6 +119,26 @@ def test_neighbours_are_found_by_sorting(query: str, count: int, scores: bool) -
                 assert found["nearest"][i] == pytest.approx(
                     sum(sorted(others)[-10:]) / 10, abs=1e-6
                 )
+
+
+def test_others_than_the_best_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 candidates the 21 best and those with the last one's score; compared by blocks."""
+    monkeypatch.setattr("rerankers.features.neighbours._BEST", 21)
+    candidates = random_list("bbc world service cuts", 200, seed=3)
+    found, signal = computed("neighbours", candidates), minmax(candidates)
+    best = [j for j, score in enumerate(signal) if score >= sorted(signal)[-21]]
+    assert 21 < len(best) < 30
+    every, _ = compared(candidates)
+    monkeypatch.setattr("rerankers.term_vectors._BLOCK", 64)
+    assert computed("neighbours", candidates) == found
+    for i in range(len(candidates)):
+        others = [(float(every[i, j]), signal[j]) for j in best if j != i]
+        last = sorted(g for g, _ in others)[-20]
+        expected = sum(g * score for g, score in others if g >= last)
+        assert found["support"][i] == pytest.approx(expected, abs=1e-5)
+        assert found["alike"][i] == sum(g > 0.5 for g, _ in others)
+        nearest = sum(sorted(g for g, _ in others)[-10:]) / 10
+        assert found["nearest"][i] == pytest.approx(nearest, abs=1e-6)
 
 
 def test_a_post_alone_has_no_neighbours() -> None:

@@ -20,7 +20,7 @@ and is asked for as ``file:parameter``: ``signal:rm3``.
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -138,8 +138,7 @@ def table(
     if not len(pairs) or not found:
         return FeatureTable(names, values)
     words = stored.words(idf, vectors) if stored else WordTable(idf, vectors)
-    read = stored.table if stored else PostTable.read
-    posts = read(pairs.texts, pairs.urls, words)
+    find_posts = _posts_of(pairs, words, stored)
     # Sums over a list round by its order, which must not be that of the pairs.
     order = np.lexsort((pairs.post_index, pairs.query_index))
     borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
@@ -148,7 +147,7 @@ def table(
         numbers = pairs.post_index[rows]
         candidates = CandidateList(
             pairs.queries[int(pairs.query_index[rows[0]])],
-            posts.take(numbers),
+            find_posts(numbers),
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
             {name: signal[rows] for name, signal in pairs.signals.items()},
             words,
@@ -158,3 +157,17 @@ def table(
 
     side_by_side(compute, np.split(order, borders))
     return FeatureTable(names, values)
+
+
+def _posts_of(
+    pairs: "Pairs", words: WordTable, stored: "StoredPosts | None"
+) -> Callable[[npt.NDArray[np.int64]], PostTable]:
+    """A function that gives the posts of some numbers [N]."""
+    if stored is None:
+        # All at once: what several topics have in common is read once.
+        return PostTable.read(pairs.texts, pairs.urls, words).take
+    return lambda numbers: stored.table(
+        [pairs.texts[number] for number in numbers.tolist()],
+        [pairs.urls[number] for number in numbers.tolist()],
+        words,
+    )

@@ -36,10 +36,13 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
-    weights = weights_of(candidates.minmax(FIRST_STAGE))
-    both = (candidates.term_vectors.every, candidates.term_vectors.rest)
+    weights, vectors = weights_of(candidates.minmax(FIRST_STAGE)), candidates.term_vectors
+    every, rest = vectors.with_centroids(weights)
     return np.concatenate(
-        [likeness(vectors.with_centroids(weights), vectors.squares, weights) for vectors in both],
+        [
+            likeness(every, vectors.every.squares, weights),
+            likeness(rest, vectors.rest.squares, weights),
+        ],
         axis=1,
     ).astype(np.float32)
 

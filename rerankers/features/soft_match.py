@@ -53,8 +53,8 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
         best = _best(cosines[:, place], tokens.counts)
         values[:, 0] = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
         values[:, 1] = best.min(axis=0)
-        centroid = _unit((weights[:, None] * query).sum(axis=0, keepdims=True))[0]
-        values[:, 2] = (torch.from_numpy(posts) @ torch.from_numpy(centroid)).numpy()
+        centroid = torch.from_numpy((weights[:, None] * query).sum(axis=0))
+        values[:, 2] = (posts @ torch.nn.functional.normalize(centroid, dim=0)).numpy()
     values[:, 3:] = _feedback(posts, candidates.minmax(FIRST_STAGE))
     return values
 
@@ -81,21 +81,15 @@ def _query(
     return vectors.matrix[rows[compared]], candidates.query_weights[compared]
 
 
-def _sums(tokens: Tokens, vectors: UnitVectors) -> Array:
+def _sums(tokens: Tokens, vectors: UnitVectors) -> torch.Tensor:
     """[N, E] sum of the vectors of each post's words by IDF, of length 1; or 0."""
     summed = torch.nn.functional.embedding_bag(
         torch.from_numpy(tokens.vector), torch.from_numpy(vectors.matrix),
         torch.from_numpy(tokens.starts[:-1].astype(np.int32)), mode="sum",
         per_sample_weights=torch.from_numpy(tokens.idf),
     )  # fmt: skip
-    return _unit(summed.numpy())
-
-
-def _unit(vectors: npt.NDArray[np.floating]) -> Array:
-    """[N, E] as vectors of length 1; those of next to no length as zeros."""
-    vectors = vectors.astype(np.float64)
-    length = np.sqrt(np.einsum("ne,ne->n", vectors, vectors))[:, None]
-    return np.where(length > 1e-6, vectors / np.maximum(length, 1e-6), 0.0)
+    lengths = torch.linalg.vector_norm(summed, dim=1, keepdim=True)
+    return torch.where(lengths > 1e-6, summed / lengths, 0.0)
 
 
 def _best(
@@ -111,11 +105,16 @@ def _best(
     return best
 
 
-def _feedback(posts: Array, scores: Array) -> Array:
+def _feedback(posts: torch.Tensor, scores: Array) -> Array:
     """[N, K] of vectors [N, E] of length 1 or 0, and min–max scores [N]."""
-    weights, squares = weights_of(scores), (posts * posts).sum(axis=1)
+    weights = weights_of(scores)
+    chosen = np.flatnonzero(weights.any(axis=1))
+    best, theirs = posts[torch.from_numpy(chosen)].double(), torch.from_numpy(weights[chosen])
+    centroids = best.T @ theirs
+    squares = torch.linalg.vector_norm(posts, dim=1).double().square().numpy()
+    with_others = (posts @ centroids.float()).double().numpy()
     # In double precision: where a post is most of the centroid, little is left without it.
-    vectors = torch.from_numpy(posts)
-    with_all = vectors @ (vectors.T @ torch.from_numpy(weights))
-    with_others = with_all.numpy() - weights * squares[:, None]
+    own = torch.linalg.vector_norm(best, dim=1).square()
+    with_others[chosen] = (best @ centroids - theirs * own[:, None]).numpy()
+    squares[chosen] = own.numpy()
     return likeness(with_others, squares, weights)

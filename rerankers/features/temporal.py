@@ -38,6 +38,8 @@ SIGNALS = (FIRST_STAGE,)
 
 _STEPS = 16
 """Steps of the grid to a kernel's width."""
+_BESIDE = float(np.exp(-0.5 / _STEPS**2))
+"""A kernel's height one step from its middle."""
 _REACH = 6
 """Widths after which a kernel counts as 0: it is below 0.00000002 there."""
 
@@ -99,16 +101,26 @@ def _sums(
     left = place.astype(np.int64)
     right_share = place - left
     left_share = 1.0 - right_share
-    kernel = np.exp(-0.5 * (np.arange(-_REACH * _STEPS, _REACH * _STEPS + 1) / _STEPS) ** 2)
-    middle, beside = kernel[_REACH * _STEPS], kernel[_REACH * _STEPS + 1]
-    own = middle * (left_share**2 + right_share**2) + 2.0 * beside * left_share * right_share
+    own = left_share**2 + right_share**2 + 2.0 * _BESIDE * left_share * right_share
     sums = np.empty_like(weights)
     for column, weight in enumerate(weights.T):
-        grid = np.bincount(left, weights=weight * left_share, minlength=int(left.max()) + 2)
+        grid = np.bincount(left, weights=weight * left_share, minlength=int(left.max()) + 2).astype(
+            np.float64
+        )
         grid[1:] += np.bincount(left, weights=weight * right_share, minlength=len(grid) - 1)
-        smooth = np.convolve(grid, kernel)[_REACH * _STEPS :]
+        smooth = _smoothed(grid)
         found = smooth[left] * left_share + smooth[left + 1] * right_share
         # What rounding leaves of a candidate that is alone is nothing.
         others = found - own * weight
         sums[:, column] = np.where(others > 1e-9, others, 0.0)
     return sums
+
+
+def _smoothed(grid: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """[G] a grid [G] with a kernel of one width and height 1 around each of its points."""
+    # Beyond the grid there is as much room as a kernel reaches, as the transform is periodic.
+    size = 1 << (len(grid) + _REACH * _STEPS).bit_length()
+    waves = np.fft.rfftfreq(size) * (2.0 * np.pi * _STEPS)
+    spectrum = np.exp(-0.5 * waves**2) * (_STEPS * np.sqrt(2.0 * np.pi))
+    smooth: npt.NDArray[np.float64] = np.fft.irfft(np.fft.rfft(grid, size) * spectrum, size)
+    return smooth[: len(grid)]
