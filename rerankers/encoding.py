@@ -55,6 +55,9 @@ def encode(
         RerankerError: the model has no use for encodings, or the folder cannot be written.
     """
     write = _writer_of(checkpoint)
+    if reads_features_alone(checkpoint.model):
+        # A fusion's candidates of runs whose texts are not known have none.
+        texts, urls = [*texts, ""], [*urls, ""]
     keys, first = np.unique(keys_of(texts, urls), axis=0, return_index=True)
     kept = np.sort(first)  # In the order of the collection, in which retweets are neighbours.
     try:

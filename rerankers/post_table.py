@@ -32,9 +32,6 @@ COLUMNS = ("words", "hashtag_words", "trigrams", "characters", "link")
 BLOCK = 4096
 """Posts that are read together: more would not be quicker, but take more memory."""
 
-_ODD_LETTERS = "surrogatepass"
-"""Half a surrogate pair is no character, but it is in some posts."""
-
 _RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 
 
@@ -92,15 +89,6 @@ class PostTable:
     def counted(self) -> Counted:
         """The column ``characters``."""
         return Counted(*self.column("characters").values.reshape(-1, len(Counted._fields)).T)
-
-    def links(self) -> list[str]:
-        """[N] the column ``link``, as text."""
-        column = self.column("link")
-        letters, ends = column.values.tobytes(), column.starts.tolist()
-        return [
-            letters[start:end].decode(errors=_ODD_LETTERS)
-            for start, end in itertools.pairwise(ends)
-        ]
 
     @classmethod
     def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> "PostTable":
@@ -176,8 +164,9 @@ class _Block:
     def link(self) -> Ragged:
         said = [text.url_text(url) for url in self.urls]
         # In the text that stands for no URL, no word must be found.
+        # Half a surrogate pair is no character, but it is in some posts.
         letters = [
-            b"" if link == text.URL_PLACEHOLDER else link.encode(errors=_ODD_LETTERS)
+            b"" if link == text.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
             for link in said
         ]
         counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))

@@ -79,6 +79,17 @@ def test_no_link_has_no_word_of_its_placeholder() -> None:
     assert found == {"links.has_url": [1.0], "links.query_words": [1.0]}
 
 
+def test_words_across_two_links_are_in_neither() -> None:
+    found = table(
+        lists(["x"] * 3, ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é"]), "links"
+    )
+    assert found["links.query_words"] == [0.0, 0.0, 0.0]
+    found = table(
+        lists(["x"] * 2, ["http://a.org/bbcbbc", "http://cuts.org"], "bbc cuts é"), "links"
+    )
+    assert found["links.query_words"] == pytest.approx([1 / 3, 1 / 3])
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.candidates import CandidateList
+from rerankers.ragged import Ragged
 
 NAMES = ("has_url", "query_words")
 """
@@ -17,9 +18,19 @@ SIGNALS: tuple[str, ...] = ()
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
-    places = candidates.posts.links()
-    found = np.zeros((len(places), len(candidates.query_words)), dtype=np.bool_)
+    links = candidates.posts.column("link")
+    found = np.zeros((len(links), len(candidates.query_words)), dtype=np.bool_)
     for column, word in enumerate(candidates.query_words):
-        found[:, column] = [word in place for place in places]
-    has_url = np.array([bool(place) for place in places], dtype=np.bool_)
-    return np.stack([has_url, candidates.shares(found)], axis=1).astype(np.float32)
+        found[_holding(links, word.encode(errors="surrogatepass")), column] = True
+    return np.stack([links.counts > 0, candidates.shares(found)], axis=1).astype(np.float32)
+
+
+def _holding(links: Ragged, word: bytes) -> npt.NDArray[np.int64]:
+    """The links with a word, some of them several times."""
+    letters = links.values
+    at = np.flatnonzero(letters[: max(0, len(letters) - len(word) + 1)] == word[0])
+    for offset, letter in enumerate(word):
+        at = at[letters[at + offset] == letter]
+    link = np.searchsorted(links.starts, at, side="right") - 1
+    found: npt.NDArray[np.int64] = link[at + len(word) <= links.starts[link + 1]]
+    return found

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.candidates import CandidateList
-from rerankers.characters import Characters
+from rerankers.characters import Characters, among
 from rerankers.text import words
 from rerankers.word_table import Tokens
 
@@ -97,6 +97,6 @@ def _trigrams(
     query = f" {' '.join(words(candidates.query))} "
     asked = np.unique(Characters.of([query]).trigrams()[0])
     posts = candidates.posts.column("trigrams")  # Each distinct one of a post is there once.
-    common = np.bincount(posts.owners[np.isin(posts.values, asked)], minlength=len(posts))
+    common = np.bincount(posts.owners[among(posts.values, asked)], minlength=len(posts))
     either = posts.counts + len(asked) - common
     return common / np.maximum(either, 1), common / max(1, len(asked))
