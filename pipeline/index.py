@@ -2,13 +2,14 @@
 
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
-  python -m pipeline.index --collection mb2012 --encode mp_hcnn
+  python -m pipeline.index --collection mb2012 --encode fusion
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "url"; posts in the form of Twitter's API are understood as they are.
 
 With --encode the posts' vectors are computed beforehand, so that a search only compares them with
-its topics. An index that is there is kept; searches with the same checkpoint find what was encoded.
+its topics; for a fusion the posts are read, word by word. An index that is there is kept; searches
+with the same checkpoint find what was encoded.
 """
 
 import itertools

@@ -25,8 +25,12 @@ CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "mp_hcnn" / "all"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return run_module("pipeline.index", *arguments)
+
+
+def run_module(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pipeline.index", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -215,10 +219,30 @@ def search(place: Path, topics: Path, encodings: str) -> list[tuple[str, float]]
 def run_search(place: Path, topics: Path, *more: str) -> subprocess.CompletedProcess[str]:
     words = ["--topics", topics, "--index", place, "--output", topics.parent / "run.txt",
              "--checkpoint", CHECKPOINT, "--lambda", "1", *more]  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.search", *map(str, words)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return run_module("pipeline.search", *words)
+
+
+def test_posts_are_read_for_a_fusion_beforehand(tmp_path: Path, files: list[Path]) -> None:
+    place, topics, written = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
+    topics.write_text("1\talpha bravo\n2\tcharlie\n")
+    done = run("--posts", files[0], "--posts", files[1], "--index", place, "--encode", "fusion")
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.splitlines()[-1].removeprefix("encodings: ").partition(",")[0])
+    assert (folder / "words.json").is_file()
+
+    def fuse(*more: str) -> subprocess.CompletedProcess[str]:
+        words = ["--topics", topics, "--index", place, "--output", written, "--fusion", "learned"]
+        return run_module("pipeline.search", *words, *more)
+
+    runs = []
+    for choice in ("none", str(folder)):
+        found = fuse("--encodings", choice)
+        assert found.returncode == 0, found.stderr
+        runs.append(written.read_text())
+    assert runs[0] == runs[1] and len(runs[0].splitlines()) > 1
+    (folder / "words.json").unlink()
+    broken = fuse()
+    assert broken.returncode == 1 and "words.json: is missing" in broken.stderr
 
 
 def test_encoding_alone_needs_an_index(tmp_path: Path) -> None:

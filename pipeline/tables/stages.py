@@ -14,11 +14,11 @@ from pipeline.published.answer_selection import YEARS
 from pipeline.published.system import System
 from pipeline.tables.contract import ResultTable, Workshop, judged, markdown_table, results_of
 from pipeline.tables.marks import marked
-from pipeline.tables.timing import milliseconds
+from pipeline.tables.timing import FROM_ENCODED, FROM_TEXTS, milliseconds
 from pipeline.trec import Qrels, Run, best_of, read_run
 
-RECALL, TIME = "recall", "ms a topic"
-"""Names of what a result has here beside its measures."""
+RECALL = "recall"
+"""What a result has here beside its measures and times."""
 
 DEPTH = 1000
 """Posts of each topic that count for recall."""
@@ -26,8 +26,9 @@ DEPTH = 1000
 NOTES = f"""\
 ▲▼: significantly better or worse than the row above, by Fisher's two-sided paired randomization
 test over topics, p < .05, not corrected. Recall is the share of all relevant posts of the judgments
-that are among the first {DEPTH} of their topic. {TIME} is from the candidates' texts to their
-scores, by all cores; the searches and the scores that a fusion reads come before it."""
+that are among the first {DEPTH} of their topic. {FROM_TEXTS} candidates: from their texts to their
+scores, by all cores, also where pipeline.index --encode has seen the posts; the searches and the
+scores that a fusion reads come before it."""
 
 
 class Stages(ResultTable):
@@ -57,13 +58,16 @@ class Stages(ResultTable):
             if name in present
             for measure in (*collections.find(name).measures, RECALL)
         ]
-        rows = [["stage", *map(" ".join, columns), "training, s", TIME]]
+        rows = [["stage", *map(" ".join, columns), "training, s", FROM_TEXTS, FROM_ENCODED]]
         for system in self.systems:
             found = results_of(system, results)
             cells = [_cell(results_of(system, found, name), measure) for name, measure in columns]
             seconds = [result.seconds for result in found if result.seconds]
-            times = [r.measures[TIME] for r in found if TIME in r.measures]
-            rows.append([system.name, *cells, _mean(seconds, ".0f"), _mean(times, ".1f")])
+            times = [
+                _mean([r.measures[name] for r in found if name in r.measures], ".1f")
+                for name in (FROM_TEXTS, FROM_ENCODED)
+            ]
+            rows.append([system.name, *cells, _mean(seconds, ".0f"), *times])
         return markdown_table(rows)
 
     def finish(self, results: Sequence[Result], workshop: Workshop) -> list[Result]:
@@ -95,7 +99,7 @@ def _with_costs(result: Result, workshop: Workshop) -> Result:
         run = read_run(find_runs(cell, workshop.directory, workshop.data)[0])
         added[RECALL] = round(recall(qrels, run), 4)
     if not cell.official_run:
-        added[TIME] = milliseconds(cell, workshop)
+        added |= milliseconds(cell, workshop)
     return dataclasses.replace(result, measures=result.measures | added)
 
 
