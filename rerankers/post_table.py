@@ -13,7 +13,7 @@ A column is computed when it is first asked for, so that nobody pays for what no
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
@@ -58,37 +58,54 @@ class Counted(NamedTuple):
     elongations: Rows
 
 
-class PostTable:
-    """N posts.
+class Columns:
+    """Columns, each found when it is first asked for, which may be in several threads.
 
     Args:
-        count: N.
         find: gives the column of a name.
     """
 
-    def __init__(self, count: int, find: Callable[[str], Ragged]) -> None:
-        self._count, self._find = count, find
+    def __init__(self, find: Callable[[str], Ragged]) -> None:
+        self._find = find
         self._found: dict[str, Ragged] = {}
         self._lock = Lock()
 
-    def __len__(self) -> int:
-        return self._count
-
-    def column(self, name: str) -> Ragged:
-        """One of :data:`COLUMNS`."""
-        with self._lock:  # A table of words must not grow in two threads.
+    def __getitem__(self, name: str) -> Ragged:
+        with self._lock:
             if name not in self._found:
                 self._found[name] = self._find(name)
             return self._found[name]
 
-    def take(self, rows: Rows) -> "PostTable":
-        """The posts ``rows`` [M], in this order."""
-        return PostTable(len(rows), lambda name: self.column(name).take(rows))
+
+class PostTable:
+    """N posts.
+
+    Args:
+        columns: name, as in :data:`COLUMNS` -> a column.
+        rows: [N] of the columns.
+    """
+
+    def __init__(self, columns: Columns | Mapping[str, Ragged], rows: Rows) -> None:
+        self._columns, self._rows = columns, rows
+        self._taken: dict[str, Ragged] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> Ragged:
+        """One of :data:`COLUMNS`."""
+        if name not in self._taken:
+            self._taken[name] = self._columns[name].take(self._rows)
+        return self._taken[name]
 
     @property
     def counted(self) -> Counted:
         """The column ``characters``."""
         return Counted(*self.column("characters").values.reshape(-1, len(Counted._fields)).T)
+
+    def take(self, rows: Rows) -> "PostTable":
+        """The posts ``rows`` [M], in this order."""
+        return PostTable(self._columns, self._rows[rows])
 
     @classmethod
     def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> "PostTable":
@@ -108,19 +125,17 @@ class PostTable:
         def find(name: str) -> Ragged:
             return Ragged.joined([getattr(block, name) for block in blocks])
 
-        return cls(len(posts), find).take(np.array(rows, dtype=np.int64))
+        return cls(Columns(find), np.array(rows, dtype=np.int64))
 
     @classmethod
     def joined(cls, parts: "Sequence[PostTable]") -> "PostTable":
         """One after the other."""
-        return cls(
-            sum(map(len, parts)),
-            lambda name: Ragged.joined([part.column(name) for part in parts]),
-        )
+        columns = Columns(lambda name: Ragged.joined([part.column(name) for part in parts]))
+        return cls(columns, np.arange(sum(map(len, parts))))
 
 
 class _Block:
-    """The columns of some posts, each computed once."""
+    """Some posts, and their columns."""
 
     def __init__(self, posts: Sequence[tuple[str, str]], table: WordTable) -> None:
         self.texts, self.urls = [post for post, _ in posts], [url for _, url in posts]
@@ -134,7 +149,7 @@ class _Block:
     def hashtag_words(self) -> Ragged:
         return _rows_of([" ".join(tags) for tags in self._hashtags], self.table)
 
-    @cached_property
+    @property
     def trigrams(self) -> Ragged:
         words, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
         lines = [f" {' '.join(words[a:b])} " for a, b in itertools.pairwise(starts)]
@@ -142,7 +157,7 @@ class _Block:
         kept = distinct(found, post)
         return Ragged.of(found[kept], np.bincount(post[kept], minlength=len(lines)))
 
-    @cached_property
+    @property
     def characters(self) -> Ragged:
         read = [post[: text.MAX_CHARACTERS] for post in self.texts]
         characters = Characters.of(read)
@@ -160,7 +175,7 @@ class _Block:
         table = np.stack(counted, axis=1).astype(np.int32)
         return Ragged.of(table.reshape(-1), np.full(len(table), table.shape[1]))
 
-    @cached_property
+    @property
     def link(self) -> Ragged:
         said = [text.url_text(url) for url in self.urls]
         # In the text that stands for no URL, no word must be found.

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from rerankers.errors import RerankerError
 
 FORMAT = 1
+"""Of the files, and of how texts are read: where either changes, what is stored is of no use."""
 DESCRIPTION = "encodings.json"
 
 _DESCRIBED = {"format", "version", "checkpoint", "files"}

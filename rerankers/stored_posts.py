@@ -60,7 +60,7 @@ class StoredPosts:
         }
         spelled = json.loads((directory / _WORDS).read_text(encoding="utf-8"))
         arrays = {what: _mapped(directory / f"word.{what}.npy") for what in _KNOWN}
-        posts = PostTable(len(columns[COLUMNS[0]]), columns.__getitem__)
+        posts = PostTable(columns, np.arange(len(columns[COLUMNS[0]])))
         known = KnownWords(spelled["words"], spelled["stems"], **arrays)
         return cls(keys, posts, known, description["idf"])
 
