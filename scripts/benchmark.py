@@ -13,7 +13,9 @@
 6. indexing, and the time that each command's ``--help`` takes;
 7. steps of training MP-HCNN, with fixed filters, with trained ones and at the paper's size, against
    padded pairs and dense Adam, and the AP that both reach on held-out topics;
-8. the operations that the engine's time goes into.
+8. the operations that the engine's time goes into;
+9. the learned fusion's features and trees, with posts that are read now and that were read
+   beforehand, on one thread and on two.
 
 Ways to do the same are measured in turn; a figure is the median over the rounds, a ratio the
 median of the rounds' ratios.
@@ -28,7 +30,7 @@ from pipeline.runtime import keep_allocations
 
 PARTS = {
     1: "paper_size", 2: "other_models", 3: "process", 4: "growth", 5: "floor", 6: "surroundings",
-    7: "training_step", 8: "operations",
+    7: "training_step", 8: "operations", 9: "fused",
 }  # fmt: skip
 """Number -> module of ``benchmarks``, each with a function ``measure``."""
 

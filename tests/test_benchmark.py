@@ -176,8 +176,8 @@ def test_stages_within_one_another_share_no_second(monkeypatch: pytest.MonkeyPat
 
 def test_part_numbers_are_checked(script: ModuleType) -> None:
     assert script.part_numbers("5, 1,5") == (5, 1)
-    with pytest.raises(UsageError, match=r"--parts: found '9', expected some of 1,2,3,4,5,6,7,8"):
-        run(script, "--parts", "1,9")
+    with pytest.raises(UsageError, match=r"--parts: found '0', expected some of 1,2,3,4,5,6,7,8,9"):
+        run(script, "--parts", "1,0")
 
 
 def test_the_parts_run_on_the_sample(
@@ -216,6 +216,15 @@ def test_the_peak_memory_is_that_of_the_process_and_not_of_who_starts_it() -> No
     seconds, peak = part("process")._run([sys.executable, "-c", "pass"])
     assert held.all() and seconds > 0
     assert 2**20 < peak < 100 * 2**20
+
+
+def test_the_fusion_is_measured_both_ways() -> None:
+    rows = dict(part("fused").measure(workload()))
+    assert list(rows) == [
+        f"fusion, 1000 candidates, posts read {when}" for when in ("now", "beforehand")
+    ]
+    for value in rows.values():
+        assert re.search(r"^1 thread [1-9][\d.]* ms", value)
 
 
 def test_a_process_that_fails_says_why() -> None:

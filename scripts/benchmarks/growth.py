@@ -24,7 +24,7 @@ def measure(workload: Workload, sizes: Sequence[int] | None = None) -> list[Row]
     """
     loaded, sizes = workload.checkpoint, sizes or SIZES
     pools = {size: enlarged(workload.all_pairs, size) for size in sizes}
-    threads = _threads(workload.device)
+    threads = threads_of(workload.device)
 
     def way(count: int, pairs: Pairs) -> Callable[[], object]:
         def run() -> object:
@@ -49,7 +49,7 @@ def measure(workload: Workload, sizes: Sequence[int] | None = None) -> list[Row]
         measured = []
         for count in threads:
             timing = timings[f"{size} {count}"]
-            text = f"{_threads_in_words(count)} {timing.median / topics:.3f} s"
+            text = f"{threads_in_words(count)} {timing.median / topics:.3f} s"
             if timing is not first:
                 text += f" ({timing.ratio(first):.2f} ×)"
             measured.append(text)
@@ -82,11 +82,12 @@ def enlarged(pairs: Pairs, size: int, topics: int = TOPICS) -> Pairs:
     )
 
 
-def _threads(device: str) -> Sequence[int]:
+def threads_of(device: str) -> Sequence[int]:
     """Numbers of threads to measure: those that there are cores for; on a GPU one."""
     cores = os.cpu_count() or 1
     return [count for count in THREADS if count <= cores] if device == "cpu" else THREADS[:1]
 
 
-def _threads_in_words(count: int) -> str:
+def threads_in_words(count: int) -> str:
+    """``2 threads``."""
     return f"{count} thread{'s' if count > 1 else ''}"
