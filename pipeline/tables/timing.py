@@ -42,8 +42,10 @@ def milliseconds(cell: Cell, workshop: Workshop) -> Mapping[str, float]:
         RerankerError: a checkpoint is damaged.
     """
     path = workshop.directory / "timings" / f"{cell.key}.json"
-    if path.exists():
-        kept: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["milliseconds"]
+    kept: dict[str, float] | None = None
+    if path.exists():  # What older versions measured was something else.
+        kept = json.loads(path.read_text(encoding="utf-8")).get("times")
+    if kept is not None:
         return kept
     from pipeline.reranking import NeuralReranker
 
@@ -58,7 +60,7 @@ def milliseconds(cell: Cell, workshop: Workshop) -> Mapping[str, float]:
             _with_encodings(reranker, candidates, Path(directory) / "encodings"), candidates
         )
     with atomic_file(path) as stream:
-        stream.write(json.dumps({"milliseconds": found, **provenance()}, indent=1) + "\n")
+        stream.write(json.dumps({"times": found, **provenance()}, indent=1) + "\n")
     return found
 
 
