@@ -57,7 +57,7 @@ class Vectors:
         return _sums(self.post, self.value.astype(np.float64) ** 2, self.posts)
 
     def with_sums(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """[N, K] z_i · Σ_j w_jk z_j, for vectors z and weights [N, K], none below 0."""
+        """[N, K] z_i · Σ_j w_jk z_j, for vectors z and weights [N, K]."""
         matrix, weighted = self._matrix(), np.flatnonzero(weights.any(axis=1))
         found: npt.NDArray[np.float64] = matrix @ (matrix[weighted].T @ weights[weighted])
         return found
@@ -77,16 +77,19 @@ class Vectors:
         # Not by NumPy, whose threads PyTorch's number does not bound.
         left, right = torch.from_numpy(matrix), torch.from_numpy(matrix[others].T.copy())
         # A stem of one post is in no product of two.
-        rare = self.part(~dense & (frequency[self.stem] > 1))._matrix()
-        more = rare @ rare[others].T
+        is_rare = ~dense & (frequency[self.stem] > 1)
+        rare = self.part(is_rare)._matrix() if is_rare.any() else None
+        more = None if rare is None else rare @ rare[others].T
 
         def add(rows: slice, numbers: Tensor | None) -> Tensor:
             own = left[rows]
             found = own @ right if numbers is None else torch.addmm(numbers, own, right)
-            ends = more.indptr[rows.start : rows.stop + 1].astype(np.int64)
-            row, these = np.repeat(np.arange(len(found)), np.diff(ends)), slice(ends[0], ends[-1])
-            places = row * len(others) + more.indices[these]
-            found.numpy().reshape(-1)[places] += more.data[these]
+            if more is not None:
+                ends = more.indptr[rows.start : rows.stop + 1].astype(np.int64)
+                row = np.repeat(np.arange(len(found)), np.diff(ends))
+                these = slice(ends[0], ends[-1])
+                places = row * len(others) + more.indices[these]
+                found.numpy().reshape(-1)[places] += more.data[these]
             return found
 
         return add

@@ -125,8 +125,8 @@ class WordTable:
 
     def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
         """[L] the words of rows."""
-        first, new = self._known.words, self._words.new
-        return [first[row] if row < len(first) else new[row - len(first)] for row in rows.tolist()]
+        words = [*self._known.words, *self._words.new]
+        return [*map(words.__getitem__, rows.tolist())]
 
     def look_up(self) -> None:
         """Fill in what is known of the words that came since the last call."""

@@ -9,7 +9,7 @@ import pytest
 from feature_lists import computed, of_texts, only, random_list
 
 from rerankers.base import FIRST_STAGE
-from rerankers.features.temporal import NAMES, WIDTHS, milliseconds
+from rerankers.features.temporal import NAMES, WIDTHS, _times, milliseconds
 
 
 def test_the_time_of_an_identifier() -> None:
@@ -24,6 +24,14 @@ def test_the_time_of_an_identifier() -> None:
 )  # fmt: skip
 def test_what_has_no_time(doc_id: str) -> None:
     assert milliseconds(doc_id) is None
+
+
+def test_times_of_a_list_are_those_of_its_identifiers() -> None:
+    usual = [str(n) for n in (2**54, 7, 2**22 - 1, 2**22, 10**18 - 1)]
+    odd = ["", "doc1", "²", "0" * 30, str(2**63 - 1), str(2**63), "9" * 19, "-5"]
+    for doc_ids in ([], usual, [*usual, "0001"], *([*usual, one] for one in odd)):
+        found = _times(doc_ids)
+        assert found.tolist() == [milliseconds(doc_id) or 0 for doc_id in doc_ids]
 
 
 def expected(hours: Sequence[float], weights: Sequence[float], width: float) -> list[list[float]]:

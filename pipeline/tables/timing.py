@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TOPICS = 20
 """First topics of a collection that are timed."""
 
-REPEATS = 3
+REPEATS = 10
 """The quickest of so many counts: whatever else the machine does only adds."""
 
 FROM_TEXTS, FROM_ENCODED = "ms for 1000", "ms for 1000, posts encoded"
