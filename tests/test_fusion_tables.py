@@ -19,9 +19,10 @@ from pipeline.tables.families import IMPORTANCE
 from pipeline.tables.readme import filled
 from pipeline.tables.results import read_csv, write_csv
 from pipeline.tables.stages import RECALL, recall
-from pipeline.tables.timing import FROM_ENCODED, FROM_TEXTS
+from pipeline.tables.timing import FROM_ENCODED, FROM_TEXTS, REPEATS
 from pipeline.trec import read_run
 from rerankers import models
+from rerankers.stored_posts import StoredPosts
 
 MADE = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
 TIMES = {FROM_TEXTS: 41.26, FROM_ENCODED: 17.0}
@@ -143,8 +144,15 @@ def test_recall_counts_relevant_posts_alike_and_as_deep_as_asked() -> None:
     assert recall({"3": {"y": 0}}, run) == 0.0
 
 
-def test_a_fusions_run_is_measured_and_timed_once(done: tuple[Workshop, list[Result]]) -> None:
+def test_a_fusions_run_is_measured_and_timed_once(
+    done: tuple[Workshop, list[Result]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     workshop, results = done
+    find, found_before = StoredPosts.table, []
+    monkeypatch.setattr(
+        StoredPosts, "table",
+        lambda posts, *asked: (found_before.append(posts), find(posts, *asked))[1],
+    )  # fmt: skip
     stages = [r for r in results if r.cell.collection == "mb2012"]
     finished = {r.cell.system: r for r in table("fusion").finish(stages, workshop)}
     assert list(finished) == [
@@ -167,6 +175,8 @@ def test_a_fusions_run_is_measured_and_timed_once(done: tuple[Workshop, list[Res
     kept = workshop.directory / "timings" / f"{fused.cell.key}.json"
     times = {name: fused.measures[name] for name in TIMES}
     assert json.loads(kept.read_text())["times"] == times and min(times.values()) > 0
+    # Half of the times are those with posts that have been read.
+    assert len(found_before) == REPEATS * len(run)
     written = kept.stat().st_mtime_ns
     again = {r.cell.system: r for r in table("fusion").finish(stages, workshop)}
     assert again == finished

@@ -236,6 +236,9 @@ def test_posts_are_read_for_a_fusion_beforehand(tmp_path: Path, files: list[Path
         assert found.returncode == 0, found.stderr
         runs.append(written.read_text())
     assert runs[0] == runs[1] and len(runs[0].splitlines()) > 1
+    (folder / "words.json").unlink()
+    broken = run_module("pipeline.search", *words)
+    assert broken.returncode == 1 and "words.json: is missing" in broken.stderr
 
 
 def test_encoding_alone_needs_an_index(tmp_path: Path) -> None:
