@@ -1,9 +1,10 @@
 """What is computed of an index's posts beforehand: where it lies, how it is made and found."""
 
 import shlex
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import DataError
 
@@ -14,8 +15,16 @@ FOLDER = "encodings"
 """In an index: a folder for each checkpoint, named by what its vectors depend on."""
 
 
-def write(index: Path, checkpoint: Path) -> tuple[Path, int]:
-    """Encode the posts of an index: the folder written, and its size in bytes.
+class Written(NamedTuple):
+    """A folder, its size in bytes, and how long it took to write."""
+
+    directory: Path
+    size: int
+    seconds: float
+
+
+def write(index: Path, checkpoint: Path) -> list[Written]:
+    """Encode the posts of an index, also for models whose scores the checkpoint's model reads.
 
     Raises:
         CollectionError: there is no index, or it is damaged.
@@ -25,19 +34,23 @@ def write(index: Path, checkpoint: Path) -> tuple[Path, int]:
     from indexes.store import POSTS_FILE, PostStore
     from pipeline.runtime import bar
     from rerankers import checkpoint as checkpoints
-    from rerankers.encoding import encode
+    from rerankers.encoding import encode, has_use
 
     manifest = Manifest.read(index)
     manifest.check(index, None)
-    loaded = checkpoints.load(checkpoint)
-    directory = _directory(index, checkpoint)
+    loaded = [checkpoints.load(checkpoint)]
+    parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
+    loaded += [part for part in parts if has_use(part.model)]
     with PostStore(index / POSTS_FILE) as store:
         posts = list(store)
-    with bar(len(posts), "encoding", "post") as progress:
-        size = encode(
-            directory, loaded, [post.text for post in posts], [post.url for post in posts], progress
-        )
-    return directory, size
+    texts, urls = [post.text for post in posts], [post.url for post in posts]
+    written = []
+    with bar(len(loaded) * len(posts), "encoding", "post") as progress:
+        for each in loaded:
+            directory, started = _directory(index, each.directory), time.perf_counter()
+            size = encode(directory, each, texts, urls, progress)
+            written.append(Written(directory, size, time.perf_counter() - started))
+    return written
 
 
 def with_encodings(

@@ -2,7 +2,7 @@
 
 Neural scores of training topics come from models that have not seen these topics (five folds of
 them, Wolpert 1992), since a fusion would trust a model's memory otherwise; those of other topics
-come from the model trained on all training topics.
+come from the model trained on all training topics, which lies in the fusion's folder.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from indexes.methods import METHODS
-from pipeline.errors import UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.material import Material, TrainingData, microblog_material
 from pipeline.reranking import Candidates
 from pipeline.trec import Qrels, Run
@@ -159,23 +159,34 @@ def unseen_scores(
 
 
 def find(
-    source: "Source", fusion: "NeuralReranker", load: "Callable[[str], NeuralReranker]"
+    source: "Source", fusion: "NeuralReranker", load: "Callable[[str, Path], NeuralReranker]"
 ) -> Candidates:
     """The candidates of all rankers that a trained fusion reads, with their scores.
 
     Args:
         source: whose topics are ranked.
         fusion: the trained model.
-        load: gives the trained neural reranker of a name.
+        load: gives the neural reranker of a name and of a folder, which is in the fusion's.
 
     Raises:
         UsageError: the source is not searched, or there is no index.
+        DataError: the fusion's folder lacks a reranker whose scores it reads.
     """
+    from rerankers.checkpoint import part_of
+
     require_searched(source)
+    directory = fusion.checkpoint.directory
     rankers = Rankers.of(fusion.checkpoint.model.config)
     retriever = UnionRetriever(source, rankers.lexical, rankers.finders)
+    folders = {name: part_of(directory, name) for name in rankers.neural}
+    if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
+        raise DataError(
+            f"{directory}: found no {', '.join(missing)} in this folder, expected one folder each: "
+            "the fusion reads their scores; restore it, or train the fusion again"
+        )
+    neural = {name: load(name, folder) for name, folder in folders.items()}
     found = retriever.search(source.topics, HITS)
-    return with_neural(found, rankers.neural, lambda name, part: load(name).score(part))
+    return with_neural(found, rankers.neural, lambda name, part: neural[name].score(part))
 
 
 def require_searched(source: "Source") -> None:

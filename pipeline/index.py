@@ -8,8 +8,9 @@ Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "te
 and optionally "url"; posts in the form of Twitter's API are understood as they are.
 
 With --encode the posts' vectors are computed beforehand, so that a search only compares them with
-its topics; for a fusion the posts are read, word by word. An index that is there is kept; searches
-with the same checkpoint find what was encoded.
+its topics; for a fusion the posts are read, word by word, and encoded for the rerankers whose
+scores it reads. An index that is there is kept; searches with the same checkpoint find what was
+encoded.
 """
 
 import itertools
@@ -89,10 +90,8 @@ def main(options: Options) -> None:
     if checkpoint is not None:
         from pipeline import encodings
 
-        start = time.perf_counter()
-        folder, size = encodings.write(directory, checkpoint)
-        seconds = time.perf_counter() - start
-        print(f"encodings: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+        for folder, size, seconds in encodings.write(directory, checkpoint):
+            print(f"encodings: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 
 def _checkpoint(encode: str | None, collection: str | None) -> Path | None:

@@ -1,7 +1,7 @@
 """What a model is trained on: candidates, their judgments, and the texts of its vocabulary."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,15 @@ class Material:
     development: TrainingData | None
     texts: Sequence[str]
     minimum_count: int
+
+    def without_priors(self) -> "Material":
+        """The same to learn from, but for what the runs think of the candidates.
+
+        So is trained whose scores a fusion reads: the runs it reads itself, and its candidates
+        are not those of the runs alone.
+        """
+        candidates = replace(self.training.candidates, priors={})
+        return replace(self, training=replace(self.training, candidates=candidates))
 
 
 def microblog_material(test: str | None, data: Path | None) -> Material:

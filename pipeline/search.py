@@ -168,13 +168,13 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
         )
         return with_encodings(reranker, encodings, source.index_directory)
 
-    def load_neural(name: str) -> "NeuralReranker":
-        # A folder that is named is the fusion's own.
-        return load(name, None, "none" if options.encodings == "none" else None)
+    def load_part(name: str, checkpoint: Path) -> "NeuralReranker":
+        # A folder of encodings that is named is the fusion's own.
+        return load(name, checkpoint, "none" if options.encodings == "none" else None)
 
     fusion.require_searched(source)
     model = load(fusion.MODELS[options.fusion], options.checkpoint, options.encodings)
-    candidates = fusion.find(source, model, load_neural)
+    candidates = fusion.find(source, model, load_part)
     found = time.perf_counter()
     with pair_bar(len(candidates.keys()), options.fusion) as progress:
         fused = model.score(candidates, options.batch_size, progress)

@@ -6,14 +6,13 @@
 The first trains on all judged years but 2012 and validates by topic; the second trains on the
 questions of TrecQA's training part and is stopped early by its development part. Both write a
 checkpoint folder. The models fusion and linear_fusion are trained on what several rankers find,
-and on the scores that these have.
+and on the scores that these have; the rerankers among these are trained with them, on the same
+topics and word vectors, and lie in the checkpoint's folder.
 """
 
 import dataclasses
 import sys
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,17 +28,14 @@ from pipeline.cli import (
 )
 from pipeline.errors import UsageError
 from pipeline.runtime import keep_allocations
+from pipeline.trainer import Trainer, vectors_of
 from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
 if TYPE_CHECKING:
-    from pipeline.material import Material, TrainingData
+    from pipeline.material import Material
     from pipeline.reranking import Candidates
-    from pipeline.training import Outcome
     from pipeline.trec import Run
-    from rerankers.base import Reranker
     from rerankers.settings import Settings
-    from rerankers.training import Examples
-    from rerankers.views import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    from pipeline import collections, runtime
+    from pipeline import runtime
+    from pipeline.training import held_out_bytes
     from rerankers import models
 
     if options.model not in models.names():
@@ -109,20 +106,19 @@ def main(options: Options) -> None:
         raise UsageError("--test and --collection: found both, expected one of them")
     device = runtime.choose_device(options.device, options.threads)
     settings, config = _settings(options), _config(options)
-    material = _material(options, config, device)
-    directory = options.output or (
-        collections.home_directory() / "checkpoints" / options.model / material.name
-    )
-    print(f"training {options.model} on {', '.join(material.trained_on)}", file=sys.stderr)
-    encoder = _encoder(options, material)
-    build = _builder(options, config, encoder, device)
+    directory = _directory(options)
     state_directory = directory.parent / f".{directory.name}.training"
     try:
-        outcome = _train(options, material, encoder, build, settings, state_directory)
+        parts = _Parts(options, device, state_directory)
+        material = _material(options, config, parts)
+        print(f"training {options.model} on {', '.join(material.trained_on)}", file=sys.stderr)
+        trainer = Trainer(options, settings, config, material, device)
+        outcome = trainer.train(state_directory)
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
-    _save(directory, options, encoder, outcome, material, settings)
+    held_out = {"held_out.run.gz": held_out_bytes(outcome.held_out_run)}
+    trainer.save(directory, outcome, held_out, parts.directories)
     runtime.remove_directory(state_directory)
     for name, value in outcome.validation_map.items():
         what = "the development part" if name == "development" else "held-out topics"
@@ -130,7 +126,19 @@ def main(options: Options) -> None:
     print(f"epochs: {outcome.epochs}\nwrote {directory}")
 
 
-def _material(options: Options, config: Any, device: str) -> "Material":
+def _directory(options: Options) -> Path:
+    """The folder to write."""
+    from pipeline import collections
+
+    name = "all"
+    if options.collection:
+        name = collections.find_answers(options.collection, options.data).name
+    elif options.test:
+        name = collections.find(options.test, options.data).name
+    return options.output or collections.home_directory() / "checkpoints" / options.model / name
+
+
+def _material(options: Options, config: Any, parts: "_Parts") -> "Material":
     from pipeline import collections, fusion
     from pipeline.material import answer_material, microblog_material
 
@@ -140,53 +148,47 @@ def _material(options: Options, config: Any, device: str) -> "Material":
                 f"--collection: {options.model} ranks what searches find; name the collection to "
                 "leave out by --test"
             )
-        return fusion.material(
-            config, options.test, options.data,
-            lambda name, candidates: _unseen_scores(options, name, candidates, device),
-        )  # fmt: skip
+        return fusion.material(config, options.test, options.data, parts.unseen_scores)
     if options.collection:
-        collection = collections.find_answers(options.collection, options.data)
-        return answer_material(collection)
+        return answer_material(collections.find_answers(options.collection, options.data))
     return microblog_material(options.test, options.data)
 
 
-def _unseen_scores(options: Options, name: str, candidates: "Candidates", device: str) -> "Run":
-    """Scores of training topics by models of ``name`` that have not seen them."""
-    from pipeline import fusion
-    from pipeline.material import microblog_material
+@dataclass
+class _Parts:
+    """The rerankers whose scores a fusion reads; they are trained for it, and kept with it.
 
-    print(f"training {name} on folds of the topics, for its scores of the others", file=sys.stderr)
-    material = microblog_material(options.test, options.data)
-    own = Options(
-        name, test=options.test, folds=options.folds, seed=options.seed,
-        vectors=_vectors(options, material), idf=options.idf, data=options.data,
-    )  # fmt: skip
-    encoder = _encoder(own, material)
-    build = _builder(own, _config(own), encoder, device)
-    with tempfile.TemporaryDirectory() as directory:
-        outcome = _train(own, material, encoder, build, _settings(own), Path(directory))
-    return fusion.unseen_scores(candidates, outcome.folds, encoder)
+    Attributes:
+        options: of the fusion.
+        device: where to train.
+        state_directory: of the fusion's training.
+        directories: name -> checkpoint folder of each that has been trained.
+    """
 
+    options: Options
+    device: str
+    state_directory: Path
+    directories: dict[str, Path] = field(default_factory=dict)
 
-def _train(
-    options: Options, material: "Material", encoder: "TextEncoder",
-    build: "Callable[[], Reranker]", settings: "Settings", state_directory: Path,
-) -> "Outcome":  # fmt: skip
-    from pipeline import runtime
-    from pipeline.training import cross_train, develop
+    def unseen_scores(self, name: str, candidates: "Candidates") -> "Run":
+        """Scores of training topics by models of ``name`` that have not seen them."""
+        from pipeline import fusion
+        from pipeline.material import microblog_material
 
-    model = build()
-    training = _examples(model, material.training, encoder, settings)
-    with runtime.step_bar(settings.steps) as progress:
-        if material.development is None:
-            return cross_train(
-                build, training, material.training, settings, options.folds, state_directory,
-                options.resume, progress,
-            )  # fmt: skip
-        return develop(
-            model, training, _examples(model, material.development, encoder, settings),
-            material.development, settings, state_directory, options.resume, progress,
+        print(f"training {name} on folds of the topics, for its scores of the others",
+              file=sys.stderr)  # fmt: skip
+        options = self.options
+        material = microblog_material(options.test, options.data).without_priors()
+        own = Options(
+            name, test=options.test, folds=options.folds, seed=options.seed,
+            vectors=vectors_of(options, material), idf=options.idf, data=options.data,
+            resume=options.resume,
         )  # fmt: skip
+        trainer = Trainer(own, _settings(own), _config(own), material, self.device)
+        outcome = trainer.train(self.state_directory / f"{name}.training")
+        self.directories[name] = self.state_directory / name
+        trainer.save(self.directories[name], outcome)
+        return fusion.unseen_scores(candidates, outcome.folds, trainer.encoder)
 
 
 def _settings(options: Options) -> "Settings":
@@ -226,96 +228,6 @@ def _config(options: Options) -> Any:
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
     return change(known[name], options.set)
-
-
-def _encoder(options: Options, material: "Material") -> "TextEncoder":
-    """The vocabulary of the material's texts, their vectors, and word frequencies."""
-    from rerankers.checkpoint import idf_from
-    from rerankers.vectors import read_vectors
-    from rerankers.views import TextEncoder
-    from rerankers.vocabulary import Vocabulary
-
-    vectors = read_vectors(_vectors(options, material))
-    vocabulary = Vocabulary.build(material.texts, vectors, material.minimum_count)
-    return TextEncoder(vocabulary, idf_from(options.idf))
-
-
-def _vectors(options: Options, material: "Material") -> Path:
-    """The file of word vectors; those of a fusion, and of what it trains, know the posts."""
-    from pipeline import collections, fusion, vectors
-
-    general = collections.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
-    if options.vectors is None and options.model in fusion.MODELS.values():
-        return vectors.of_posts(material.texts, general, collections.home_directory())
-    return options.vectors or general
-
-
-def _builder(
-    options: Options, config: Any, encoder: "TextEncoder", device: str
-) -> "Callable[[], Reranker]":
-    import torch
-
-    from rerankers import models
-
-    def build() -> "Reranker":
-        torch.manual_seed(options.seed)
-        model: Any = models.find(options.model)
-        reranker: Reranker = model(config, encoder.vocabulary).to(device)
-        return reranker
-
-    return build
-
-
-def _examples(
-    model: "Reranker", data: "TrainingData", encoder: "TextEncoder", settings: "Settings"
-) -> "Examples":
-    from rerankers.encoded import Encoded
-    from rerankers.interactions import CachedInteractions
-    from rerankers.training import Examples
-
-    encoded = Encoded.of(data.candidates.pairs(), encoder, model)
-    # Corrupted pairs are made while training, so they cannot have been compared before.
-    if model.interactions_are_fixed() and settings.sampling != "corrupted":
-        return Examples(CachedInteractions.of(model, encoded), data.relevant())
-    return Examples(encoded, data.relevant())
-
-
-def _save(
-    directory: Path, options: Options, encoder: "TextEncoder", outcome: "Outcome",
-    material: "Material", settings: "Settings",
-) -> None:  # fmt: skip
-    from pipeline import runtime
-    from pipeline.evaluation import mean
-    from pipeline.training import held_out_bytes
-    from rerankers import checkpoint
-
-    candidates = material.training.candidates
-    metrics = {
-        "model": options.model,
-        "configuration": options.configuration or "default",
-        "changed_settings": list(options.set),
-        "trained_on": list(material.trained_on),
-        "left_out": options.test,
-        "topics": len(candidates.topics),
-        "pairs": len(candidates.keys()),
-        "candidates": material.candidates,
-        "vectors": _vectors(options, material).name,
-        "training": dataclasses.asdict(settings)
-        if outcome.model.trained_by_gradients
-        else {"seed": settings.seed},
-        "folds": options.folds if material.development is None else None,
-        "epochs": outcome.epochs,
-        "validation": {
-            "AP": round(mean(outcome.validation_map.values()), 4),
-            "by_fold": {name: round(v, 4) for name, v in outcome.validation_map.items()},
-        },
-        "histories": {name: h.epochs for name, h in outcome.histories.items()},
-        **runtime.provenance(),
-    }
-    checkpoint.save(
-        directory, options.model, outcome.model, encoder, metrics,
-        {"held_out.run.gz": held_out_bytes(outcome.held_out_run)},
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

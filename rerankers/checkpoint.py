@@ -6,7 +6,9 @@
 ``metrics.json``        what it was trained on, and how well it did on validation topics
 
 Where a model reads features, ``config.json`` has their names. A model that is no set of tensors
-has files of its own beside these (LambdaMART's ``model.txt``).
+has files of its own beside these (LambdaMART's ``model.txt``). One that reads other models' scores
+has their checkpoints in folders of their names (``mp_hcnn/``): they were trained on the same
+topics, and for no others are its weights right.
 """
 
 import dataclasses
@@ -78,11 +80,14 @@ class Checkpoint:
 def save(
     directory: Path, name: str, model: Reranker, encoder: TextEncoder,
     metrics: Mapping[str, Any], extras: Mapping[str, bytes] | None = None,
+    parts: Mapping[str, Path] | None = None,
 ) -> None:  # fmt: skip
     """Write a checkpoint folder; one already there is replaced only when the new one is whole.
 
     Args:
         extras: file name -> content of what else belongs in the folder.
+        parts: model -> checkpoint folder of each model whose scores this one reads; see
+            :func:`part_of`.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
@@ -102,14 +107,27 @@ def save(
         save_file(weights, new / "model.safetensors")
         for file_name, content in {**model.files(), **(extras or {})}.items():
             (new / file_name).write_bytes(content)
+        for part, folder in (parts or {}).items():
+            shutil.copytree(folder, part_of(new, part))
         new.chmod(0o755)
-        for file in new.iterdir():
-            file.chmod(0o644)
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
+        for file in new.rglob("*"):
+            if file.is_file():
+                file.chmod(0o644)
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())
         replace_directory(new, directory)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def part_of(directory: Path, name: str) -> Path:
+    """The checkpoint folder of a model whose scores the model of ``directory`` reads."""
+    return directory / name
+
+
+def parts_of(directory: Path) -> list[Path]:
+    """The checkpoint folders of all such models."""
+    return sorted(path.parent for path in directory.glob("*/config.json"))
 
 
 def replace_directory(new: Path, directory: Path) -> None:

@@ -93,6 +93,11 @@ def reads_features_alone(model: Reranker) -> bool:
     return bool(model.feature_families) and not model.post_views
 
 
+def has_use(model: Reranker) -> bool:
+    """Whether a model has use for posts that are encoded."""
+    return reads_features_alone(model) or hasattr(matchers.way_of(model), "readings")
+
+
 Write = Callable[[Path, Sequence[str], Sequence[str], Callable[[int], None]], dict[str, Any]]
 """Folder, distinct texts and their URLs, progress -> what is to be in the description."""
 
@@ -111,13 +116,13 @@ def _writer_of(checkpoint: Checkpoint) -> Write:
             )
 
         return write_read
-    way = matchers.way_of(model)
-    if not hasattr(way, "readings"):
+    if not has_use(model):
         raise RerankerError(
             f"{checkpoint.directory}: found a model {checkpoint.name}, expected one whose posts "
             f"take long to encode ({', '.join(matchers.encodable())}) or one over features alone; "
             "the others have no use for encodings"
         )
+    way = matchers.way_of(model)
 
     def write_towers(
         directory: Path, texts: Sequence[str], urls: Sequence[str], progress: Callable[[int], None]

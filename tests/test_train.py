@@ -13,8 +13,8 @@ from microblog_samples import write_data
 from safetensors.numpy import load_file
 
 from pipeline import train as command
-from pipeline.material import Material
 from pipeline.reranking import Candidates
+from pipeline.trainer import Trainer
 from pipeline.training import folds_of
 from pipeline.trec import read_run
 from rerankers.vectors import read_vectors
@@ -156,8 +156,11 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
     assert metrics["trained_on"] == ["mb2011", "mb2013"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
     assert metrics["vectors"] == "vectors.txt"
-    neural = train(data, tmp_path, "--test", "mb2012")
-    assert neural.returncode == 0, neural.stderr
+    # Whose scores it reads has been trained for it, and is with it.
+    assert not (tmp_path / "checkpoints" / "mp_hcnn").exists()
+    part = json.loads((folder / "mp_hcnn" / "metrics.json").read_text())
+    assert part["trained_on"] == metrics["trained_on"]
+    assert not list(folder.parent.glob(".*")), "what was kept for --resume is of no use now"
 
     search = [
         "-m",
@@ -175,6 +178,15 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
     assert {"ql", "run_rm3", "mp_hcnn", "mean", "fused"} <= set(rows)
     assert {len(scores) for scores in read_run(tmp_path / "run.txt").values()} == {5}
 
+    encoded = run(data, tmp_path, "-m", "pipeline.index", "--topics", "mb2012", "--encode", folder)
+    assert encoded.returncode == 0, encoded.stderr
+    assert encoded.stdout.count("encodings: ") == 2, "posts for the fusion, and for its MP-HCNN"
+
+    (folder / "mp_hcnn").rename(tmp_path / "elsewhere")
+    lacking = run(data, tmp_path, *search)
+    assert lacking.returncode == 1
+    assert f"{folder}: found no mp_hcnn in this folder" in lacking.stderr
+
     wrong = run(data, tmp_path, *search, "--method", "rm3", "--lambda", "0.5")
     assert wrong.returncode == 2
     assert "--method" in wrong.stderr and "--lambda" in wrong.stderr
@@ -186,17 +198,19 @@ def test_what_a_fusion_trains_has_the_fusions_own_vectors(
     class AskedError(Exception):
         """Which vectors a reranker is to be trained with."""
 
-    def encoder(options: command.Options, material: Material) -> None:
-        raise AskedError(options.model, options.vectors)
+    def train(trainer: Trainer, state_directory: Path) -> None:
+        raise AskedError(trainer.options.model, trainer.vectors, state_directory)
 
     own, given = tmp_path / "own.bin", data / "vectors.txt"
     monkeypatch.setattr("pipeline.vectors.of_posts", lambda texts, general, home: own)
-    monkeypatch.setattr(command, "_encoder", encoder)
+    monkeypatch.setattr(Trainer, "train", train)
     for vectors, expected in ((None, own), (given, given)):
         options = command.Options("fusion", test="mb2012", vectors=vectors, data=data)
         with pytest.raises(AskedError) as asked:
-            command._unseen_scores(options, "mp_hcnn", Candidates([], {}, {}), "cpu")
-        assert asked.value.args == ("mp_hcnn", expected)
+            command._Parts(options, "cpu", tmp_path).unseen_scores(
+                "mp_hcnn", Candidates([], {}, {})
+            )
+        assert asked.value.args == ("mp_hcnn", expected, tmp_path / "mp_hcnn.training")
 
 
 def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:

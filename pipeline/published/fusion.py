@@ -3,10 +3,12 @@
 No paper prints figures of these; the rows and their order are this project's.
 """
 
+from collections.abc import Sequence
+
 from pipeline.published.system import System
 
-NEURAL = "signal:mp_hcnn"
-"""The family that reads the neural score."""
+MP_HCNN, SM_CNN = "signal:mp_hcnn", "signal:sm_cnn"
+"""The families that read neural scores."""
 
 QL_CANDIDATES = "run_ql"
 """The ranker whose posts are the candidates where only one's are."""
@@ -26,15 +28,20 @@ def stages() -> tuple[System, ...]:
         System("MP-HCNN and QL, mixed by λ", "shipped:mp_hcnn"),
         _stage("linear fusion of QL's candidates", "linear_fusion", QL_CANDIDATES),
         _stage("fusion of QL's candidates", "fusion", QL_CANDIDATES),
-        _stage("fusion of QL's candidates, with MP-HCNN", "fusion", QL_CANDIDATES, True),
+        _stage("fusion of QL's candidates, with MP-HCNN", "fusion", QL_CANDIDATES, (MP_HCNN,)),
         _stage("fusion of all rankers' candidates", "fusion"),
-        _stage("fusion of all rankers' candidates, with MP-HCNN", "fusion", is_neural=True),
+        _stage("fusion of all rankers' candidates, with MP-HCNN", "fusion", neural=(MP_HCNN,)),
+        _stage(
+            "fusion of all rankers' candidates, with MP-HCNN and SM-CNN",
+            "fusion",
+            neural=(MP_HCNN, SM_CNN),
+        ),
         _stage("linear fusion of all rankers' candidates", "linear_fusion"),
     )
 
 
 def whole() -> System:
-    """The fusion with all families but the neural score, measured on held-out training topics."""
+    """The fusion with all families but the neural scores, measured on held-out training topics."""
     return _held_out("all families", _cheap("fusion"))
 
 
@@ -47,8 +54,8 @@ def ablations() -> tuple[System, ...]:
     )
 
 
-def _stage(name: str, model: str, finders: str = "", is_neural: bool = False) -> System:
-    families = [*_cheap(model), *([NEURAL] if is_neural else [])]
+def _stage(name: str, model: str, finders: str = "", neural: Sequence[str] = ()) -> System:
+    families = [*_cheap(model), *neural]
     limit = ("--set", f"finders={finders}") if finders else ()
     return System(name, model, _set(families) + limit)
 
@@ -67,4 +74,4 @@ def _cheap(model: str) -> list[str]:
     from rerankers import models
 
     config = next(iter(models.find(model).configurations.values()))
-    return [family for family in config.families.split(",") if family != NEURAL]
+    return [family for family in config.families.split(",") if family not in (MP_HCNN, SM_CNN)]

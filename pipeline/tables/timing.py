@@ -72,7 +72,9 @@ def _candidates(
 
     if cell.is_fusion:
         return fusion.find(
-            source, reranker, lambda name: load_reranker(name, source, device=device)
+            source,
+            reranker,
+            lambda name, checkpoint: load_reranker(name, source, checkpoint, device),
         )
     return FirstStage(source, "ql").search(source.topics)
 

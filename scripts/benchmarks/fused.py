@@ -28,7 +28,7 @@ def measure(workload: Workload) -> list[Row]:
     """
     source = replace(workload.source, topics=workload.source.topics[:TOPICS])
     reranker = load_reranker(fusion.MODELS["learned"], source)
-    candidates = fusion.find(source, reranker, lambda name: load_reranker(name, source))
+    candidates = fusion.find(source, reranker, lambda name, part: load_reranker(name, source, part))
     pairs, loaded = candidates.pairs(), reranker.checkpoint
     with TemporaryDirectory() as directory:
         folder = Path(directory) / "encodings"
