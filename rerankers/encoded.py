@@ -88,9 +88,15 @@ class Encoded:
         encodings: Encodings,
     ) -> "Encoded":  # fmt: skip
         """Read the queries alone: the posts ``numbers`` [P] of the pairs are on the disk."""
-        queries = dict(encoder.queries(pairs.queries, model.query_views))
-        views, towers = dict(encodings.views), encodings.towers
-        return cls(queries, views, pairs.query_index, numbers, stored=towers)
+        families = model.feature_families
+        return cls(
+            dict(encoder.queries(pairs.queries, model.query_views)),
+            dict(encodings.views),
+            pairs.query_index,
+            numbers,
+            features.table(pairs, families, encoder.idf).values if families else None,
+            stored=encodings.towers,
+        )
 
     def scores_of(
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device

@@ -20,7 +20,7 @@ from torch import Tensor
 from rerankers import matchers, stored_posts
 from rerankers.base import Reranker
 from rerankers.checkpoint import Checkpoint, replace_directory
-from rerankers.contexts import Texts
+from rerankers.contexts import Ids, Texts
 from rerankers.encodings import NUMBER, PLACE, Encodings
 from rerankers.errors import RerankerError
 from rerankers.stored import DESCRIPTION, FORMAT, keys_of, version_of
@@ -95,7 +95,7 @@ def reads_features_alone(model: Reranker) -> bool:
 
 def has_use(model: Reranker) -> bool:
     """Whether a model has use for posts that are encoded."""
-    return reads_features_alone(model) or hasattr(matchers.way_of(model), "readings")
+    return reads_features_alone(model) or matchers.can_encode(matchers.way_of(model))
 
 
 Write = Callable[[Path, Sequence[str], Sequence[str], Callable[[int], None]], dict[str, Any]]
@@ -124,6 +124,17 @@ def _writer_of(checkpoint: Checkpoint) -> Write:
         )
     way = matchers.way_of(model)
 
+    def write_vectors(
+        directory: Path, texts: Sequence[str], urls: Sequence[str], progress: Callable[[int], None]
+    ) -> dict[str, Any]:
+        packed = encoder.posts(texts, urls, model.post_views)
+        with torch.inference_mode():
+            vectors = way.PostVectors(model, packed[way.VECTOR_VIEW])
+            _write_texts(directory, packed, way.VECTOR_VIEW, vectors.of, progress)
+        # Of the view that has become a vector, the lengths are left.
+        views = {view: int(view != way.VECTOR_VIEW) for view in model.post_views}
+        return {"views": views, "towers": {way.VECTOR_VIEW: [vectors.size]}}
+
     def write_towers(
         directory: Path, texts: Sequence[str], urls: Sequence[str], progress: Callable[[int], None]
     ) -> dict[str, Any]:
@@ -139,7 +150,24 @@ def _writer_of(checkpoint: Checkpoint) -> Write:
         }
         return {"views": views, "towers": {name: tower.sizes for name, tower in towers.items()}}
 
-    return write_towers
+    return write_vectors if hasattr(way, "PostVectors") else write_towers
+
+
+def _write_texts(
+    directory: Path, packed: Mapping[str, Packed], vector_view: str,
+    vectors_of: Callable[[Ids], Tensor], progress: Callable[[int], None],
+) -> None:  # fmt: skip
+    """A vector for every text of one view, and the other views' terms as they are."""
+    for view, texts in packed.items():
+        np.save(directory / f"{view}.starts.npy", texts.starts, allow_pickle=False)
+        if view != vector_view:
+            texts.ids.astype(PLACE, copy=False).tofile(directory / f"{view}.places")
+    count = len(packed[vector_view].lengths)
+    with (directory / f"{vector_view}.0").open("wb") as stream:
+        for start in range(0, count, BLOCK):
+            rows = np.arange(start, min(start + BLOCK, count))
+            vectors_of(rows).numpy().astype(NUMBER, copy=False).tofile(stream)
+            progress(len(rows))
 
 
 def _write_views(

@@ -6,6 +6,9 @@ In a folder of :mod:`rerankers.stored`:
 ``VIEW.places``       for each place of a text, its window at every depth [T, depth + 1]
 ``TOWER.DEPTH``       the vectors of distinct windows [U, F], as they are compared
 
+A model to which a whole view is one vector has, for this view, the vectors of the posts
+(``VIEW.0``), and for the others their terms in ``VIEW.places`` [T, 1].
+
 Arrays are little-endian, and mapped into memory rather than read.
 """
 

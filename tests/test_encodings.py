@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rerankers import checkpoint
+from rerankers.base import MASKED_WORDS, PRIOR
 from rerankers.checkpoint import Checkpoint
 from rerankers.encoding import encode
 from rerankers.encodings import Encodings
@@ -23,6 +24,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("robust", {}), ("paper", {}), ("robust", {"depth": 0}), ("robust", {"use_words": False}),
     ("robust", {"use_post_trigrams": False, "use_url_trigrams": False}),
     ("robust", {"similarity": "dot", "normalization": "query"}),
+]  # fmt: skip
+
+ONE_VECTOR: list[tuple[str, dict[str, Any]]] = [
+    ("static", {}), ("static", {"prior": False}), ("text", {}), ("nonstatic", {"width": 1}),
 ]  # fmt: skip
 
 
@@ -46,6 +51,21 @@ def test_scores_are_those_without_encodings(
     pairs = all_pairs()
     found = encoded(tmp_path / "encodings", ready, POSTS)
     assert (found.keys.find(pairs.texts, pairs.urls) >= 0).all()
+    with_them = dataclasses.replace(ready, encodings=found)
+    np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("configuration", "changes"), ONE_VECTOR)
+def test_scores_by_one_vector_a_post(
+    configuration: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of two posts the text has changed since, and the runs have something to say of all."""
+    ready, pairs = saved(tmp_path / "checkpoint", "sm_cnn", configuration, **changes), all_pairs()
+    prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
+    pairs = dataclasses.replace(pairs, signals={PRIOR: prior})
+    found = encoded(tmp_path / "encodings", ready, POSTS[2:])
+    (vectors,) = found.towers[MASKED_WORDS].levels
+    assert vectors.shape == (len(POSTS) - 2, ready.model.config.filters)
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
@@ -143,7 +163,9 @@ def test_damaged_ones_are_refused(
 
 def test_a_model_without_use_for_them_is_refused(tmp_path: Path) -> None:
     ready = saved(tmp_path / "checkpoint", "knrm", "words")
-    with pytest.raises(RerankerError, match=r"found a model knrm, expected one .*\(mp_hcnn\)"):
+    with pytest.raises(
+        RerankerError, match=r"found a model knrm, expected one .*\(mp_hcnn, sm_cnn\)"
+    ):
         encode(tmp_path / "encodings", ready, ["a"], [""])
     assert not (tmp_path / "encodings").exists()
 

@@ -45,8 +45,9 @@ def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> Matcher
 def way_of(model: Reranker) -> Any:
     """The module that is a model's faster way, None if it has none.
 
-    Beside its ``Matcher`` it may have ``readings(model)`` and ``towers(model, *texts)``: then posts
-    can be encoded beforehand; see :mod:`rerankers.encoding`.
+    Beside its ``Matcher`` it may have ``readings(model)`` and ``towers(model, *texts)``, vectors of
+    windows, or ``PostVectors(model, packed)``, one vector for all of the view ``VECTOR_VIEW``: then
+    posts can be encoded beforehand; see :mod:`rerankers.encoding`.
     """
     name = type(model).__module__.rpartition(".")[2]
     return importlib.import_module(f"{__name__}.{name}") if name in _names() else None
@@ -56,8 +57,13 @@ def encodable() -> list[str]:
     """The models whose posts can be encoded beforehand."""
     return [
         name for name in _names()
-        if hasattr(importlib.import_module(f"{__name__}.{name}"), "readings")
+        if can_encode(importlib.import_module(f"{__name__}.{name}"))
     ]  # fmt: skip
+
+
+def can_encode(way: Any) -> bool:
+    """Whether a model's faster way, None if it has none, can encode posts beforehand."""
+    return hasattr(way, "readings") or hasattr(way, "PostVectors")
 
 
 def _names() -> list[str]:
