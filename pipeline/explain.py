@@ -232,7 +232,8 @@ def _fused(options: Options, source: "Source") -> "FusionExplanation":
 
     topic = _topic(options, source)
     reranker = load(fusion.MODELS[options.fusion], options.checkpoint)
-    candidates = fusion.find(replace(source, topics=[topic]), reranker, load)
+    model = fusion.Fusion.of(reranker, load)
+    candidates = model.read(model.search(replace(source, topics=[topic])))
     _require_candidates(candidates, topic)
     fused = Fused.of(reranker, candidates)
     found = standings(candidates.run[topic.query_id], fused.scores)

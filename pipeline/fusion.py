@@ -6,7 +6,7 @@ come from the model trained on all training topics, which lies in the fusion's f
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,35 +158,63 @@ def unseen_scores(
     return run
 
 
-def find(
-    source: "Source", fusion: "NeuralReranker", load: "Callable[[str, Path], NeuralReranker]"
-) -> Candidates:
-    """The candidates of all rankers that a trained fusion reads, with their scores.
+@dataclass(frozen=True)
+class Fusion:
+    """A trained fusion, and the neural rerankers whose scores it reads.
 
-    Args:
-        source: whose topics are ranked.
-        fusion: the trained model.
-        load: gives the neural reranker of a name and of a folder, which is in the fusion's.
-
-    Raises:
-        UsageError: the source is not searched, or there is no index.
-        DataError: the fusion's folder lacks a reranker whose scores it reads.
+    Attributes:
+        reranker: the fusion itself.
+        rankers: all whose scores it reads.
+        neural: name -> reranker.
     """
-    from rerankers.checkpoint import part_of
 
-    require_searched(source)
-    directory = fusion.checkpoint.directory
-    rankers = Rankers.of(fusion.checkpoint.model.config)
-    retriever = UnionRetriever(source, rankers.lexical, rankers.finders)
-    folders = {name: part_of(directory, name) for name in rankers.neural}
-    if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
-        raise DataError(
-            f"{directory}: found no {', '.join(missing)} in this folder, expected one folder each: "
-            "the fusion reads their scores; restore it, or train the fusion again"
+    reranker: "NeuralReranker"
+    rankers: Rankers
+    neural: "Mapping[str, NeuralReranker]"
+
+    @classmethod
+    def of(
+        cls, reranker: "NeuralReranker", load: "Callable[[str, Path], NeuralReranker]"
+    ) -> "Fusion":
+        """The fusion that a reranker is.
+
+        Args:
+            reranker: the trained model.
+            load: gives the neural reranker of a name and of a folder, which is in the fusion's.
+
+        Raises:
+            DataError: the fusion's folder lacks a reranker whose scores it reads.
+        """
+        from rerankers.checkpoint import part_of
+
+        rankers = Rankers.of(reranker.checkpoint.model.config)
+        directory = reranker.checkpoint.directory
+        folders = {name: part_of(directory, name) for name in rankers.neural}
+        if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
+            raise DataError(
+                f"{directory}: found no {', '.join(missing)} in this folder, expected one folder "
+                "each: the fusion reads their scores; restore it, or train the fusion again"
+            )
+        neural = {name: load(name, folder) for name, folder in folders.items()}
+        return cls(reranker, rankers, neural)
+
+    def search(self, source: "Source") -> Candidates:
+        """The candidates of all rankers that search, with their scores.
+
+        Raises:
+            UsageError: the source is not searched, or there is no index.
+        """
+        require_searched(source)
+        retriever = UnionRetriever(source, self.rankers.lexical, self.rankers.finders)
+        return retriever.search(source.topics, HITS)
+
+    def read(self, candidates: Candidates) -> Candidates:
+        """The candidates with the scores of the neural rerankers besides."""
+        if not self.neural:
+            return candidates
+        return with_neural(
+            candidates, list(self.neural), lambda name, part: self.neural[name].score(part)
         )
-    neural = {name: load(name, folder) for name, folder in folders.items()}
-    found = retriever.search(source.topics, HITS)
-    return with_neural(found, rankers.neural, lambda name, part: neural[name].score(part))
 
 
 def require_searched(source: "Source") -> None:

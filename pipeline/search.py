@@ -173,11 +173,13 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
         return load(name, checkpoint, "none" if options.encodings == "none" else None)
 
     fusion.require_searched(source)
-    model = load(fusion.MODELS[options.fusion], options.checkpoint, options.encodings)
-    candidates = fusion.find(source, model, load_part)
+    learned = fusion.MODELS[options.fusion]
+    model = fusion.Fusion.of(load(learned, options.checkpoint, options.encodings), load_part)
+    candidates = model.search(source)
     found = time.perf_counter()
     with pair_bar(len(candidates.keys()), options.fusion) as progress:
-        fused = model.score(candidates, options.batch_size, progress)
+        candidates = model.read(candidates)
+        fused = model.reranker.score(candidates, options.batch_size, progress)
     hits = options.hits or DEFAULT_HITS
     runs = dict(candidates.signals)
     runs["mean of their min-max scores"] = best_of(candidates.run, hits)

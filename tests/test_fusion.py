@@ -66,8 +66,8 @@ def test_the_prototype_is_the_default() -> None:
     assert chosen[:6] == [f"signal:{name}" for name in (
         "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3"
     )]  # fmt: skip
-    assert set(chosen[6:-2]) == {*features.families()} - {"signal:NAME", "prior"}
-    assert chosen[-2:] == ["signal:mp_hcnn", "signal:sm_cnn"]
+    assert set(chosen[6:-1]) == {*features.families()} - {"signal:NAME", "prior"}
+    assert chosen[-1] == "signal:sm_cnn"
     model = fitted(families="signal:rm3", trees=3, seeds=1)
     settings = model.files()["model.txt"].decode()
     for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):

@@ -73,9 +73,9 @@ def test_stages_add_one_thing_at_a_time_to_the_models_defaults() -> None:
     defaults = models.find("fusion").configurations["all"].families.split(",")
     for name, cell in cells.items():
         if cell.is_fusion:
-            neural = {"MP-HCNN": fusion.MP_HCNN, "SM-CNN": fusion.SM_CNN}
-            without = {family for model, family in neural.items() if model not in name}
-            assert set(families_of(cell)) == {*defaults} - without
+            expected = {*defaults} - {*fusion.NEURAL.values()}
+            expected |= {family for model, family in fusion.NEURAL.items() if model in name}
+            assert set(families_of(cell)) == expected
             assert ("finders=run_ql" in cell.training) == ("QL's" in name)
             assert cell.reranker == ("linear_fusion" if "linear" in name else "fusion")
 

@@ -211,7 +211,7 @@ def test_weights_that_are_no_numbers_are_not_scores(model: Model) -> None:
 
 
 def test_the_families_are_those_of_the_trees_but_the_neural_scores() -> None:
-    assert f"{Config().families},signal:mp_hcnn,signal:sm_cnn" == fusion.Config().families
+    assert f"{Config().families},signal:sm_cnn" == fusion.Config().families
     assert len(unfitted(Config().families).weights) == len(
         features.names_of(Config().families.split(","))
     )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pipeline.published.system import System
 
-MP_HCNN, SM_CNN = "signal:mp_hcnn", "signal:sm_cnn"
-"""The families that read neural scores."""
+NEURAL = {"SM-CNN": "signal:sm_cnn", "MP-HCNN": "signal:mp_hcnn"}
+"""Model -> the family that reads its score; the first is among the default's."""
 
 QL_CANDIDATES = "run_ql"
 """The ranker whose posts are the candidates where only one's are."""
@@ -28,13 +28,11 @@ def stages() -> tuple[System, ...]:
         System("MP-HCNN and QL, mixed by λ", "shipped:mp_hcnn"),
         _stage("linear fusion of QL's candidates", "linear_fusion", QL_CANDIDATES),
         _stage("fusion of QL's candidates", "fusion", QL_CANDIDATES),
-        _stage("fusion of QL's candidates, with MP-HCNN", "fusion", QL_CANDIDATES, (MP_HCNN,)),
+        _stage("fusion of QL's candidates, with SM-CNN", "fusion", QL_CANDIDATES, ["SM-CNN"]),
         _stage("fusion of all rankers' candidates", "fusion"),
-        _stage("fusion of all rankers' candidates, with MP-HCNN", "fusion", neural=(MP_HCNN,)),
+        _stage("fusion of all rankers' candidates, with SM-CNN", "fusion", neural=["SM-CNN"]),
         _stage(
-            "fusion of all rankers' candidates, with MP-HCNN and SM-CNN",
-            "fusion",
-            neural=(MP_HCNN, SM_CNN),
+            "fusion of all rankers' candidates, with SM-CNN and MP-HCNN", "fusion", neural=[*NEURAL]
         ),
         _stage("linear fusion of all rankers' candidates", "linear_fusion"),
     )
@@ -55,7 +53,7 @@ def ablations() -> tuple[System, ...]:
 
 
 def _stage(name: str, model: str, finders: str = "", neural: Sequence[str] = ()) -> System:
-    families = [*_cheap(model), *neural]
+    families = [*_cheap(model), *(NEURAL[name] for name in neural)]
     limit = ("--set", f"finders={finders}") if finders else ()
     return System(name, model, _set(families) + limit)
 
@@ -74,4 +72,4 @@ def _cheap(model: str) -> list[str]:
     from rerankers import models
 
     config = next(iter(models.find(model).configurations.values()))
-    return [family for family in config.families.split(",") if family not in (MP_HCNN, SM_CNN)]
+    return [family for family in config.families.split(",") if family not in NEURAL.values()]

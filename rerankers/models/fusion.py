@@ -30,7 +30,7 @@ from rerankers.feature_models import FUSED
 class Config(BoostingConfig):
     """Hyperparameters."""
 
-    families: str = f"{FUSED},signal:mp_hcnn,signal:sm_cnn"  # Of rerankers/features
+    families: str = f"{FUSED},signal:sm_cnn"  # Of rerankers/features
     finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
     parts: int = 0  # Of the training topics, to choose the number of trees by; 0 grows them all
     learning_rate: float = 0.05  # Weight of each tree

@@ -10,8 +10,8 @@ import torch
 from benchmarks.growth import threads_in_words, threads_of
 from benchmarks.measuring import Row, alternate
 from benchmarks.workload import Workload
-from pipeline import fusion
 from pipeline.checkpoints import load_reranker
+from pipeline.fusion import MODELS, Fusion
 from rerankers.base import Pairs
 from rerankers.checkpoint import Checkpoint
 from rerankers.encoding import encode, open_encodings
@@ -27,8 +27,9 @@ def measure(workload: Workload) -> list[Row]:
     Searches, and the scores of neural models that it reads, come before it.
     """
     source = replace(workload.source, topics=workload.source.topics[:TOPICS])
-    reranker = load_reranker(fusion.MODELS["learned"], source)
-    candidates = fusion.find(source, reranker, lambda name, part: load_reranker(name, source, part))
+    reranker = load_reranker(MODELS["learned"], source)
+    learned = Fusion.of(reranker, lambda name, part: load_reranker(name, source, part))
+    candidates = learned.read(learned.search(source))
     pairs, loaded = candidates.pairs(), reranker.checkpoint
     with TemporaryDirectory() as directory:
         folder = Path(directory) / "encodings"
