@@ -210,7 +210,7 @@ def test_weights_that_are_no_numbers_are_not_scores(model: Model) -> None:
         scoring.score(broken, all_pairs(), encoder())
 
 
-def test_the_families_are_those_of_the_trees_but_the_neural_scores() -> None:
+def test_the_families_are_those_of_the_trees_but_the_neural_score() -> None:
     assert f"{Config().families},signal:sm_cnn" == fusion.Config().families
     assert len(unfitted(Config().families).weights) == len(
         features.names_of(Config().families.split(","))

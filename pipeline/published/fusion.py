@@ -3,12 +3,10 @@
 No paper prints figures of these; the rows and their order are this project's.
 """
 
-from collections.abc import Sequence
-
 from pipeline.published.system import System
 
-NEURAL = {"SM-CNN": "signal:sm_cnn", "MP-HCNN": "signal:mp_hcnn"}
-"""Model -> the family that reads its score; the first is among the default's."""
+NEURAL = "signal:sm_cnn"
+"""The family that reads the neural score."""
 
 QL_CANDIDATES = "run_ql"
 """The ranker whose posts are the candidates where only one's are."""
@@ -28,18 +26,15 @@ def stages() -> tuple[System, ...]:
         System("MP-HCNN and QL, mixed by λ", "shipped:mp_hcnn"),
         _stage("linear fusion of QL's candidates", "linear_fusion", QL_CANDIDATES),
         _stage("fusion of QL's candidates", "fusion", QL_CANDIDATES),
-        _stage("fusion of QL's candidates, with SM-CNN", "fusion", QL_CANDIDATES, ["SM-CNN"]),
+        _stage("fusion of QL's candidates, with SM-CNN", "fusion", QL_CANDIDATES, True),
         _stage("fusion of all rankers' candidates", "fusion"),
-        _stage("fusion of all rankers' candidates, with SM-CNN", "fusion", neural=["SM-CNN"]),
-        _stage(
-            "fusion of all rankers' candidates, with SM-CNN and MP-HCNN", "fusion", neural=[*NEURAL]
-        ),
+        _stage("fusion of all rankers' candidates, with SM-CNN", "fusion", is_neural=True),
         _stage("linear fusion of all rankers' candidates", "linear_fusion"),
     )
 
 
 def whole() -> System:
-    """The fusion with all families but the neural scores, measured on held-out training topics."""
+    """The fusion with all families but the neural score, measured on held-out training topics."""
     return _held_out("all families", _cheap("fusion"))
 
 
@@ -52,8 +47,8 @@ def ablations() -> tuple[System, ...]:
     )
 
 
-def _stage(name: str, model: str, finders: str = "", neural: Sequence[str] = ()) -> System:
-    families = [*_cheap(model), *(NEURAL[name] for name in neural)]
+def _stage(name: str, model: str, finders: str = "", is_neural: bool = False) -> System:
+    families = [*_cheap(model), *([NEURAL] if is_neural else [])]
     limit = ("--set", f"finders={finders}") if finders else ()
     return System(name, model, _set(families) + limit)
 
@@ -72,4 +67,4 @@ def _cheap(model: str) -> list[str]:
     from rerankers import models
 
     config = next(iter(models.find(model).configurations.values()))
-    return [family for family in config.families.split(",") if family not in NEURAL.values()]
+    return [family for family in config.families.split(",") if family != NEURAL]
