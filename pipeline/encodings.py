@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipeline.errors import DataError
 
 if TYPE_CHECKING:
+    from indexes.posts import Post
     from pipeline.reranking import NeuralReranker
 
 FOLDER = "encodings"
@@ -78,6 +80,24 @@ def with_encodings(
         return reranker
     found = open_encodings(directory, reranker.checkpoint, remedy)
     return replace(reranker, checkpoint=replace(reranker.checkpoint, encodings=found))
+
+
+def encoded_for(
+    reranker: "NeuralReranker", posts: "Sequence[Post]", directory: Path
+) -> "NeuralReranker":
+    """The reranker, and what it knows of posts in a folder that is written; itself if no use.
+
+    Raises:
+        RerankerError: the folder cannot be written.
+    """
+    from rerankers.encoding import encode, has_use, open_encodings
+
+    checkpoint = reranker.checkpoint
+    if not has_use(checkpoint.model):
+        return reranker
+    encode(directory, checkpoint, [post.text for post in posts], [post.url for post in posts])
+    found = open_encodings(directory, checkpoint, "encode them again")
+    return replace(reranker, checkpoint=replace(checkpoint, encodings=found))
 
 
 def _command(index: Path | None, checkpoint: Path) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from indexes.methods import METHODS
+from pipeline import encodings
 from pipeline.errors import DataError, UsageError
 from pipeline.material import Material, TrainingData, microblog_material
 from pipeline.reranking import Candidates
@@ -21,6 +22,7 @@ from pipeline.trec import Qrels, Run
 from pipeline.union import OFFICIAL, UnionRetriever, joined
 
 if TYPE_CHECKING:
+    from indexes.posts import Post
     from pipeline.reranking import NeuralReranker
     from pipeline.sources import Source
     from pipeline.training import FoldModel
@@ -214,6 +216,21 @@ class Fusion:
             return candidates
         return with_neural(
             candidates, list(self.neural), lambda name, part: self.neural[name].score(part)
+        )
+
+    def score(self, candidates: Candidates) -> Run:
+        """Score of each of the candidates that :meth:`search` found, higher is better."""
+        return self.reranker.score(self.read(candidates))
+
+    def encoded_for(self, posts: "Sequence[Post]", directory: Path) -> "Fusion":
+        """The same with what is known of posts beforehand; see :func:`encodings.encoded_for`."""
+        return replace(
+            self,
+            reranker=encodings.encoded_for(self.reranker, posts, directory / "fusion"),
+            neural={
+                name: encodings.encoded_for(reranker, posts, directory / name)
+                for name, reranker in self.neural.items()
+            },
         )
 
 

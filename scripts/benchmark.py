@@ -14,8 +14,8 @@
 7. steps of training MP-HCNN, with fixed filters, with trained ones and at the paper's size, against
    padded pairs and dense Adam, and the AP that both reach on held-out topics;
 8. the operations that the engine's time goes into;
-9. the learned fusion's features and trees, with posts that are read now and that were read
-   beforehand, on one thread and on two.
+9. the learned fusion, with posts that are read now and that were read beforehand, on one thread
+   and on two.
 
 Ways to do the same are measured in turn; a figure is the median over the rounds, a ratio the
 median of the rounds' ratios.
