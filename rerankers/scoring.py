@@ -74,7 +74,7 @@ def score(
     known = encodings.keys.find(pairs.texts, pairs.urls)[pairs.post_index]
     for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
         if len(rows):
-            part = pairs.part(rows)
+            part = pairs if len(rows) == len(pairs) else pairs.part(rows)
             if known[rows[0]] >= 0:
                 encoded = Encoded.by(part, known[rows], encoder, model, encodings)
             else:

@@ -213,6 +213,16 @@ def test_what_a_fusion_trains_has_the_fusions_own_vectors(
         assert asked.value.args == ("mp_hcnn", expected, tmp_path / "mp_hcnn.training")
 
 
+def test_what_a_fusion_trains_is_watched_seldom() -> None:
+    from rerankers.settings import Settings
+
+    paper = Settings(steps=10, epochs=235, patience=47)
+    found = command.watched_seldom(paper)
+    assert (found.steps, found.epochs, found.patience) == (50, 47, 10)
+    long = command.watched_seldom(Settings(steps=60, epochs=12, patience=4))
+    assert (long.steps, long.epochs, long.patience) == (60, 12, 4)
+
+
 def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:
     result = run(data, tmp_path, "-m", "pipeline.train", "fusion", "--collection", "trecqa-raw")
     assert result.returncode == 2
