@@ -129,16 +129,13 @@ def material(config: Any, test: str | None, data: Path | None, neural: NeuralSco
 
 def with_neural(candidates: Candidates, names: Sequence[str], neural: NeuralScores) -> Candidates:
     """The candidates with the scores of neural rerankers, of those whose texts are known."""
-    readable = Candidates(
-        candidates.topics,
-        {
-            query_id: {d: s for d, s in scores.items() if candidates.posts[d].text}
-            for query_id, scores in candidates.run.items()
-        },
-        candidates.posts,
-        {},
-    )
-    scores = {name: neural(name, readable) for name in names}
+    textless = {doc_id for doc_id, post in candidates.posts.items() if not post.text}
+    readable = {
+        query_id: {d: s for d, s in scores.items() if d not in textless}
+        for query_id, scores in candidates.run.items()
+    }
+    part = Candidates(candidates.topics, readable, candidates.posts, {})
+    scores = {name: neural(name, part) for name in names}
     return replace(candidates, signals={**candidates.signals, **scores})
 
 
