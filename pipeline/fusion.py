@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indexes.methods import METHODS
 from pipeline import encodings
 from pipeline.errors import DataError, UsageError
 from pipeline.material import Material, TrainingData, microblog_material
-from pipeline.reranking import Candidates
+from pipeline.reranking import Candidates, Progress
 from pipeline.trec import Qrels, Run
 from pipeline.union import OFFICIAL, UnionRetriever, joined
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pipeline.reranking import NeuralReranker
     from pipeline.sources import Source
     from pipeline.training import FoldModel
+    from rerankers.base import Pairs
     from rerankers.views import TextEncoder
 
 MODELS = {"learned": "fusion", "linear": "linear_fusion"}
@@ -207,17 +209,44 @@ class Fusion:
         retriever = UnionRetriever(source, self.rankers.lexical, self.rankers.finders)
         return retriever.search(source.topics, HITS)
 
+    def score(
+        self, candidates: Candidates, batch_size: int | None = None,
+        progress: Progress = lambda pairs_done: None,
+    ) -> "FusedScores":  # fmt: skip
+        """Score the candidates that :meth:`search` found, by the neural rerankers first.
+
+        Args:
+            candidates: with the scores of the rankers that search.
+            batch_size: as in :meth:`NeuralReranker.score`.
+            progress: called with numbers of pairs whose score by the fusion is there.
+        """
+        from rerankers.scoring import BATCH_SIZE
+
+        pairs = candidates.pairs()
+        neural = self._neural(pairs)
+        pairs = replace(pairs, signals={**pairs.signals, **neural})
+        fused = self.reranker.checkpoint.score(pairs, batch_size or BATCH_SIZE, progress)
+        return FusedScores(candidates, fused, neural)
+
     def read(self, candidates: Candidates) -> Candidates:
         """The candidates with the scores of the neural rerankers besides."""
-        if not self.neural:
-            return candidates
-        return with_neural(
-            candidates, list(self.neural), lambda name, part: self.neural[name].score(part)
-        )
+        neural = self._neural(candidates.pairs())
+        runs = {name: candidates.run_of(scores) for name, scores in neural.items()}
+        return replace(candidates, signals={**candidates.signals, **runs})
 
-    def score(self, candidates: Candidates) -> Run:
-        """Score of each of the candidates that :meth:`search` found, higher is better."""
-        return self.reranker.score(self.read(candidates))
+    def _neural(self, pairs: "Pairs") -> "dict[str, npt.NDArray[np.float32]]":
+        """Name -> scores of pairs [P], NaN for posts whose texts are not known."""
+        has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
+        rows = np.flatnonzero(has_text[pairs.post_index])
+        part = replace(
+            pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows],
+            signals={},
+        )  # fmt: skip
+        found = {}
+        for name, reranker in self.neural.items():
+            found[name] = np.full(len(pairs), np.nan, dtype=np.float32)
+            found[name][rows] = reranker.checkpoint.score(part)
+        return found
 
     def encoded_for(self, posts: "Sequence[Post]", directory: Path) -> "Fusion":
         """The same with what is known of posts beforehand; see :func:`encodings.encoded_for`."""
@@ -229,6 +258,30 @@ class Fusion:
                 for name, reranker in self.neural.items()
             },
         )
+
+
+@dataclass(frozen=True)
+class FusedScores:
+    """What a fusion, and the neural rerankers whose scores it reads, think of candidates.
+
+    Attributes:
+        candidates: P pairs.
+        fused: [P] scores, higher is better.
+        neural: name -> [P] scores, NaN where a text is not known.
+    """
+
+    candidates: Candidates
+    fused: "npt.NDArray[np.float32]"
+    neural: "Mapping[str, npt.NDArray[np.float32]]"
+
+    def run(self) -> Run:
+        """The fusion's ranking."""
+        return self.candidates.run_of(self.fused)
+
+    def runs(self) -> dict[str, Run]:
+        """Of all whose scores are read: name -> ranking."""
+        neural = {name: self.candidates.run_of(scores) for name, scores in self.neural.items()}
+        return {**self.candidates.signals, **neural}
 
 
 def require_searched(source: "Source") -> None:

@@ -88,10 +88,24 @@ class Candidates:
             list(self.posts),
         )
 
+    def run_of(self, scores: "npt.NDArray[np.float32]") -> Run:
+        """Scores [P], in the order of :meth:`pairs`, as a run; those that are NaN are left out."""
+        run: Run = {}
+        left = iter(scores.tolist())
+        for topic in self.topics:
+            doc_ids = self.run.get(topic.query_id, {})
+            found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}
+            if found:
+                run[topic.query_id] = found
+        return run
+
     def _scores(self, of: Run, unknown: float) -> "npt.NDArray[np.float32]":
         """[P] the scores of some run, in the order of :meth:`pairs`."""
         import numpy as np
 
+        if not of:
+            count = sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
+            return np.full(count, unknown, dtype=np.float32)
         found = (
             map(of.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
             for topic in self.topics
@@ -205,10 +219,7 @@ class NeuralReranker:
         scores = self.checkpoint.score(
             candidates.pairs(), batch_size or BATCH_SIZE, progress, precision
         )
-        run: Run = {}
-        for (query_id, doc_id), score in zip(candidates.keys(), scores.tolist(), strict=True):
-            run.setdefault(query_id, {})[doc_id] = score
-        return run
+        return candidates.run_of(scores)
 
 
 def interpolate(

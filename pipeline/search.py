@@ -178,10 +178,10 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
     candidates = model.search(source)
     found = time.perf_counter()
     with pair_bar(len(candidates.keys()), options.fusion) as progress:
-        candidates = model.read(candidates)
-        fused = model.reranker.score(candidates, options.batch_size, progress)
+        scores = model.score(candidates, options.batch_size, progress)
+        fused = scores.run()
     hits = options.hits or DEFAULT_HITS
-    runs = dict(candidates.signals)
+    runs = scores.runs()
     runs["mean of their min-max scores"] = best_of(candidates.run, hits)
     runs[f"fused ({options.fusion})"] = best_of(fused, hits)
     return candidates, runs, found

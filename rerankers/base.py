@@ -57,6 +57,8 @@ class Pairs:
             ``PRIOR``; one that is not there counts as 0, but as unknown in the families
             ``signal:NAME``, as NaN does.
         doc_ids: [D] identifier of each post; empty where they are not known.
+        memo: what has been computed of ``texts`` and ``urls``, by its name; pairs that
+            ``dataclasses.replace`` makes with other queries or signals share it.
     """
 
     queries: Sequence[str]
@@ -66,6 +68,7 @@ class Pairs:
     post_index: npt.NDArray[np.int64]
     signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     doc_ids: Sequence[str] = ()
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.query_index)

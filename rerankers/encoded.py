@@ -87,16 +87,22 @@ class Encoded:
         cls, pairs: Pairs, numbers: npt.NDArray[np.int64], encoder: TextEncoder, model: Reranker,
         encodings: Encodings,
     ) -> "Encoded":  # fmt: skip
-        """Read the queries alone: the posts ``numbers`` [P] of the pairs are on the disk."""
-        families = model.feature_families
+        """Read the queries alone: the posts ``numbers`` [P] of the pairs are on the disk.
+
+        Raises:
+            ValueError: the model reads features that say something of texts.
+        """
+        prior = None
+        if model.feature_families:
+            if model.feature_families != (PRIOR,):
+                raise ValueError(f"found {model.feature_families}, of posts that are not read")
+            nothing = np.zeros(len(pairs), dtype=np.float32)
+            prior = pairs.signals.get(PRIOR, nothing).reshape(-1, 1)
+        queries = dict(encoder.queries(pairs.queries, model.query_views))
         return cls(
-            dict(encoder.queries(pairs.queries, model.query_views)),
-            dict(encodings.views),
-            pairs.query_index,
-            numbers,
-            features.table(pairs, families, encoder.idf).values if families else None,
+            queries, dict(encodings.views), pairs.query_index, numbers, prior,
             stored=encodings.towers,
-        )
+        )  # fmt: skip
 
     def scores_of(
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device

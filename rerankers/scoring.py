@@ -21,6 +21,7 @@ from rerankers.encoded import Encoded, Scorable
 from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
 from rerankers.replicas import PRECISIONS, Replica, Rows, Scored
+from rerankers.stored import keys_of_posts
 from rerankers.stored_posts import StoredPosts
 from rerankers.threads import one_thread_each
 from rerankers.views import TextEncoder
@@ -71,7 +72,7 @@ def score(
         encoded = Encoded.of(pairs, encoder, model, stored)
         return score_encoded(model, encoded, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
-    known = encodings.keys.find(pairs.texts, pairs.urls)[pairs.post_index]
+    known = encodings.keys.find(keys_of_posts(pairs))[pairs.post_index]
     for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
         if len(rows):
             part = pairs if len(rows) == len(pairs) else pairs.part(rows)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rerankers.base import Pairs
 from rerankers.errors import RerankerError
 
 FORMAT = 1
@@ -53,6 +54,14 @@ def keys_of(texts: Sequence[str], urls: Sequence[str]) -> npt.NDArray[np.uint64]
     return np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
 
 
+def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """:func:`keys_of` the posts of pairs, computed once: [D, 2]."""
+    if "keys" not in pairs.memo:
+        pairs.memo["keys"] = keys_of(pairs.texts, pairs.urls)
+    found: npt.NDArray[np.uint64] = pairs.memo["keys"]
+    return found
+
+
 @dataclass(frozen=True)
 class Keys:
     """The posts of a folder.
@@ -73,11 +82,10 @@ class Keys:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def find(self, texts: Sequence[str], urls: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The number of each of N posts [N], -1 for those that are not there."""
-        if not len(self.keys) or not len(texts):
-            return np.full(len(texts), -1, dtype=np.int64)
-        wanted = keys_of(texts, urls)
+    def find(self, wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The numbers [N] of posts by their keys [N, 2], -1 for those that are not there."""
+        if not len(self.keys) or not len(wanted):
+            return np.full(len(wanted), -1, dtype=np.int64)
         # Two keys that share their first half are never both found, and so nothing is confused.
         places = np.searchsorted(self.keys[:, 0], wanted[:, 0]).clip(max=len(self.keys) - 1)
         found = (self.keys[places] == wanted).all(axis=1)

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rerankers.base import Pairs
 from rerankers.post_table import BLOCK, COLUMNS, PostTable
 from rerankers.ragged import Ragged
-from rerankers.stored import Keys, describe
+from rerankers.stored import Keys, describe, keys_of_posts
 from rerankers.unit_vectors import UnitVectors
 from rerankers.vocabulary import Idf
 from rerankers.word_table import KnownWords, WordTable
@@ -76,22 +77,25 @@ class StoredPosts:
             known = replace(known, idf=idf.weights(known.words))
         return WordTable(idf, vectors, known)
 
-    def table(self, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> PostTable:
-        """N posts, of which those that are not stored are read now.
+    def table(self, pairs: Pairs, numbers: npt.NDArray[np.int64], words: WordTable) -> PostTable:
+        """The posts ``numbers`` [N] of pairs, of which those that are not stored are read now.
 
         Args:
-            texts, urls: [N].
+            pairs: have the texts.
+            numbers: as in ``pairs.post_index``.
             words: what :meth:`words` gave; grows by the words of posts that are not stored.
         """
-        numbers = self.keys.find(texts, urls)
-        known, new = np.flatnonzero(numbers >= 0), np.flatnonzero(numbers < 0)
-        stored = self.posts.take(numbers[known])
+        found = self.keys.find(keys_of_posts(pairs)[numbers])
+        known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+        stored = self.posts.take(found[known])
         if not len(new):
             return stored
-        unread = new.tolist()
-        read = PostTable.read([texts[i] for i in unread], [urls[i] for i in unread], words)
-        numbers[known], numbers[new] = np.arange(len(known)), len(known) + np.arange(len(new))
-        return PostTable.joined([stored, read]).take(numbers)
+        unread = numbers[new].tolist()
+        read = PostTable.read(
+            [pairs.texts[i] for i in unread], [pairs.urls[i] for i in unread], words
+        )
+        found[known], found[new] = np.arange(len(known)), len(known) + np.arange(len(new))
+        return PostTable.joined([stored, read]).take(found)
 
 
 def write(

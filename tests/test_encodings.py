@@ -50,7 +50,7 @@ def test_scores_are_those_without_encodings(
     ready = saved(tmp_path / "checkpoint", "mp_hcnn", configuration, **changes)
     pairs = all_pairs()
     found = encoded(tmp_path / "encodings", ready, POSTS)
-    assert (found.keys.find(pairs.texts, pairs.urls) >= 0).all()
+    assert (found.keys.find(keys_of(pairs.texts, pairs.urls)) >= 0).all()
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
@@ -77,7 +77,7 @@ def test_posts_that_are_not_there_are_encoded_when_they_are_scored(tmp_path: Pat
     found = encoded(tmp_path / "encodings", ready, changed)
     pairs = all_pairs()
     assert len(found.keys) == 4
-    numbers = found.keys.find(pairs.texts, pairs.urls)
+    numbers = found.keys.find(keys_of(pairs.texts, pairs.urls))
     assert numbers.tolist() == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
@@ -102,7 +102,7 @@ def test_blocks_do_not_change_what_is_found(
 def test_no_posts(tmp_path: Path) -> None:
     ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
     found = encoded(tmp_path / "encodings", ready, [])
-    assert (found.keys.find(pairs.texts, pairs.urls) == -1).all()
+    assert (found.keys.find(keys_of(pairs.texts, pairs.urls)) == -1).all()
     with_them = dataclasses.replace(ready, encodings=found)
     np.testing.assert_array_equal(with_them.score(pairs), ready.score(pairs))
 

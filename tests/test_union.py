@@ -4,11 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from indexes.posts import Post
 from pipeline.errors import DataError, UsageError
-from pipeline.fusion import Rankers, unseen_scores, with_neural
+from pipeline.fusion import Fusion, Rankers, unseen_scores, with_neural
 from pipeline.reranking import Candidates
 from pipeline.training import FoldModel
 from pipeline.trec import Run, Topic, write_run
@@ -99,8 +100,6 @@ def test_posts_without_a_text_get_no_neural_score() -> None:
 def test_topics_are_scored_by_models_that_have_not_seen_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import numpy as np
-
     def score(model: Any, pairs: Any, encoder: Any) -> Any:
         return np.full(len(pairs), model, dtype=np.float32)
 
@@ -110,6 +109,37 @@ def test_topics_are_scored_by_models_that_have_not_seen_them(
     folds: Any = [FoldModel(7.0, frozenset("2")), FoldModel(5.0, frozenset("1"))]  # type: ignore[arg-type]
     found = unseen_scores(candidates, folds, None)  # type: ignore[arg-type]
     assert found == {"2": {"x": 7.0}, "1": {"a": 5.0, "b": 5.0}}
+
+
+class Lengths:
+    """In the place of a checkpoint: a score is the length of a post's text, and what it is told."""
+
+    def __init__(self) -> None:
+        self.signals: list[set[str]] = []
+
+    def score(self, pairs: Any, *_: Any) -> Any:
+        self.signals.append({*pairs.signals})
+        lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
+        told = np.nan_to_num(pairs.signals.get("mp_hcnn", np.zeros(len(pairs))))
+        return (lengths[pairs.post_index] + 100 * told).astype(np.float32)
+
+
+def test_a_fusion_reads_what_its_rerankers_say() -> None:
+    """Of a post without a text they say nothing, and one that ranks it last does not hide it."""
+    posts = {"a": Post("a", "four"), "z": Post("z", ""), "x": Post("x", "xx")}
+    run = {"1": {"a": 1.0, "z": 2.0}, "2": {"x": 3.0}}
+    candidates = Candidates(TOPICS, run, posts, {}, {"ql": run})
+    neural, whole = Lengths(), Lengths()
+    fused = Fusion(
+        SimpleNamespace(checkpoint=whole), Rankers(["ql"], ["mp_hcnn"], ["ql"]),  # type: ignore[arg-type]
+        {"mp_hcnn": SimpleNamespace(checkpoint=neural)},  # type: ignore[dict-item]
+    )  # fmt: skip
+    found = fused.score(candidates)
+    assert found.run() == {"1": {"a": 404.0, "z": 0.0}, "2": {"x": 202.0}}
+    said: Run = {"1": {"a": 4.0}, "2": {"x": 2.0}}
+    assert found.runs() == {"ql": run, "mp_hcnn": said}
+    assert neural.signals == [set()] and {"ql", "mp_hcnn"} <= whole.signals[0]
+    assert fused.read(candidates).signals == found.runs()
 
 
 def config(families: str, finders: str = "") -> Any:

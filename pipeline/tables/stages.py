@@ -27,8 +27,8 @@ NOTES = f"""\
 ▲▼: significantly better or worse than the row above, by Fisher's two-sided paired randomization
 test over topics, p < .05, not corrected. Recall is the share of all relevant posts of the judgments
 that are among the first {DEPTH} of their topic. {FROM_TEXTS} candidates: from their texts to their
-scores, by all cores, also where pipeline.index --encode has seen the posts; the searches and the
-scores that a fusion reads come before it."""
+scores, the neural one that a fusion reads included, by all cores, also where pipeline.index
+--encode has seen the posts; the searches come before it."""
 
 
 class Stages(ResultTable):

@@ -78,8 +78,12 @@ def _ways(
             reranker, lambda name, part: load_reranker(name, source, part, device)
         )
         candidates = fused.search(source)
-        posts = list(candidates.posts.values())
-        return candidates, fused.score, fused.encoded_for(posts, directory).score
+        ready = fused.encoded_for(list(candidates.posts.values()), directory)
+        return (
+            candidates,
+            lambda found: fused.score(found).run(),
+            lambda found: ready.score(found).run(),
+        )
     candidates = FirstStage(source, "ql").search(source.topics)
     encoded = encoded_for(reranker, list(candidates.posts.values()), directory / "encodings")
     return candidates, reranker.score, encoded.score

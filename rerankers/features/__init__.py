@@ -31,6 +31,7 @@ import numpy.typing as npt
 from rerankers.candidates import CandidateList
 from rerankers.errors import RerankerError
 from rerankers.post_table import PostTable
+from rerankers.stored import keys_of_posts
 from rerankers.threads import side_by_side
 from rerankers.word_table import WordTable
 
@@ -166,8 +167,5 @@ def _posts_of(
     if stored is None:
         # All at once: what several topics have in common is read once.
         return PostTable.read(pairs.texts, pairs.urls, words).take
-    return lambda numbers: stored.table(
-        [pairs.texts[number] for number in numbers.tolist()],
-        [pairs.urls[number] for number in numbers.tolist()],
-        words,
-    )
+    keys_of_posts(pairs)  # Once, before threads ask for them.
+    return lambda numbers: stored.table(pairs, numbers, words)

@@ -42,7 +42,7 @@ def _compare(ready: dict[str, Fusion], candidates: Candidates, workload: Workloa
     def way(fused: Fusion, count: int) -> Callable[[], object]:
         def run() -> object:
             torch.set_num_threads(count)
-            return fused.score(candidates)
+            return fused.score(candidates).run()
 
         return run
 
