@@ -91,7 +91,7 @@ class Candidates:
     def run_of(self, scores: "npt.NDArray[np.float32]") -> Run:
         """Scores [P], in the order of :meth:`pairs`, as a run; those that are NaN are left out."""
         run: Run = {}
-        left = iter(scores.tolist())
+        left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
         for topic in self.topics:
             doc_ids = self.run.get(topic.query_id, {})
             found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}

@@ -57,8 +57,8 @@ class Pairs:
             ``PRIOR``; one that is not there counts as 0, but as unknown in the families
             ``signal:NAME``, as NaN does.
         doc_ids: [D] identifier of each post; empty where they are not known.
-        memo: what has been computed of ``texts`` and ``urls``, by its name; pairs that
-            ``dataclasses.replace`` makes with other queries or signals share it.
+        memo: name -> what has been computed of ``texts`` and ``urls``, and of which; pairs that
+            ``dataclasses.replace`` makes of these share it.
     """
 
     queries: Sequence[str]

@@ -56,10 +56,13 @@ def keys_of(texts: Sequence[str], urls: Sequence[str]) -> npt.NDArray[np.uint64]
 
 def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
     """:func:`keys_of` the posts of pairs, computed once: [D, 2]."""
-    if "keys" not in pairs.memo:
-        pairs.memo["keys"] = keys_of(pairs.texts, pairs.urls)
-    found: npt.NDArray[np.uint64] = pairs.memo["keys"]
-    return found
+    texts, urls, found = pairs.memo.get("keys", (None, None, None))
+    # Pairs that were given other posts by dataclasses.replace have the memo of those before.
+    if texts is not pairs.texts or urls is not pairs.urls:
+        found = keys_of(pairs.texts, pairs.urls)
+        pairs.memo["keys"] = pairs.texts, pairs.urls, found
+    keys: npt.NDArray[np.uint64] = found
+    return keys
 
 
 @dataclass(frozen=True)

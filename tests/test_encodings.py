@@ -15,7 +15,7 @@ from rerankers.checkpoint import Checkpoint
 from rerankers.encoding import encode
 from rerankers.encodings import Encodings
 from rerankers.errors import RerankerError
-from rerankers.stored import keys_of, version_of
+from rerankers.stored import keys_of, keys_of_posts, version_of
 from tests.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 REMEDY = "make them again"
@@ -112,6 +112,23 @@ def test_a_key_is_of_text_and_url() -> None:
     assert len({tuple(key) for key in keys.tolist()}) == 3
     assert keys[0].tolist() == keys[3].tolist()
     assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
+
+
+def test_keys_are_computed_once_for_the_same_posts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "rerankers.stored.keys_of",
+        lambda texts, urls: (asked.append(len(texts)), keys_of(texts, urls))[1],
+    )
+    pairs = all_pairs()
+    expected = keys_of(pairs.texts, pairs.urls)
+    np.testing.assert_array_equal(keys_of_posts(pairs), expected)
+    fewer = dataclasses.replace(pairs, query_index=pairs.query_index[:3], signals={})
+    np.testing.assert_array_equal(keys_of_posts(fewer), expected)
+    assert asked == [len(POSTS)]
+    others = dataclasses.replace(pairs, texts=["else", *pairs.texts[1:]])
+    changed = (keys_of_posts(others) != expected).all(axis=1)
+    assert np.flatnonzero(changed).tolist() == [0]
 
 
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pipeline.reranking import Candidates
 from pipeline.trainer import Trainer
 from pipeline.training import folds_of
 from pipeline.trec import read_run
+from rerankers.models.sm_cnn import Model as SmCnn
 from rerankers.vectors import read_vectors
 
 ROOT = Path(__file__).parent.parent
@@ -192,13 +193,15 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
     assert "--method" in wrong.stderr and "--lambda" in wrong.stderr
 
 
-def test_what_a_fusion_trains_has_the_fusions_own_vectors(
+def test_what_a_fusion_trains_has_its_vectors_and_is_told_of_no_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class AskedError(Exception):
         """Which vectors a reranker is to be trained with."""
 
     def train(trainer: Trainer, state_directory: Path) -> None:
+        assert trainer.material.training.candidates.priors == {}
+        assert trainer.settings == command.watched_seldom(SmCnn.training_settings)
         raise AskedError(trainer.options.model, trainer.vectors, state_directory)
 
     own, given = tmp_path / "own.bin", data / "vectors.txt"
@@ -207,10 +210,8 @@ def test_what_a_fusion_trains_has_the_fusions_own_vectors(
     for vectors, expected in ((None, own), (given, given)):
         options = command.Options("fusion", test="mb2012", vectors=vectors, data=data)
         with pytest.raises(AskedError) as asked:
-            command._Parts(options, "cpu", tmp_path).unseen_scores(
-                "mp_hcnn", Candidates([], {}, {})
-            )
-        assert asked.value.args == ("mp_hcnn", expected, tmp_path / "mp_hcnn.training")
+            command._Parts(options, "cpu", tmp_path).unseen_scores("sm_cnn", Candidates([], {}, {}))
+        assert asked.value.args == ("sm_cnn", expected, tmp_path / "sm_cnn.training")
 
 
 def test_what_a_fusion_trains_is_watched_seldom() -> None:

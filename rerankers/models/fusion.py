@@ -15,7 +15,7 @@ round, whose feedback is from the best posts of the first, was worse (.468 and .
 The score of SM-CNN (:mod:`rerankers.models.sm_cnn`) is among the signals, by word vectors that know
 the posts and without what it would read of runs. In such cross-validations, the mean of three
 seeds, it was worth more than that of MP-HCNN, and both no more than it alone: AP .497 and .306,
-P@30 .530 and .456 with SM-CNN; .493 and .304, .525 and .448 with MP-HCNN; .493 and .309, .533 and
+P@30 .530 and .456 with SM-CNN; .493 and .304, .525 and .449 with MP-HCNN; .493 and .309, .533 and
 .457 with both. That of K-NRM, or of a second SM-CNN, added nothing. Where rankers are few and time
 is short, ``families`` can do without.
 """
