@@ -1,11 +1,11 @@
 """Boosted regression trees over the features of pairs: grown, counted, written and read.
 
-LambdaMART (Burges 2010) as LightGBM grows it. Where the number of trees is chosen, it is that with
-the best AP on held-out topics of the training topics, and the kept model has so many trees on all
-of them.
+LambdaMART (Burges 2010) as LightGBM grows it, or lists of trees by several objectives, whose scores
+are averaged. Where the number of trees is chosen, it is that with the best AP on held-out topics of
+the training topics, and the kept model has so many trees on all of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from lightgbm import Booster, Dataset
 
 FILE = "model.txt"
-"""In a checkpoint's folder: the trees of the first seed, in LightGBM's own text format."""
+"""In a checkpoint's folder: the trees of the first objective, in LightGBM's own text format."""
+
+_LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
+OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
+    "lambdarank": _LAMBDARANK | {"lambdarank_norm": True},
+    "lambdarank_sum": _LAMBDARANK | {"lambdarank_norm": False},
+    "binary": {"objective": "binary"},
+}
+"""What trees are grown for, as LightGBM's parameters. ``lambdarank``: NDCG, each topic weighs about
+the same. ``lambdarank_sum``: the same, but what a topic weighs grows with its relevant posts.
+``binary``: the log-loss of each pair by itself, as in logistic regression."""
 
 PATIENCE = 30
 """Trees without a better AP on held-out topics before the search for their number ends."""
@@ -43,16 +53,20 @@ class BoostingConfig:
     minimum_leaf: int = 100  # Pairs in a leaf at least
     penalty: float = 1.0  # L2 penalty of a leaf's value
     truncation: int = 30  # Ranks that count in the gradients' NDCG
-    seed: int = 1  # Of the parts, and of what each tree is given of features and pairs
+    objectives: str = "lambdarank"  # Of OBJECTIVES, by commas: a list of trees for each
+    seed: int = 1  # Of the parts, and of what each tree is given; the next list has the next one
     feature_fraction: float = 1.0  # Of the features, drawn anew for each tree
     bagging: float = 1.0  # Of the training pairs, drawn anew for each tree
-    seeds: int = 1  # Lists of trees, from this seed and those after it; their scores are averaged
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
+        for name in self.objectives.split(","):
+            if name not in OBJECTIVES:
+                raise RerankerError(
+                    f"setting objectives: found {name!r}, expected some of {', '.join(OBJECTIVES)}"
+                )
         for name, least in (
             ("trees", 1), ("parts", 0), ("leaves", 2), ("minimum_leaf", 1), ("truncation", 1),
-            ("seeds", 1),
         ):  # fmt: skip
             if (found := getattr(self, name)) < least:
                 raise RerankerError(f"setting {name}: found {found}, expected {least} or more")
@@ -72,7 +86,7 @@ class BoostedTrees(FeatureModel):
     """Lists of trees over a pair's features.
 
     Attributes:
-        boosters: a list of trees for each seed; empty before it is fitted.
+        boosters: a list of trees for each objective; empty before it is fitted.
     """
 
     config: BoostingConfig
@@ -82,12 +96,12 @@ class BoostedTrees(FeatureModel):
         self.boosters: list[Booster] = []
 
     def judge(self, representations: Tensor) -> Tensor:
-        """Sum of the trees' values, averaged over the seeds: [P].
+        """Sum of the trees' values, averaged over the objectives: [P].
 
         Raises:
             RerankerError: the model has not been fitted.
         """
-        return self._mean(representations)
+        return self._mean(representations, raw_score=True)
 
     def contributions(self, representations: Tensor) -> Tensor:
         """Shapley values of the trees (Lundberg et al. 2020): [P, K].
@@ -102,14 +116,15 @@ class BoostedTrees(FeatureModel):
         return self._mean(representations, pred_contrib=True)[:, :-1]
 
     def importances(self) -> Mapping[str, float]:
-        """Each feature's share of what all splits gained, 0 for all if there are none.
+        """Each feature's share of what all splits gained, averaged over the objectives: 0 for none.
 
         Raises:
             RerankerError: the model has not been fitted.
         """
-        gains = [booster.feature_importance("gain") for booster in self._fitted()]
-        shares = np.sum(gains, axis=0) / max(np.sum(gains), np.finfo(np.float64).tiny)
-        return dict(zip(self.names, shares.tolist(), strict=True))
+        # Objectives have gains of their own units.
+        gains = np.stack([booster.feature_importance("gain") for booster in self._fitted()])
+        shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
+        return dict(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
 
     def calibrate(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
         """Grow the trees.
@@ -119,31 +134,33 @@ class BoostedTrees(FeatureModel):
         """
         import lightgbm
 
-        config = self.config
         queries = query_index.numpy()
         order = np.argsort(queries, kind="stable")
         _, sizes = np.unique(queries, return_counts=True)
         values, labels = representations.numpy()[order], relevant.numpy()[order].astype(np.int32)
 
-        def data(seed: int) -> "Dataset":
+        def data(options: Mapping[str, Any]) -> "Dataset":
             return lightgbm.Dataset(
                 values, label=labels, group=sizes, feature_name=_written(self.names),
-                params=self._options(seed), free_raw_data=False,
+                params=dict(options), free_raw_data=False,
             )  # fmt: skip
 
         try:
-            trees = self._best_count(data, sizes)
-            self.boosters = [
-                lightgbm.train(self._options(seed), data(seed), num_boost_round=trees)
-                for seed in range(config.seed, config.seed + config.seeds)
-            ]
+            self.boosters = []
+            for seed, objective in enumerate(self._objectives(), start=self.config.seed):
+                options = self._options(objective, seed)
+                trees = self._best_count(options, data(options), sizes)
+                booster = lightgbm.train(options, data(options), num_boost_round=trees)
+                self.boosters.append(booster)
         except lightgbm.basic.LightGBMError as error:
             raise RerankerError(
                 f"LightGBM cannot grow trees over these pairs ({error}); "
                 "train with a greater --set minimum_leaf"
             ) from None
 
-    def _best_count(self, data: Callable[[int], "Dataset"], sizes: npt.NDArray[np.int64]) -> int:
+    def _best_count(
+        self, options: dict[str, Any], data: "Dataset", sizes: npt.NDArray[np.int64]
+    ) -> int:
         """The number of trees that is best on held-out topics, by mean AP over the parts."""
         import lightgbm
 
@@ -161,18 +178,17 @@ class BoostedTrees(FeatureModel):
             for held_out in np.array_split(topics, parts)
         ]
         figures = lightgbm.cv(
-            self._options(config.seed) | {"metric": "map", "eval_at": [int(sizes.max())]},
-            data(config.seed), num_boost_round=config.trees, folds=folds,
+            options | {"metric": "map", "eval_at": [int(sizes.max())]},
+            data, num_boost_round=config.trees, folds=folds,
             callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
         )  # fmt: skip
         means = next(values for name, values in figures.items() if name.endswith("-mean"))
         return int(np.argmax(np.asarray(means))) + 1
 
-    def _options(self, seed: int) -> dict[str, Any]:
+    def _options(self, objective: str, seed: int) -> dict[str, Any]:
         config = self.config
         return {
-            "objective": "lambdarank", "label_gain": [0, 1],
-            "lambdarank_truncation_level": config.truncation,
+            **OBJECTIVES[objective], "lambdarank_truncation_level": config.truncation,
             "learning_rate": config.learning_rate, "num_leaves": config.leaves,
             "min_data_in_leaf": config.minimum_leaf, "lambda_l2": config.penalty,
             "feature_fraction": config.feature_fraction, "bagging_fraction": config.bagging,
@@ -181,7 +197,7 @@ class BoostedTrees(FeatureModel):
         }  # fmt: skip
 
     def _mean(self, representations: Tensor, **options: bool) -> Tensor:
-        """What LightGBM predicts, averaged over the seeds."""
+        """What LightGBM predicts, averaged over the objectives."""
         values = representations.cpu().numpy()
         found = [
             booster.predict(values, num_threads=torch.get_num_threads(), **options)
@@ -191,7 +207,7 @@ class BoostedTrees(FeatureModel):
         return torch.from_numpy(mean.astype(np.float32)).to(representations.device)
 
     def files(self) -> Mapping[str, bytes]:
-        """The trees, a file for each seed.
+        """The trees, a file for each objective.
 
         Raises:
             RerankerError: there are none yet.
@@ -207,8 +223,8 @@ class BoostedTrees(FeatureModel):
         Raises:
             RerankerError: there are none, they are cut short, or their features are others.
         """
-        seeds = range(1, self.config.seeds + 1)
-        self.boosters = [self._read(directory / file_of(number)) for number in seeds]
+        numbers = range(1, len(self._objectives()) + 1)
+        self.boosters = [self._read(directory / file_of(number)) for number in numbers]
 
     def _read(self, path: Path) -> "Booster":
         try:
@@ -225,6 +241,9 @@ class BoostedTrees(FeatureModel):
             )
         return booster
 
+    def _objectives(self) -> list[str]:
+        return self.config.objectives.split(",")
+
     def _fitted(self) -> "list[Booster]":
         if not self.boosters:
             raise RerankerError("found a model without trees; train it before it is used")
@@ -232,7 +251,7 @@ class BoostedTrees(FeatureModel):
 
 
 def file_of(number: int) -> str:
-    """The name of the file with the trees of one seed, counted from 1."""
+    """The name of the file with the trees of one objective, counted from 1."""
     return FILE if number == 1 else f"model_{number}.txt"
 
 

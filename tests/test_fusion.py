@@ -33,6 +33,7 @@ from rerankers.vocabulary import Vocabulary
 
 NAME = "fusion"
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
+TWO = "lambdarank,binary"
 
 
 def small(families: str = SMALL, **changes: Any) -> Model:
@@ -48,8 +49,8 @@ def fitted(**changes: Any) -> Model:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """Of two seeds, with features that nothing is known of in training, and word vectors."""
-    return fitted(families=f"{SMALL},soft_match", seeds=2)
+    """By two objectives, with features that nothing is known of in training, and word vectors."""
+    return fitted(families=f"{SMALL},soft_match", objectives=TWO)
 
 
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
@@ -66,23 +67,27 @@ def test_the_prototype_is_the_default() -> None:
     assert chosen[:6] == [f"signal:{name}" for name in (
         "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3"
     )]  # fmt: skip
-    assert set(chosen[6:-1]) == {*features.families()} - {"signal:NAME", "prior"}
+    assert set(chosen[6:-1]) == {*features.families()} - {"signal:NAME", "prior", "neighbours"}
     assert chosen[-1] == "signal:sm_cnn"
-    model = fitted(families="signal:rm3", trees=3, seeds=1)
+    model = fitted(families="signal:rm3", trees=3, objectives="lambdarank")
     settings = model.files()["model.txt"].decode()
     for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):
         assert f"[{line}]" in settings
-    assert (config.learning_rate, config.leaves, config.minimum_leaf) == (0.05, 7, 100)
+    assert (config.learning_rate, config.leaves, config.minimum_leaf) == (0.1, 7, 100)
     assert (config.feature_fraction, config.bagging, config.penalty) == (0.3, 0.7, 5.0)
-    assert (config.truncation, config.trees, config.parts, config.seeds) == (100, 300, 0, 1)
+    assert (config.truncation, config.trees, config.parts) == (100, 200, 0)
+    assert config.objectives == "lambdarank,lambdarank_sum,binary"
 
 
-def test_scores_of_seeds_are_averaged(model: Model) -> None:
-    """Each list of trees is that of its seed alone."""
+def test_scores_of_objectives_are_averaged(model: Model) -> None:
+    """Each list of trees is that of its objective and seed alone; importances are, too."""
     pairs, _ = pairs_that_rm3_orders()
     values = represented(model, pairs)
     families = model.config.families
-    alone = [fitted(families=families, seed=seed) for seed in (1, 2)]
+    alone = [
+        fitted(families=families, objectives=objective, seed=seed)
+        for seed, objective in enumerate(TWO.split(","), start=1)
+    ]
     first, second = (each.judge(values) for each in alone)
     assert not torch.equal(first, second)
     torch.testing.assert_close(model.judge(values), (first + second) / 2)
@@ -92,7 +97,7 @@ def test_scores_of_seeds_are_averaged(model: Model) -> None:
 
 
 def test_it_is_the_same_every_time(model: Model) -> None:
-    again = fitted(families=model.config.families, seeds=2)
+    again = fitted(families=model.config.families, objectives=TWO)
     assert again.files() == model.files()
 
 
@@ -137,9 +142,9 @@ def test_importances_are_shares(model: Model) -> None:
     assert tuple(shares) == model.names
     assert sum(shares.values()) == pytest.approx(1.0)
     assert min(shares.values()) == 0.0 == shares["signal:unknown.minmax"]
-    gains = sum(booster.feature_importance("gain") for booster in model.boosters)
-    assert isinstance(gains, np.ndarray)
-    np.testing.assert_allclose(list(shares.values()), gains / gains.sum())
+    first, second = (booster.feature_importance("gain") for booster in model.boosters)
+    expected = (first / first.sum() + second / second.sum()) / 2
+    np.testing.assert_allclose(list(shares.values()), expected)
 
 
 def test_trees_without_a_split_have_no_importances() -> None:
@@ -157,7 +162,7 @@ def load(directory: Path) -> checkpoint.Checkpoint:
 
 
 def test_a_checkpoint_has_all_that_it_needs(model: Model, tmp_path: Path) -> None:
-    """The trees of both seeds, and the word vectors with which the trees were grown."""
+    """The trees of both objectives, and the word vectors with which the trees were grown."""
     pairs, _ = pairs_that_rm3_orders()
     loaded = load(save(model, tmp_path / "saved"))
     np.testing.assert_array_equal(
@@ -258,7 +263,10 @@ def test_trees_over_other_features_are_refused(model: Model, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": 0}, "setting seeds: found 0, expected 1 or more"),
+        (
+            {"objectives": "binary,map"},
+            "setting objectives: found 'map', expected some of lambdarank",
+        ),
         ({"feature_fraction": 0.0}, "setting feature_fraction: found 0.0, expected one above 0"),
         ({"bagging": 1.5}, "setting bagging: found 1.5"),
         ({"families": "signal:,links"}, "signal with the name ''"),

@@ -90,6 +90,14 @@ def test_each_family_is_left_out_once() -> None:
     assert left_out == {f"- {family}": {family} for family in families_of(whole)}
 
 
+def test_what_else_is_changed_is_changed_alone() -> None:
+    (whole,) = fusion.whole().cells(["mb2013"], [1])
+    added, alone = (system.cells(["mb2013"], [1])[0] for system in fusion.changes())
+    assert families_of(added) == [*families_of(whole), fusion.NOT_FUSED]
+    assert added.training[2:] == whole.training[2:]
+    assert alone.training == (*whole.training, "--set", "objectives=lambdarank")
+
+
 def test_the_stages_have_marks_costs_and_dashes() -> None:
     stages = fusion.stages()
     fused = result(stages[4], "mb2012", AP=0.31, **{"P@30": 0.4, RECALL: 0.7}, **TIMES)

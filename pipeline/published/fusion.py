@@ -3,6 +3,8 @@
 No paper prints figures of these; the rows and their order are this project's.
 """
 
+from dataclasses import replace
+
 from pipeline.published.system import System
 
 NEURAL = "signal:sm_cnn"
@@ -13,6 +15,9 @@ QL_CANDIDATES = "run_ql"
 
 WITHOUT = "- "
 """Before the name of a family that is left out."""
+
+NOT_FUSED = "neighbours"
+"""The family that the default does without."""
 
 
 def stages() -> tuple[System, ...]:
@@ -36,6 +41,17 @@ def stages() -> tuple[System, ...]:
 def whole() -> System:
     """The fusion with all families but the neural score, measured on held-out training topics."""
     return _held_out("all families", _cheap("fusion"))
+
+
+def changes() -> tuple[System, ...]:
+    """The same with the family that is left out by default, and by the usual objective alone."""
+    families = _cheap("fusion")
+    alone = _held_out("all families, lambdarank alone", families)
+    objective = ("--set", "objectives=lambdarank")
+    return (
+        _held_out(f"+ {NOT_FUSED}", [*families, NOT_FUSED]),
+        replace(alone, training=alone.training + objective),
+    )
 
 
 def ablations() -> tuple[System, ...]:

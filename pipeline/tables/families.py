@@ -26,14 +26,14 @@ finds. Importance is a family's share of what all splits gained, in the trees ov
 
 
 class Families(ResultTable):
-    """A row for each family: without it, the difference to all, and its importance."""
+    """A row for each family: without it, the difference to all, and its importance; then others."""
 
     collections = ("mb2013",)
 
     @cached_property
     def systems(self) -> Sequence[System]:  # type: ignore[override]
         """All families first; the model's settings that they depend on are not read before."""
-        return (fusion.whole(), *fusion.ablations())
+        return (fusion.whole(), *fusion.ablations(), *fusion.changes())
 
     def report(self, results: Sequence[Result], workshop: Workshop) -> str:
         """The table, and what its columns mean."""
