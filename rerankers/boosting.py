@@ -18,6 +18,7 @@ from torch import Tensor
 from rerankers import features
 from rerankers.errors import RerankerError
 from rerankers.feature_models import FeatureModel
+from rerankers.small_trees import SmallTrees
 from rerankers.trees import read_trees
 from rerankers.vocabulary import Vocabulary
 
@@ -94,6 +95,7 @@ class BoostedTrees(FeatureModel):
     def __init__(self, config: BoostingConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.boosters: list[Booster] = []
+        self._small_trees: SmallTrees | None = None
 
     def judge(self, representations: Tensor) -> Tensor:
         """Sum of the trees' values, averaged over the objectives: [P].
@@ -101,7 +103,10 @@ class BoostedTrees(FeatureModel):
         Raises:
             RerankerError: the model has not been fitted.
         """
-        return self._mean(representations, raw_score=True)
+        if self._small_trees is None:
+            return self._mean(representations, raw_score=True)
+        scores = self._small_trees.scores(representations.cpu().numpy()) / len(self.boosters)
+        return torch.from_numpy(scores.astype(np.float32)).to(representations.device)
 
     def contributions(self, representations: Tensor) -> Tensor:
         """Shapley values of the trees (Lundberg et al. 2020): [P, K].
@@ -146,17 +151,17 @@ class BoostedTrees(FeatureModel):
             )  # fmt: skip
 
         try:
-            self.boosters = []
+            boosters = []
             for seed, objective in enumerate(self._objectives(), start=self.config.seed):
                 options = self._options(objective, seed)
                 trees = self._best_count(options, data(options), sizes)
-                booster = lightgbm.train(options, data(options), num_boost_round=trees)
-                self.boosters.append(booster)
+                boosters.append(lightgbm.train(options, data(options), num_boost_round=trees))
         except lightgbm.basic.LightGBMError as error:
             raise RerankerError(
                 f"LightGBM cannot grow trees over these pairs ({error}); "
                 "train with a greater --set minimum_leaf"
             ) from None
+        self._hold(boosters)
 
     def _best_count(
         self, options: dict[str, Any], data: "Dataset", sizes: npt.NDArray[np.int64]
@@ -224,7 +229,7 @@ class BoostedTrees(FeatureModel):
             RerankerError: there are none, they are cut short, or their features are others.
         """
         numbers = range(1, len(self._objectives()) + 1)
-        self.boosters = [self._read(directory / file_of(number)) for number in numbers]
+        self._hold([self._read(directory / file_of(number)) for number in numbers])
 
     def _read(self, path: Path) -> "Booster":
         try:
@@ -240,6 +245,9 @@ class BoostedTrees(FeatureModel):
                 f"{', '.join(_written(self.names))}; train again with this version"
             )
         return booster
+
+    def _hold(self, boosters: "list[Booster]") -> None:
+        self.boosters, self._small_trees = boosters, SmallTrees.of(boosters)
 
     def _objectives(self) -> list[str]:
         return self.config.objectives.split(",")

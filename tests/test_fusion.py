@@ -96,6 +96,14 @@ def test_scores_of_objectives_are_averaged(model: Model) -> None:
     }  # fmt: skip
 
 
+def test_each_objective_has_its_own_number_of_trees() -> None:
+    """RM3's score orders all posts, so a few trees are enough, if their number is chosen."""
+    chosen = fitted(families="signal:rm3", objectives=TWO, parts=3, trees=200)
+    assert all(1 <= booster.num_trees() < 200 for booster in chosen.boosters)
+    first = fitted(families="signal:rm3", objectives="lambdarank", parts=3, trees=200)
+    assert chosen.boosters[0].num_trees() == first.boosters[0].num_trees()
+
+
 def test_it_is_the_same_every_time(model: Model) -> None:
     again = fitted(families=model.config.families, objectives=TWO)
     assert again.files() == model.files()
