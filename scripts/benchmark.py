@@ -15,7 +15,7 @@
    padded pairs and dense Adam, and the AP that both reach on held-out topics;
 8. the operations that the engine's time goes into;
 9. the learned fusion, with posts that are read now and that were read beforehand, on one thread
-   and on two.
+   and on two, and its trees against LightGBM's own way.
 
 Ways to do the same are measured in turn; a figure is the median over the rounds, a ratio the
 median of the rounds' ratios.

@@ -220,6 +220,8 @@ def test_the_peak_memory_is_that_of_the_process_and_not_of_who_starts_it() -> No
 
 def test_the_fusion_is_measured_both_ways() -> None:
     rows = dict(part("fused").measure(workload()))
+    trees = rows.pop("fusion, 1000 candidates, trees alone")
+    assert re.search(r"^[\d.]+ ms, [\d.]+ times as fast as LightGBM", trees)
     assert list(rows) == [
         f"fusion, 1000 candidates, posts read {when}" for when in ("now", "beforehand")
     ]
