@@ -36,7 +36,8 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
 }
 """What trees are grown for, as LightGBM's parameters. ``lambdarank``: NDCG, each topic weighs about
 the same. ``lambdarank_sum``: the same, but what a topic weighs grows with its relevant posts.
-``binary``: the log-loss of each pair by itself, as in logistic regression."""
+``binary``: the log-loss of each pair by itself, as in logistic regression. One that is named twice
+has two lists, of two seeds."""
 
 PATIENCE = 30
 """Trees without a better AP on held-out topics before the search for their number ends."""

@@ -6,6 +6,7 @@ trees instead spends most of its time on branches that were foretold wrongly. Al
 at in QuickScorer, too (Lucchese et al., SIGIR 2015), which keeps bits of the leaves in reach.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -56,15 +57,18 @@ class SmallTrees:
     @classmethod
     def of(cls, boosters: "Sequence[Booster]") -> "SmallTrees | None":
         """The trees of all boosters, or None if some are too large or split by other rules."""
+        # Trees may be of any depth, which recursion may not.
+        if not all(map(_has_small_trees, boosters)):
+            return None
         trees = [
             tree["tree_structure"]
             for booster in boosters
             for tree in booster.dump_model()["tree_info"]
         ]
         nodes = [list(_splits(tree)) for tree in trees]
-        most = max(map(len, nodes), default=0)
-        if most > _MOST_SPLITS or not all(map(_is_usual, chain(*nodes))):
+        if not all(map(_is_usual, chain(*nodes))):
             return None
+        most = max(map(len, nodes), default=0)
         places: dict[tuple[int, float], int] = {}
         shape = (len(trees), most)
         # A bit that stands for no split is 0 for all, whatever is compared.
@@ -118,6 +122,11 @@ class SmallTrees:
             codes += codes
             codes += others
         return codes.astype(np.int64)
+
+
+def _has_small_trees(booster: "Booster") -> bool:
+    leaves = re.findall(r"^num_leaves=(\d+)$", booster.model_to_string(), flags=re.MULTILINE)
+    return all(int(count) <= _MOST_SPLITS + 1 for count in leaves)
 
 
 def _splits(node: Node) -> Iterator[Node]:

@@ -96,6 +96,17 @@ def test_scores_of_objectives_are_averaged(model: Model) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("most_splits", [8, 0])
+def test_scores_are_those_of_lightgbm(most_splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of trees that count as small, and of others: sums of leaves, no probabilities."""
+    monkeypatch.setattr("rerankers.small_trees._MOST_SPLITS", most_splits)
+    model = fitted(objectives=TWO)
+    values = represented(model, pairs_that_rm3_orders()[0])
+    raw = [booster.predict(values.numpy(), raw_score=True) for booster in model.boosters]
+    expected = torch.from_numpy(np.mean(raw, axis=0).astype(np.float32))
+    torch.testing.assert_close(model.judge(values), expected)
+
+
 def test_each_objective_has_its_own_number_of_trees() -> None:
     """RM3's score orders all posts, so a few trees are enough, if their number is chosen."""
     chosen = fitted(families="signal:rm3", objectives=TWO, parts=3, trees=200)

@@ -3,8 +3,6 @@
 No paper prints figures of these; the rows and their order are this project's.
 """
 
-from dataclasses import replace
-
 from pipeline.published.system import System
 
 NEURAL = "signal:sm_cnn"
@@ -45,12 +43,10 @@ def whole() -> System:
 
 def changes() -> tuple[System, ...]:
     """The same with the family that is left out by default, and by the usual objective alone."""
-    families = _cheap("fusion")
-    alone = _held_out("all families, lambdarank alone", families)
-    objective = ("--set", "objectives=lambdarank")
+    families, objective = _cheap("fusion"), ("--set", "objectives=lambdarank")
     return (
         _held_out(f"+ {NOT_FUSED}", [*families, NOT_FUSED]),
-        replace(alone, training=alone.training + objective),
+        _held_out("all families, lambdarank alone", families, objective),
     )
 
 
@@ -69,8 +65,8 @@ def _stage(name: str, model: str, finders: str = "", is_neural: bool = False) ->
     return System(name, model, _set(families) + limit)
 
 
-def _held_out(name: str, families: list[str]) -> System:
-    return System(name, "held-out:fusion", _set(families))
+def _held_out(name: str, families: list[str], options: tuple[str, ...] = ()) -> System:
+    return System(name, "held-out:fusion", _set(families) + options)
 
 
 def _set(families: list[str]) -> tuple[str, ...]:

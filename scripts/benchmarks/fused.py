@@ -76,7 +76,7 @@ def _trees(fused: Fusion, candidates: Candidates, workload: Workload) -> Row:
     """The trees alone, by arrays and as LightGBM walks down them, on one thread."""
     checkpoint = fused.reranker.checkpoint
     model = cast("BoostedTrees", checkpoint.model)
-    features = Encoded.of(candidates.pairs(), checkpoint.encoder, model).features
+    features = Encoded.of(fused.read(candidates).pairs(), checkpoint.encoder, model).features
     assert features is not None  # It reads nothing else.
     values = torch.from_numpy(features)
     before = torch.get_num_threads()
