@@ -27,11 +27,11 @@ import numpy.typing as npt
 from indexes.dense import DenseIndex
 from indexes.errors import CollectionError
 from indexes.posts import Post
-from pipeline.errors import DataError
-from pipeline.trec import Run, Topic
+from pipeline.collections.trec import Run, Topic
+from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.answers import AnswerCollection
+    from pipeline.collections.answers import AnswerCollection
     from rerankers.checkpoint import Checkpoint
 
 DEFAULT_ALPHA = 0.7
@@ -236,7 +236,7 @@ def question_vectors(checkpoint: "Checkpoint", questions: Sequence[str]) -> npt.
     from torch.nn.functional import normalize
 
     model = checkpoint.model
-    packed = checkpoint.encoder.queries(questions, model.query_views)
+    packed = checkpoint.encoder.queries(questions, model.query_inputs)
     # By length, so that batches hold little padding.
     order = np.argsort(np.sum([view.lengths for view in packed.values()], axis=0), kind="stable")
     parts = []

@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import answers
-from pipeline.collections import home_directory
-from pipeline.errors import DataError, UsageError
+from pipeline.collections import answers
+from pipeline.collections.named import home_directory
+from pipeline.command.errors import DataError, UsageError
 from pipeline.interpolation import load_tuning
 
 if TYPE_CHECKING:
+    from pipeline.collections.sources import Source
     from pipeline.reranking import NeuralReranker
-    from pipeline.sources import Source
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and how it was found."""
@@ -85,7 +85,7 @@ def load_reranker(
         DataError: there is no checkpoint.
         RerankerError: the checkpoint or the file of frequencies is damaged.
     """
-    from pipeline import runtime
+    from pipeline.command import runtime
 
     runtime.import_nltk_alone()
     from pipeline.reranking import NeuralReranker

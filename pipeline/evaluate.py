@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import argument, existing_file, option, run_command
+from pipeline.command.options import argument, existing_file, option, run_command
 
 if TYPE_CHECKING:
-    from pipeline.trec import Qrels, Run
+    from pipeline.collections.trec import Qrels, Run
 
 Values = dict[str, dict[str, float]]
 """Measure -> query_id -> value."""
@@ -47,8 +47,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Read everything, tell what does not fit together, print tables."""
-    from pipeline.evaluation import Evaluator, parse_measures, without_relevant
-    from pipeline.trec import read_run
+    from pipeline.collections.trec import read_run
+    from pipeline.evaluation.measures import Evaluator, parse_measures, without_relevant
 
     parse_measures(options.measures)
     qrels, usual_measures = _judgments(options.qrels, options.data)
@@ -73,17 +73,17 @@ def main(options: Options) -> None:
 
 def _judgments(name: str, data: Path | None) -> "tuple[Qrels, Sequence[str]]":
     """Judgments of a file or, if there is no file of that name, of a collection; usual measures."""
-    from pipeline import collections
-    from pipeline.errors import DataError
-    from pipeline.evaluation import DEFAULT_MEASURES
-    from pipeline.trec import read_qrels
+    from pipeline.collections import named
+    from pipeline.collections.trec import read_qrels
+    from pipeline.command.errors import DataError
+    from pipeline.evaluation.measures import DEFAULT_MEASURES
 
     path = Path(name)
     if path.exists() and not path.is_dir():
         return read_qrels(path), DEFAULT_MEASURES
     if name != path.stem:
         raise DataError(f"there is no file of judgments {name}")
-    collection = collections.find(name, data)
+    collection = named.find(name, data)
     qrels = collection.qrels()
     if qrels is None:
         raise DataError(collection.missing_judgments())
@@ -96,14 +96,14 @@ def _with_baseline_first(options: Options) -> list[Path]:
     # Compared with itself a run would only make the correction of the others stricter.
     others = [path for path in options.runs if not path.samefile(options.against)]
     if not others:
-        from pipeline.errors import UsageError
+        from pipeline.command.errors import UsageError
 
         raise UsageError("--against: found no other run, expected one to compare")
     return [options.against, *others]
 
 
 def _tell_gaps(path: Path, run: "Run", qrels: "Qrels") -> None:
-    from pipeline.evaluation import without_results
+    from pipeline.evaluation.measures import without_results
 
     _tell(f"{path}: judged topics without a result, counted as 0", without_results(qrels, run))
     unjudged = [query_id for query_id in run if query_id not in qrels]
@@ -116,8 +116,8 @@ def _tell(what: str, query_ids: Sequence[str]) -> None:
 
 
 def _summary(paths: Sequence[Path], results: Sequence[Values]) -> str:
-    from pipeline.evaluation import mean
-    from pipeline.reports import table
+    from pipeline.evaluation.measures import mean
+    from pipeline.evaluation.reports import table
 
     rows = [
         [str(path), *(f"{mean(by_topic):.4f}" for by_topic in values.values())]
@@ -128,8 +128,8 @@ def _summary(paths: Sequence[Path], results: Sequence[Values]) -> str:
 
 def _comparison(paths: Sequence[Path], results: Sequence[Values]) -> str:
     """A table whose first run is the one that the others are compared with."""
-    from pipeline.evaluation import mean
-    from pipeline.reports import table
+    from pipeline.evaluation.measures import mean
+    from pipeline.evaluation.reports import table
 
     header = [""]
     rows = [[str(path)] for path in paths]
@@ -153,7 +153,7 @@ def _comparison(paths: Sequence[Path], results: Sequence[Values]) -> str:
 
 def _p_values(values: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
     """Corrected p-values of each run against the first, of both tests."""
-    from pipeline.significance import holm, paired_t_test, randomization_test
+    from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
 
     return (
         holm([randomization_test(run, values[0]) for run in values[1:]]),
@@ -167,7 +167,7 @@ def _format_p(p: float) -> str:
 
 def _print_topics(paths: Sequence[Path], results: Sequence[Values]) -> None:
     """As ``trec_eval -q`` does, with a column for each run; ``all`` is the mean."""
-    from pipeline.evaluation import mean
+    from pipeline.evaluation.measures import mean
 
     print("measure", "query_id", *paths, sep="\t")
     for measure, topics in results[0].items():

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pipeline.cli import (
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import (
     did_you_mean,
     existing_file,
     fraction,
@@ -25,18 +26,17 @@ from pipeline.cli import (
     positive_int,
     run_command,
 )
-from pipeline.errors import DataError, UsageError
+from pipeline.command.runtime import keep_allocations
 from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
 from pipeline.interpolation import NORMALIZATIONS
-from pipeline.runtime import keep_allocations
 
 if TYPE_CHECKING:
-    from pipeline.contributions import FusionExplanation
-    from pipeline.explanation import Explanation
+    from pipeline.collections.sources import Source
+    from pipeline.collections.trec import Topic
+    from pipeline.explanation.contributions import FusionExplanation
+    from pipeline.explanation.matches import Explanation
+    from pipeline.explanation.rank_changes import RankChange
     from pipeline.reranking import Candidates, NeuralReranker
-    from pipeline.sources import Source
-    from pipeline.standings import Standing
-    from pipeline.trec import Topic
 
 EXPLAINED = "mp_hcnn"
 DEFAULT_SHOW = 10
@@ -100,13 +100,15 @@ class Options:
 
 def main(options: Options) -> None:
     """Rank the topic's candidates, choose posts, find out why they are there, show it all."""
-    from pipeline import contribution_page, page
-    from pipeline.sources import open_source
+    from pipeline.collections.sources import open_source
+    from pipeline.explanation import contribution_page, match_page
 
     _check(options)
     source = open_source(options.topics, options.index, options.qrels, options.data)
     if options.fusion == "interpolation":
-        _show(options, _interpolated(options, source), page.page, page.print_explanation)
+        _show(
+            options, _interpolated(options, source), match_page.page, match_page.print_explanation
+        )
     else:
         _show(
             options, _fused(options, source), contribution_page.page,
@@ -207,10 +209,10 @@ def _require_candidates(candidates: "Candidates", topic: "Topic") -> None:
 
 
 def _chosen(
-    options: Options, found: "Mapping[str, Standing]", topic: "Topic"
+    options: Options, found: "Mapping[str, RankChange]", topic: "Topic"
 ) -> dict[str, list[str]]:
     """Heading -> doc_ids of the posts to show."""
-    from pipeline.standings import choose
+    from pipeline.explanation.rank_changes import choose
 
     if unknown := [doc_id for doc_id in options.doc_id if doc_id not in found]:
         raise UsageError([
@@ -224,8 +226,8 @@ def _chosen(
 def _fused(options: Options, source: "Source") -> "FusionExplanation":
     from pipeline import fusion
     from pipeline.checkpoints import load_reranker
-    from pipeline.contributions import Fused, explain
-    from pipeline.standings import standings
+    from pipeline.explanation.contributions import Fused, explain
+    from pipeline.explanation.rank_changes import rank_changes
 
     def load(name: str, checkpoint: Path | None = None) -> "NeuralReranker":
         return load_reranker(name, source, checkpoint, options.device, options.threads, options.idf)
@@ -236,7 +238,7 @@ def _fused(options: Options, source: "Source") -> "FusionExplanation":
     candidates = model.read(model.search(replace(source, topics=[topic])))
     _require_candidates(candidates, topic)
     fused = Fused.of(reranker, candidates)
-    found = standings(candidates.run[topic.query_id], fused.scores)
+    found = rank_changes(candidates.run[topic.query_id], fused.scores)
     grades = (source.qrels or {}).get(topic.query_id, {})
     return explain(
         source.name, topic, reranker, candidates, fused, found, grades,
@@ -246,8 +248,8 @@ def _fused(options: Options, source: "Source") -> "FusionExplanation":
 
 def _interpolated(options: Options, source: "Source") -> "Explanation":
     from pipeline.checkpoints import load_reranker
-    from pipeline.explanation import explain
-    from pipeline.standings import standings
+    from pipeline.explanation.matches import explain
+    from pipeline.explanation.rank_changes import rank_changes
 
     first_stage = FirstStage(source, options.candidates, options.method, (), options.hits)
     first_stage.check({"--method": options.method, "--index": options.index}, options.idf)
@@ -261,7 +263,7 @@ def _interpolated(options: Options, source: "Source") -> "Explanation":
     neural = reranker.score(candidates)
     weight, origin = first_stage.weight(options.weight, directory, options.normalize)
     after = first_stage.mix(candidates, neural, weight, options.normalize)
-    found = standings(candidates.run[query_id], after[query_id], neural[query_id])
+    found = rank_changes(candidates.run[query_id], after[query_id], neural[query_id])
     # The page may be given away: without the path that follows.
     mixing = (
         f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {options.normalize}"

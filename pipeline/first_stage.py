@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import UsageError
+from pipeline.command.errors import UsageError
 
 if TYPE_CHECKING:
+    from pipeline.collections.sources import Source
+    from pipeline.collections.trec import Run, Topic
     from pipeline.reranking import Candidates
-    from pipeline.sources import Source
-    from pipeline.trec import Run, Topic
 
 METHODS = ("ql", "bm25", "rm3", "axiom")
 DEFAULT_METHOD = "ql"
@@ -81,9 +81,9 @@ class FirstStage:
             DataError: the run has none of the topics, or posts that are not known.
         """
         from indexes.methods import METHODS as KNOWN
+        from pipeline.collections.trec import read_run
+        from pipeline.command.settings import change
         from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
-        from pipeline.settings import change
-        from pipeline.trec import read_run
 
         source, hits = self.source, self.hits or DEFAULT_HITS
         if self.candidates:

@@ -15,20 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from indexes.methods import METHODS
-from pipeline import encodings
-from pipeline.errors import DataError, UsageError
-from pipeline.material import Material, TrainingData, microblog_material
+from pipeline import precomputed
+from pipeline.collections.trec import Qrels, Run
+from pipeline.command.errors import DataError, UsageError
 from pipeline.reranking import Candidates, Progress
-from pipeline.trec import Qrels, Run
+from pipeline.training.training_set import JudgedCandidates, TrainingSet, microblog_training_set
 from pipeline.union import OFFICIAL, UnionRetriever, joined
 
 if TYPE_CHECKING:
     from indexes.posts import Post
+    from pipeline.collections.sources import Source
     from pipeline.reranking import NeuralReranker
-    from pipeline.sources import Source
-    from pipeline.training import FoldModel
+    from pipeline.training.folds import FoldModel
     from rerankers.base import Pairs
-    from rerankers.views import TextEncoder
+    from rerankers.text.inputs import TextEncoder
 
 MODELS = {"learned": "fusion", "linear": "linear_fusion"}
 """Kind of fusion on the command line -> model."""
@@ -50,16 +50,16 @@ class Rankers:
     Attributes:
         lexical: methods of search, and official runs with ``run_`` before their names.
         neural: rerankers.
-        finders: those of ``lexical`` whose best posts are the candidates.
+        candidate_rankers: those of ``lexical`` whose best posts are the candidates.
     """
 
     lexical: Sequence[str]
     neural: Sequence[str]
-    finders: Sequence[str]
+    candidate_rankers: Sequence[str]
 
     @classmethod
     def of(cls, config: Any) -> "Rankers":
-        """Those of a fusion's settings: its ``signal:`` families and ``finders``.
+        """Those of a fusion's settings: its ``signal:`` families and ``candidate_rankers``.
 
         Raises:
             UsageError: there is no ranker of a name, or nothing finds candidates.
@@ -70,7 +70,9 @@ class Rankers:
         names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
         lexical = [name for name in names if name in METHODS or name.startswith(OFFICIAL)]
         neural = [name for name in names if name not in lexical]
-        finders = config.finders.split(",") if config.finders else lexical
+        candidate_rankers = (
+            config.candidate_rankers.split(",") if config.candidate_rankers else lexical
+        )
         problems = [
             f"signal:{name}: found no ranker of this name, expected one of "
             f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
@@ -78,22 +80,24 @@ class Rankers:
             if name not in models.names()
         ]
         problems += [
-            f"finders: found {name}, expected one of {', '.join(lexical)}: methods of search and "
+            f"candidate_rankers: found {name}, expected one of {', '.join(lexical)}: methods of search and "
             "runs whose scores are a signal"
-            for name in finders
+            for name in candidate_rankers
             if name not in lexical
         ]
-        if not finders:
+        if not candidate_rankers:
             problems.append(
                 "families: found no signal of a method of search or of a run, expected one at "
                 "least: it is these that find candidates"
             )
         if problems:
             raise UsageError(problems)
-        return cls(lexical, neural, finders)
+        return cls(lexical, neural, candidate_rankers)
 
 
-def material(config: Any, test: str | None, data: Path | None, neural: NeuralScores) -> Material:
+def training_set(
+    config: Any, test: str | None, data: Path | None, neural: NeuralScores
+) -> TrainingSet:
     """All judged microblog years but ``test``: candidates of all rankers, with their scores.
 
     Args:
@@ -106,10 +110,10 @@ def material(config: Any, test: str | None, data: Path | None, neural: NeuralSco
         UsageError: there is no collection ``test``, or no such ranker.
         DataError: files or judgments are missing.
     """
-    from pipeline.sources import open_source
+    from pipeline.collections.sources import open_source
 
     rankers = Rankers.of(config)
-    usual = microblog_material(test, data)
+    usual = microblog_training_set(test, data)
     parts: list[Candidates] = []
     qrels: Qrels = {}
     for name in usual.trained_on:
@@ -117,14 +121,14 @@ def material(config: Any, test: str | None, data: Path | None, neural: NeuralSco
         assert source.qrels is not None  # Those without are no training collections.
         topics = [topic for topic in source.topics if topic.query_id in source.qrels]
         print(f"candidates of {name} by {', '.join(rankers.lexical)}", file=sys.stderr)
-        retriever = UnionRetriever(source, rankers.lexical, rankers.finders)
+        retriever = UnionRetriever(source, rankers.lexical, rankers.candidate_rankers)
         parts.append(retriever.search(topics, HITS))
         qrels |= source.qrels
     candidates = with_neural(joined(parts), rankers.neural, neural)
     return replace(
         usual,
-        candidates=f"the best {HITS} of each of {', '.join(rankers.finders)}",
-        training=TrainingData(candidates, qrels),
+        candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
+        training=JudgedCandidates(candidates, qrels),
         minimum_count=MINIMUM_COUNT,
     )
 
@@ -145,7 +149,7 @@ def unseen_scores(
     candidates: Candidates, folds: "Sequence[FoldModel]", encoder: "TextEncoder"
 ) -> Run:
     """Scores of each topic's candidates by the fold's model that has not seen the topic."""
-    from rerankers.scoring import score
+    from rerankers.engine.scoring import score
 
     pairs, keys = candidates.pairs(), candidates.keys()
     topics = np.array([topic.query_id for topic in candidates.topics])
@@ -206,7 +210,7 @@ class Fusion:
             UsageError: the source is not searched, or there is no index.
         """
         require_searched(source)
-        retriever = UnionRetriever(source, self.rankers.lexical, self.rankers.finders)
+        retriever = UnionRetriever(source, self.rankers.lexical, self.rankers.candidate_rankers)
         return retriever.search(source.topics, HITS)
 
     def score(
@@ -220,7 +224,7 @@ class Fusion:
             batch_size: as in :meth:`NeuralReranker.score`.
             progress: called with numbers of pairs whose score by the fusion is there.
         """
-        from rerankers.scoring import BATCH_SIZE
+        from rerankers.engine.scoring import BATCH_SIZE
 
         pairs = candidates.pairs()
         neural = self._neural(pairs)
@@ -252,9 +256,9 @@ class Fusion:
         """The same with what is known of posts beforehand; see :func:`encodings.encoded_for`."""
         return replace(
             self,
-            reranker=encodings.encoded_for(self.reranker, posts, directory / "fusion"),
+            reranker=precomputed.encoded_for(self.reranker, posts, directory / "fusion"),
             neural={
-                name: encodings.encoded_for(reranker, posts, directory / name)
+                name: precomputed.encoded_for(reranker, posts, directory / name)
                 for name, reranker in self.neural.items()
             },
         )

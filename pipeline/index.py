@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import existing_file, option, run_command
-from pipeline.collection_indexes import PROGRAM, build_collection, collection_directory
-from pipeline.errors import UsageError
+from pipeline.collections.collection_indexes import PROGRAM, build_collection, collection_directory
+from pipeline.command.errors import UsageError
+from pipeline.command.options import existing_file, option, run_command
 
 if TYPE_CHECKING:
     from indexes.manifest import Manifest
@@ -68,9 +68,9 @@ def main(options: Options) -> None:
         assert options.index is not None  # _collection_name has seen to it
         directory = options.index
     else:
-        from pipeline import collections
+        from pipeline.collections import named
 
-        collection = collections.find(name, options.data)
+        collection = named.find(name, options.data)
         # First of all it says whether the collection has an index.
         usual = collection_directory(collection)
         directory = options.index or usual
@@ -88,9 +88,9 @@ def main(options: Options) -> None:
             f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
         )
     if checkpoint is not None:
-        from pipeline import encodings
+        from pipeline import precomputed
 
-        for folder, size, seconds in encodings.write(directory, checkpoint):
+        for folder, size, seconds in precomputed.write(directory, checkpoint):
             print(f"encodings: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.files import atomic_file
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation import Evaluator, mean
-from pipeline.trec import Qrels, Run, ranked, single_precision
+from pipeline.collections.trec import Qrels, Run, ranked, single_precision
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import Evaluator, mean
 
 RRF_CONSTANT = 60
 """Added to ranks by ``reciprocal``; Cormack et al. 2009's."""

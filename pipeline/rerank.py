@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import (
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import (
     argument,
     existing_file,
     fraction,
@@ -25,17 +26,16 @@ from pipeline.cli import (
     positive_int,
     run_command,
 )
-from pipeline.errors import DataError, UsageError
+from pipeline.command.runtime import device_name, keep_allocations
 from pipeline.first_stage import DEFAULT_HITS
 from pipeline.interpolation import NORMALIZATIONS
-from pipeline.runtime import device_name, keep_allocations
 
 if TYPE_CHECKING:
     from indexes.posts import Post
+    from pipeline.collections.sources import Source
+    from pipeline.collections.trec import Run
+    from pipeline.evaluation.run_report import Values
     from pipeline.reranking import Candidates, NeuralReranker
-    from pipeline.run_report import Values
-    from pipeline.sources import Source
-    from pipeline.trec import Run
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Job:
 def main(options: Options) -> None:
     """Read and check all runs, rerank and write one after the other, report."""
     from pipeline.checkpoints import load_reranker
-    from pipeline.sources import open_source
+    from pipeline.collections.sources import open_source
 
     started = time.perf_counter()
     _check(options)
@@ -137,7 +137,7 @@ def _check(options: Options) -> None:
 
 def _jobs(options: Options, source: "Source") -> list[_Job]:
     """Where each run is and where it goes, refusing files that would get in each other's way."""
-    from pipeline.run_report import reranked_name
+    from pipeline.evaluation.run_report import reranked_name
 
     jobs, problems = [], []
     for text in options.runs:
@@ -172,7 +172,7 @@ def _candidates(
     options: Options, source: "Source", jobs: Sequence[_Job]
 ) -> "dict[str, Candidates]":
     """Name of a run -> what is reranked of it; every run is read before the long work begins."""
-    from pipeline.trec import read_run
+    from pipeline.collections.trec import read_run
 
     runs = [read_run(job.path) for job in jobs]
     wanted = {doc_id for run in runs for doc_id in _posts_of(run, source)}
@@ -187,7 +187,7 @@ def _candidates(
 def _candidates_of(
     options: Options, source: "Source", path: Path, run: "Run", known: "Mapping[str, Post]"
 ) -> "Candidates":
-    from pipeline.evaluation import without_results
+    from pipeline.evaluation.measures import without_results
     from pipeline.reranking import RunRetriever, priors_of
 
     def find_posts(doc_ids: Sequence[str]) -> "Mapping[str, Post]":
@@ -240,11 +240,11 @@ def _rerank(
     """Write each reranked run; name -> its values before and after, if there are judgments."""
     from tqdm import tqdm
 
-    from pipeline.evaluation import Evaluator
+    from pipeline.collections.trec import write_run
+    from pipeline.command.runtime import pair_bar
+    from pipeline.evaluation.measures import Evaluator
+    from pipeline.evaluation.run_report import MEASURES
     from pipeline.reranking import interpolate
-    from pipeline.run_report import MEASURES
-    from pipeline.runtime import pair_bar
-    from pipeline.trec import write_run
 
     evaluator = Evaluator(source.qrels, MEASURES) if source.qrels else None
     results: dict[str, tuple[Values, Values]] = {}
@@ -267,7 +267,7 @@ def _report(
     results: "Mapping[str, tuple[Values, Values]]",
 ) -> None:  # fmt: skip
     """Print the table and write the file, or say why there is none."""
-    from pipeline import run_report
+    from pipeline.evaluation import run_report
 
     if source.qrels is None:
         print(f"no report: {source.missing_judgments}")

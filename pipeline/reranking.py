@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from indexes.posts import Post
-from pipeline.errors import DataError
+from pipeline.collections.trec import Run, Topic, best_of, ranked
+from pipeline.command.errors import DataError
 from pipeline.interpolation import interpolate as mix
-from pipeline.trec import Run, Topic, best_of, ranked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from indexes.lucene import LuceneIndex
     from indexes.methods import Method
-    from pipeline.collections import Collection
+    from pipeline.collections.named import Collection
     from rerankers.base import Pairs
     from rerankers.checkpoint import Checkpoint
-    from rerankers.vocabulary import Idf
+    from rerankers.text.vocabulary import Idf
 
 Progress = Callable[[int], None]
 
@@ -213,8 +213,8 @@ class NeuralReranker:
         self, candidates: Candidates, batch_size: int | None = None, progress: Progress = _silent,
         precision: str = "fp32",
     ) -> Run:  # fmt: skip
-        """Neural score of each candidate, higher is better; see :func:`rerankers.scoring.score`."""
-        from rerankers.scoring import BATCH_SIZE
+        """Neural score of each candidate, higher is better; see :func:`rerankers.engine.scoring.score`."""
+        from rerankers.engine.scoring import BATCH_SIZE
 
         scores = self.checkpoint.score(
             candidates.pairs(), batch_size or BATCH_SIZE, progress, precision

@@ -17,13 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import existing_file, fraction, option, output_file, positive_int, run_command
-from pipeline.errors import UsageError
-from pipeline.runtime import keep_allocations
+from pipeline.command.errors import UsageError
+from pipeline.command.options import (
+    existing_file,
+    fraction,
+    option,
+    output_file,
+    positive_int,
+    run_command,
+)
+from pipeline.command.runtime import keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.archive import Found, Match, QuestionArchive
-    from pipeline.trec import Topic
+    from pipeline.collections.trec import Topic
 
 PROGRAM = "python -m pipeline.retrieve"
 SHOWN = 5
@@ -72,7 +79,7 @@ class Options:
 def main(options: Options) -> None:
     """Open the archive, search it, show what was found or write it as a run."""
     from pipeline.archive import mix
-    from pipeline.trec import write_run
+    from pipeline.collections.trec import write_run
 
     started = time.perf_counter()
     topics = _topics(options)
@@ -98,7 +105,7 @@ def main(options: Options) -> None:
 
 def _topics(options: Options) -> "list[Topic]":
     """The questions; raises UsageError unless they are given in one way."""
-    from pipeline.trec import Topic, read_topics
+    from pipeline.collections.trec import Topic, read_topics
 
     problems = []
     if (options.question is None) == (options.questions is None):
@@ -121,8 +128,8 @@ def _topics(options: Options) -> "list[Topic]":
 def _alpha(options: Options, found: "Found") -> float:
     """α as it is given, as the judgments choose it, or the paper's."""
     from pipeline.archive import DEFAULT_ALPHA, tune_alpha
-    from pipeline.evaluation import Evaluator, mean
-    from pipeline.trec import read_qrels
+    from pipeline.collections.trec import read_qrels
+    from pipeline.evaluation.measures import Evaluator, mean
 
     if options.qrels is None:
         return DEFAULT_ALPHA if options.alpha is None else options.alpha
@@ -134,17 +141,18 @@ def _alpha(options: Options, found: "Found") -> float:
 
 def _archive(options: Options) -> "QuestionArchive":
     """The collection's archive by the checkpoint, its vectors from the index if they fit."""
-    from pipeline import collections, runtime
     from pipeline.archive import QuestionArchive, pairs_of
     from pipeline.checkpoints import default_directory
+    from pipeline.collections import named
+    from pipeline.command import runtime
     from rerankers import checkpoint
 
-    collection = collections.find_answers(options.archive, options.data)
+    collection = named.find_answers(options.archive, options.data)
     device = runtime.choose_device(options.device, options.threads)
     folder = options.checkpoint or default_directory("cntn", collection.name)
     loaded = checkpoint.load(folder, device=device)
     directory = options.index or (
-        collections.home_directory() / "indexes" / f"{collection.name}-questions"
+        named.home_directory() / "indexes" / f"{collection.name}-questions"
     )
     words = ["--archive", options.archive, "--checkpoint", str(folder)]
     words += ["--index", str(directory), "--question", "test"]

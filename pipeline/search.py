@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import (
+from pipeline.command.errors import UsageError
+from pipeline.command.options import (
     existing_file,
     fraction,
     option,
@@ -21,15 +22,14 @@ from pipeline.cli import (
     positive_int,
     run_command,
 )
-from pipeline.errors import UsageError
+from pipeline.command.runtime import device_name, keep_allocations
 from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
 from pipeline.interpolation import NORMALIZATIONS
-from pipeline.runtime import device_name, keep_allocations
 
 if TYPE_CHECKING:
+    from pipeline.collections.sources import Source
+    from pipeline.collections.trec import Run
     from pipeline.reranking import Candidates, NeuralReranker
-    from pipeline.sources import Source
-    from pipeline.trec import Run
 
 
 DEFAULT_RERANKER = "mp_hcnn"
@@ -101,9 +101,9 @@ class Options:
 
 def main(options: Options) -> None:
     """Search, rerank, interpolate, write the run, and show what it is worth."""
-    from pipeline import reports
-    from pipeline.sources import open_source
-    from pipeline.trec import write_run
+    from pipeline.collections.sources import open_source
+    from pipeline.collections.trec import write_run
+    from pipeline.evaluation import reports
 
     started = time.perf_counter()
     _check(options)
@@ -131,7 +131,7 @@ def _interpolate(
 ) -> tuple["Candidates", "dict[str, Run]", float]:
     """Candidates, the run of each stage, and when the candidates were found."""
     from pipeline.checkpoints import load_reranker
-    from pipeline.encodings import with_encodings
+    from pipeline.precomputed import with_encodings
 
     first_stage = _first_stage(options, source)
     candidates = first_stage.search(source.topics)
@@ -158,9 +158,9 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
     """The same for a learned fusion."""
     from pipeline import fusion
     from pipeline.checkpoints import load_reranker
-    from pipeline.encodings import with_encodings
-    from pipeline.runtime import pair_bar
-    from pipeline.trec import best_of
+    from pipeline.collections.trec import best_of
+    from pipeline.command.runtime import pair_bar
+    from pipeline.precomputed import with_encodings
 
     def load(name: str, checkpoint: Path | None, encodings: str | None) -> "NeuralReranker":
         reranker = load_reranker(
@@ -227,7 +227,7 @@ def _first_stage(options: Options, source: "Source") -> FirstStage:
 
 
 def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates") -> "Run":
-    from pipeline.runtime import pair_bar
+    from pipeline.command.runtime import pair_bar
 
     with pair_bar(len(candidates.keys()), options.reranker) as progress:
         return reranker.score(candidates, options.batch_size, progress, options.precision)

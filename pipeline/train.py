@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli import (
+from pipeline.command.errors import UsageError
+from pipeline.command.options import (
     argument,
     existing_file,
     non_negative_float,
@@ -26,16 +27,15 @@ from pipeline.cli import (
     positive_int,
     run_command,
 )
-from pipeline.errors import UsageError
-from pipeline.runtime import keep_allocations
-from pipeline.trainer import Trainer, vectors_of
-from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
+from pipeline.command.runtime import keep_allocations
+from pipeline.training.trainer import Trainer, vectors_of
+from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
 if TYPE_CHECKING:
-    from pipeline.material import Material
+    from pipeline.collections.trec import Run
     from pipeline.reranking import Candidates
-    from pipeline.trec import Run
-    from rerankers.settings import Settings
+    from pipeline.training.training_set import TrainingSet
+    from rerankers.training.settings import Settings
 
 
 STEPS = 50
@@ -99,8 +99,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    from pipeline import runtime
-    from pipeline.training import held_out_bytes
+    from pipeline.command import runtime
+    from pipeline.training.folds import held_out_bytes
     from rerankers import models
 
     if options.model not in models.names():
@@ -115,9 +115,9 @@ def main(options: Options) -> None:
     state_directory = directory.parent / f".{directory.name}.training"
     try:
         parts = _Parts(options, device, state_directory)
-        material = _material(options, config, parts)
-        print(f"training {options.model} on {', '.join(material.trained_on)}", file=sys.stderr)
-        trainer = Trainer(options, settings, config, material, device)
+        training_set = _material(options, config, parts)
+        print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
+        trainer = Trainer(options, settings, config, training_set, device)
         outcome = trainer.train(state_directory)
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
@@ -133,19 +133,20 @@ def main(options: Options) -> None:
 
 def _directory(options: Options) -> Path:
     """The folder to write."""
-    from pipeline import collections
+    from pipeline.collections import named
 
     name = "all"
     if options.collection:
-        name = collections.find_answers(options.collection, options.data).name
+        name = named.find_answers(options.collection, options.data).name
     elif options.test:
-        name = collections.find(options.test, options.data).name
-    return options.output or collections.home_directory() / "checkpoints" / options.model / name
+        name = named.find(options.test, options.data).name
+    return options.output or named.home_directory() / "checkpoints" / options.model / name
 
 
-def _material(options: Options, config: Any, parts: "_Parts") -> "Material":
-    from pipeline import collections, fusion
-    from pipeline.material import answer_material, microblog_material
+def _material(options: Options, config: Any, parts: "_Parts") -> "TrainingSet":
+    from pipeline import fusion
+    from pipeline.collections import named
+    from pipeline.training.training_set import answer_training_set, microblog_training_set
 
     if options.model in fusion.MODELS.values():
         if options.collection:
@@ -153,10 +154,10 @@ def _material(options: Options, config: Any, parts: "_Parts") -> "Material":
                 f"--collection: {options.model} ranks what searches find; name the collection to "
                 "leave out by --test"
             )
-        return fusion.material(config, options.test, options.data, parts.unseen_scores)
+        return fusion.training_set(config, options.test, options.data, parts.unseen_scores)
     if options.collection:
-        return answer_material(collections.find_answers(options.collection, options.data))
-    return microblog_material(options.test, options.data)
+        return answer_training_set(named.find_answers(options.collection, options.data))
+    return microblog_training_set(options.test, options.data)
 
 
 @dataclass
@@ -178,18 +179,20 @@ class _Parts:
     def unseen_scores(self, name: str, candidates: "Candidates") -> "Run":
         """Scores of training topics by models of ``name`` that have not seen them."""
         from pipeline import fusion
-        from pipeline.material import microblog_material
+        from pipeline.training.training_set import microblog_training_set
 
         print(f"training {name} on folds of the topics, for its scores of the others",
               file=sys.stderr)  # fmt: skip
         options = self.options
-        material = microblog_material(options.test, options.data).without_priors()
+        training_set = microblog_training_set(options.test, options.data).without_priors()
         own = Options(
             name, test=options.test, folds=options.folds, seed=options.seed,
-            vectors=vectors_of(options, material), idf=options.idf, data=options.data,
+            vectors=vectors_of(options, training_set), idf=options.idf, data=options.data,
             resume=options.resume,
         )  # fmt: skip
-        trainer = Trainer(own, watched_seldom(_settings(own)), _config(own), material, self.device)
+        trainer = Trainer(
+            own, watched_seldom(_settings(own)), _config(own), training_set, self.device
+        )
         outcome = trainer.train(self.state_directory / f"{name}.training")
         self.directories[name] = self.state_directory / name
         trainer.save(self.directories[name], outcome)
@@ -218,7 +221,7 @@ def _settings(options: Options) -> "Settings":
     """
     from rerankers import models
     from rerankers.errors import RerankerError
-    from rerankers.settings import Settings
+    from rerankers.training.settings import Settings
 
     given = {
         field.name: value
@@ -240,7 +243,7 @@ def _settings(options: Options) -> "Settings":
 
 def _config(options: Options) -> Any:
     """The named configuration with the changes of ``--set``."""
-    from pipeline.settings import change
+    from pipeline.command.settings import change
     from rerankers import models
 
     known = models.find(options.model).configurations

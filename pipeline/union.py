@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.errors import DataError
+from pipeline.collections.trec import Run, Topic, best_of, read_run
+from pipeline.command.errors import DataError
 from pipeline.interpolation import normalize
 from pipeline.reranking import Candidates
-from pipeline.trec import Run, Topic, best_of, read_run
 
 if TYPE_CHECKING:
-    from pipeline.sources import Source
+    from pipeline.collections.sources import Source
 
 T = TypeVar("T")
 
@@ -34,12 +34,12 @@ class UnionRetriever:
     Attributes:
         source: whose topics are ranked.
         rankers: names of methods, or of official runs with ``run_`` before them.
-        finders: those whose posts are candidates; of these alone the others' scores are kept.
+        candidate_rankers: those whose posts are candidates; of these alone the others' scores are kept.
     """
 
     source: "Source"
     rankers: Sequence[str]
-    finders: Sequence[str]
+    candidate_rankers: Sequence[str]
 
     def search(self, topics: Sequence[Topic], hits: int = 1000) -> Candidates:
         """The best ``hits`` candidates of each ranker for each topic.
@@ -58,12 +58,14 @@ class UnionRetriever:
                 "their scores goes on without",
                 file=sys.stderr,
             )
-        if not any(name in signals for name in self.finders):
+        if not any(name in signals for name in self.candidate_rankers):
             raise DataError(
-                f"{self.source.name}: found no run of {', '.join(self.finders)}, whose posts this "
+                f"{self.source.name}: found no run of {', '.join(self.candidate_rankers)}, whose posts this "
                 "fusion ranks; use a collection that has it, or another fusion"
             )
-        found = mean_of_normalized([run for n, run in signals.items() if n in self.finders])
+        found = mean_of_normalized(
+            [run for n, run in signals.items() if n in self.candidate_rankers]
+        )
         run = only(mean_of_normalized(list(signals.values())), found)
         signals = {name: known_of(run, scores) for name, scores in signals.items()}
         doc_ids = list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))

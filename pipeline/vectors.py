@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import existing_file, option, output_file, positive_int, run_command
+from pipeline.command.options import existing_file, option, output_file, positive_int, run_command
 
 if TYPE_CHECKING:
-    from rerankers.vocabulary import WordVectors
+    from rerankers.text.vocabulary import WordVectors
 
 PROGRAM = "python -m pipeline.vectors"
 
@@ -45,10 +45,10 @@ class Options:
 def main(options: Options) -> None:
     """Train the vectors and write them."""
     from indexes.files import write_bytes
-    from pipeline.material import microblog_material
-    from rerankers.vectors import beside, narrowed, read_vectors, word2vec_bytes
+    from pipeline.training.training_set import microblog_training_set
+    from rerankers.text.vectors import beside, narrowed, read_vectors, word2vec_bytes
 
-    texts = microblog_material(None, options.data).texts
+    texts = microblog_training_set(None, options.data).texts
     general = read_vectors(options.beside) if options.beside else None
     vectors = train_on(texts, options.size, options.window, options.epochs)
     if general:
@@ -60,9 +60,9 @@ def main(options: Options) -> None:
 def train_on(
     texts: Sequence[str], size: int = 100, window: int = 8, epochs: int = 8
 ) -> "WordVectors":
-    """Vectors by :func:`rerankers.skip_gram.train`, with a progress bar."""
-    from pipeline.runtime import bar
-    from rerankers.skip_gram import train
+    """Vectors by :func:`rerankers.text.skip_gram.train`, with a progress bar."""
+    from pipeline.command.runtime import bar
+    from rerankers.text.skip_gram import train
 
     with bar(epochs, "word vectors", "epoch") as progress:
         return train(texts, size, window, epochs=epochs, progress=progress)
@@ -78,7 +78,7 @@ def of_posts(texts: Sequence[str], general: Path | None, home: Path) -> Path:
         home: the folder of what was made here.
     """
     from indexes.files import write_bytes
-    from rerankers.vectors import beside, read_vectors, word2vec_bytes
+    from rerankers.text.vectors import beside, read_vectors, word2vec_bytes
 
     known = general is not None and general.exists()
     digest = hashlib.sha256(str(general.stat().st_size if general and known else 0).encode())

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
-from rerankers.settings import Settings
+from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
-    from rerankers.unit_vectors import UnitVectors
+    from rerankers.text.unit_vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -110,7 +110,7 @@ def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
 
 
-Views = Mapping[str, Terms]
+Inputs = Mapping[str, Terms]
 """View name -> the terms of a batch of texts."""
 
 
@@ -120,11 +120,11 @@ Interactions = Mapping[str, Tensor]
 
 
 class Reranker(nn.Module, ABC):
-    """A model that scores (query, post) pairs from the views of the text that it declares.
+    """A model that scores (query, post) pairs from the inputs of the text that it declares.
 
     A subclass is one file in ``rerankers/models``. It splits its work into two encoders, neither
     of which knows the other side; ``interact``, which compares what they give; ``represent``,
-    which turns comparisons into one vector a pair; and ``judge``, which turns that into a score.
+    which turns comparisons into one vector a pair; and ``head``, which turns that into a score.
     A pair's score must not depend on what else is in the batch: padding (identifier 0) is masked.
     """
 
@@ -134,11 +134,11 @@ class Reranker(nn.Module, ABC):
     configurations: ClassVar[Mapping[str, Any]]
     """Named configurations; the first is the default."""
 
-    query_views: ClassVar[Sequence[str]]
-    """Views of a query that ``encode_queries`` reads."""
+    query_inputs: ClassVar[Sequence[str]]
+    """Inputs of a query that ``encode_queries`` reads."""
 
-    post_views: ClassVar[Sequence[str]]
-    """Views of a post that ``encode_posts`` reads."""
+    post_inputs: ClassVar[Sequence[str]]
+    """Inputs of a post that ``encode_posts`` reads."""
 
     training_settings: ClassVar[Settings] = Settings()
     """How its paper trains it, as far as that works here; every command's default."""
@@ -148,16 +148,16 @@ class Reranker(nn.Module, ABC):
     ``FEATURES`` [P, 1, K]."""
 
     trained_by_gradients: ClassVar[bool] = True
-    """Whether there is anything for the steps of training; else all is done by ``calibrate``."""
+    """Whether there is anything for the steps of training; else all is done by ``fit``."""
 
     config: Any
 
     @abstractmethod
-    def encode_queries(self, views: Views) -> Any:
+    def encode_queries(self, inputs: Inputs) -> Any:
         """Encode Q queries; the result is opaque to the engine."""
 
     @abstractmethod
-    def encode_posts(self, views: Views) -> Any:
+    def encode_posts(self, inputs: Inputs) -> Any:
         """Encode D posts; the result is opaque to the engine."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class Reranker(nn.Module, ABC):
         """Turn comparisons into one vector for each pair: [P, K]."""
 
     @abstractmethod
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """Turn vectors of pairs [P, K] into [P] scores, higher is better; a score is a logit."""
 
     def compare(
@@ -198,10 +198,10 @@ class Reranker(nn.Module, ABC):
 
     def integrate(self, interactions: Interactions) -> Tensor:
         """Turn comparisons into [P] scores."""
-        return self.judge(self.represent(interactions))
+        return self.head(self.represent(interactions))
 
     def forward(
-        self, queries: Views, posts: Views, query_of_post: Tensor, features: Tensor | None = None
+        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
     ) -> Tensor:
         """Score P posts, each against its query: [P]."""
         encoded = self.encode_queries(queries), self.encode_posts(posts)
@@ -222,11 +222,11 @@ class Reranker(nn.Module, ABC):
         """Share of the weight decay that the parameter of this name gets."""
         return 1.0
 
-    def is_calibrated(self) -> bool:
-        """Whether :meth:`calibrate` is to be called once training has ended."""
+    def needs_fit(self) -> bool:
+        """Whether :meth:`fit` is to be called once training has ended."""
         return False
 
-    def calibrate(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
         """Fit what is not trained by gradients.
 
         Args:

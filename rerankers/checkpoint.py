@@ -27,14 +27,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rerankers import features, models, scoring
+from rerankers import features, models
 from rerankers.base import Pairs, Reranker
-from rerankers.encodings import Encodings
+from rerankers.engine import scoring
+from rerankers.engine.batch_scorer import devices_of
+from rerankers.engine.precomputed_posts import StoredPosts
+from rerankers.engine.precomputed_vectors import Encodings
 from rerankers.errors import RerankerError
-from rerankers.replicas import devices_of
-from rerankers.stored_posts import StoredPosts
-from rerankers.views import TextEncoder
-from rerankers.vocabulary import Idf, Vocabulary
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "checkpoints"
@@ -70,7 +71,7 @@ class Checkpoint:
         progress: Callable[[int], None] = lambda pairs_done: None,
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
-        """Score pairs: [P]; see :func:`rerankers.scoring.score`."""
+        """Score pairs: [P]; see :func:`rerankers.engine.scoring.score`."""
         return scoring.score(
             self.model, pairs, self.encoder, batch_size, progress, precision, self.devices,
             self.encodings,

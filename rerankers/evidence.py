@@ -17,13 +17,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rerankers import text as reading
 from rerankers.base import Pairs
-from rerankers.encoded import Encoded
-from rerankers.layers import mask_of, partial_softmax
+from rerankers.engine.tokenized import Tokenized
+from rerankers.layers.similarity import mask_of, partial_softmax
 from rerankers.models.mp_hcnn import Encoding, Model
 from rerankers.perspectives import Perspective
-from rerankers.views import TextEncoder
+from rerankers.text import words as reading
+from rerankers.text.inputs import TextEncoder
 
 Values = npt.NDArray[np.float32]
 Span = tuple[int, int]
@@ -36,7 +36,7 @@ class Word(NamedTuple):
     """A word as the model reads it.
 
     Attributes:
-        text: lower case, without accents; see :func:`rerankers.text.words`.
+        text: lower case, without accents; see :func:`rerankers.text.words.words`.
         spans: for each of its characters, the characters of the original text that it is from.
     """
 
@@ -131,8 +131,8 @@ def compare(
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     with torch.inference_mode():
-        views = Encoded.of(pairs, encoder, model).batch(rows, model.device_of())
-        queries, posts = model.encode_queries(views[0]), model.encode_posts(views[1])
+        inputs = Tokenized.of(pairs, encoder, model).batch(rows, model.device_of())
+        queries, posts = model.encode_queries(inputs[0]), model.encode_posts(inputs[1])
         similarities = {
             name: list(_similarities(model, queries, posts, places))
             for name, places in model.perspectives.items()
@@ -244,7 +244,7 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
 
 
 def find_words(text: str) -> list[Word]:
-    """The words of a text, as :func:`rerankers.text.words` gives them, and where they are from."""
+    """The words of a text, as :func:`rerankers.text.words.words` gives them, and where they are from."""
     traced = _Traced.of(text[: reading.MAX_CHARACTERS])
     traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
@@ -259,7 +259,7 @@ def find_words(text: str) -> list[Word]:
 
 
 def find_url(url: str) -> tuple[str, list[Span]]:
-    """The letters of a URL that are read (see :func:`rerankers.text.url_text`), and their places.
+    """The letters of a URL that are read (see :func:`rerankers.text.words.url_text`), and their places.
 
     Where there is no URL there is no letter.
     """

@@ -1,8 +1,8 @@
 """A batch's similarities with gradients, each distinct window of terms computed once.
 
 A training step sees a topic's posts together, with their common words, and posts share a tower with
-their URLs and with the queries. What :class:`rerankers.convolutions.ConvolutionTower` gives place
-by place is given here window by window, as :mod:`rerankers.towers` does for scoring: a convolution
+their URLs and with the queries. What :class:`rerankers.layers.convolutions.ConvolutionTower` gives place
+by place is given here window by window, as :mod:`rerankers.engine.towers` does for scoring: a convolution
 is linear before its ReLU, so every distinct vector is multiplied with every offset's weights once,
 and a window is a sum of ``width`` rows of these products. The gradients of all places that have a
 window are added up before they go back through it.
@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.contexts import Ids, Texts, distinct
-from rerankers.convolutions import ConvolutionTower, MaskedConvolution
-from rerankers.towers import by_offset
-from rerankers.views import on_device
+from rerankers.engine.towers import by_offset
+from rerankers.engine.windows import Ids, Texts, distinct
+from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
+from rerankers.text.inputs import on_device
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class SideBySide:
     def softmax(self, logits: Tensor, length: int) -> list[Tensor]:
         """Largest and mean share of each post: two of [P, Lq].
 
-        Shares are those of :func:`rerankers.layers.partial_softmax` over ``length`` terms.
+        Shares are those of :func:`rerankers.layers.similarity.partial_softmax` over ``length`` terms.
         """
         top = self.best(logits)
         peak = top.detach().clamp_min(0.0)  # Shares do not depend on it.
@@ -100,7 +100,7 @@ def similarities(
     Args:
         tower: whose weights the gradients are of.
         queries: terms [Q, Lq], 0 after the last.
-        posts: one or more views of P posts, terms [P, Ld], 0 after the last.
+        posts: one or more inputs of P posts, terms [P, Ld], 0 after the last.
         query_of_post: [P] row of the query of each post.
         normalized: whether vectors are to have length 1, as cosines need them.
 
@@ -108,12 +108,12 @@ def similarities(
         For each view how its terms lie, and depth + 1 tensors [Q, S, Lq].
     """
     device, of_post = queries.device, query_of_post.cpu().numpy()
-    asked, *views = (Texts.of_padded(view.cpu().numpy()) for view in (queries, *posts))
-    layouts = [SideBySide.of(view, of_post, len(queries), device) for view in views]
-    sizes = [len(texts.ids) for texts in (asked, *views)]
+    asked, *inputs = (Texts.of_padded(view.cpu().numpy()) for view in (queries, *posts))
+    layouts = [SideBySide.of(view, of_post, len(queries), device) for view in inputs]
+    sizes = [len(texts.ids) for texts in (asked, *inputs)]
     is_there = queries.ne(0)
-    found: list[list[Tensor]] = [[] for _ in views]
-    for vectors, which in _levels(tower, Texts.joined([asked, *views]), device):
+    found: list[list[Tensor]] = [[] for _ in inputs]
+    for vectors, which in _levels(tower, Texts.joined([asked, *inputs]), device):
         if normalized:
             vectors = F.normalize(vectors, dim=1, eps=1e-6)
         vectors = F.pad(vectors, (0, 0, 1, 0))  # Row 0 is where there is no term.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.threads import side_by_side
+from rerankers.engine.threads import side_by_side
 
 if TYPE_CHECKING:
     from lightgbm import Booster

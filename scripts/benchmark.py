@@ -25,8 +25,8 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.cli import option, positive_int, run_command
-from pipeline.runtime import keep_allocations
+from pipeline.command.options import option, positive_int, run_command
+from pipeline.command.runtime import keep_allocations
 
 PARTS = {
     1: "paper_size", 2: "other_models", 3: "process", 4: "growth", 5: "floor", 6: "surroundings",
@@ -64,11 +64,11 @@ def main(options: Options) -> None:
     from benchmarks.measuring import machine
     from benchmarks.workload import Workload
 
-    from pipeline import collections
-    from pipeline.runtime import choose_device
+    from pipeline.collections import named
+    from pipeline.command.runtime import choose_device
 
     device = choose_device(options.device)
-    name = collections.find(options.collection, options.data).name
+    name = named.find(options.collection, options.data).name
     workload = Workload(name, options.pairs, options.rounds, device, options.data)
     print(f"machine: {machine()}; {name}, on {device}", flush=True)
     rows: list[tuple[str, str]] = []

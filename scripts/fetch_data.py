@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.cli import argument, option, run_command
+from pipeline.command.options import argument, option, run_command
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Options:
 
 def main(options: Options) -> None:
     """List, check or fetch."""
-    from pipeline import downloads
-    from pipeline.errors import DataError
-    from pipeline.locations import data_directory
+    from pipeline.collections import downloads
+    from pipeline.collections.locations import data_directory
+    from pipeline.command.errors import DataError
 
     entries = downloads.select(options.names)
     folder = data_directory(options.data)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import (
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import (
     argument,
     did_you_mean,
     option,
@@ -27,13 +28,12 @@ from pipeline.cli import (
     positive_int,
     run_command,
 )
-from pipeline.errors import DataError, UsageError
-from pipeline.runtime import keep_allocations
+from pipeline.command.runtime import keep_allocations
 
 if TYPE_CHECKING:
-    from pipeline.experiments import Cell, Result
-    from pipeline.tables import Table
-    from pipeline.tables.contract import Workshop
+    from experiments.cells import Cell, Result
+    from experiments.tables import Table
+    from experiments.tables.contract import Workshop
 
 ALL, README = "all", "readme"
 
@@ -72,8 +72,9 @@ class Options:
 
 def main(options: Options) -> None:
     """Compute the missing cells, print the tables, write what is asked for."""
-    from pipeline.collections import home_directory
-    from pipeline.tables.contract import Workshop
+    from experiments.tables.contract import Workshop
+
+    from pipeline.collections.named import home_directory
     from rerankers.errors import RerankerError
 
     if options.table == README:
@@ -101,8 +102,9 @@ def main(options: Options) -> None:
 
 def _fill(options: Options, path: Path) -> None:
     """Write the tables of a README anew from the CSVs beside it."""
+    from experiments.tables.readme import filled
+
     from indexes.files import atomic_file
-    from pipeline.tables.readme import filled
 
     if options != Options(README):
         raise UsageError("readme: found other options, expected none: it reads the CSVs alone")
@@ -117,7 +119,7 @@ def _check(options: Options) -> "tuple[dict[str, Table], dict[str, Sequence[str]
 
     Of all tables those are left out that have none of the collections asked for.
     """
-    from pipeline.tables import MP_HCNN, TABLES
+    from experiments.tables import MP_HCNN, TABLES
 
     tables = dict(MP_HCNN) if options.table == ALL else {}
     if options.table in TABLES:
@@ -141,7 +143,7 @@ def _problems(options: Options, tables: "dict[str, Table]") -> list[str]:
     """What is wrong with the table's name and with the files that are asked for."""
     from importlib.util import find_spec
 
-    from pipeline.tables import TABLES
+    from experiments.tables import TABLES
 
     problems = []
     known = [*TABLES, ALL, README]
@@ -170,9 +172,8 @@ def _compute(
     cells: "Sequence[Cell]", workshop: "Workshop", options: Options
 ) -> "tuple[list[Result], list[str]]":
     """Results of all cells; the bar counts those that were missing, so its estimate holds."""
+    from experiments.cells import is_finished, run_cells
     from tqdm import tqdm
-
-    from pipeline.experiments import is_finished, run_cells
 
     missing = {cell.key for cell in cells if not is_finished(cell, workshop.directory)}
     with tqdm(total=len(missing), unit="cell", disable=None if missing else True) as bar:
@@ -191,8 +192,9 @@ def _show(
     name: str, table: "Table", results: "Sequence[Result]", workshop: "Workshop", options: Options
 ) -> None:
     """Print one table, and write its files."""
+    from experiments.tables.results import write_csv
+
     from indexes.files import atomic_file
-    from pipeline.tables.results import write_csv
 
     results = table.finish(results, workshop)
     text = table.report(results, workshop)

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli import non_negative_int, option, output_file, positive_int, run_command
+from pipeline.command.options import (
+    non_negative_int,
+    option,
+    output_file,
+    positive_int,
+    run_command,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Options:
 
 def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
-    from pipeline import tuning
+    from pipeline.training import tuning
 
     directory, held_out = tuning.held_out_scores(
         options.reranker, options.test, options.checkpoint, options.data

@@ -9,10 +9,10 @@ from reranking_samples import AWKWARD, POSTS, encoder, vocabulary
 
 from rerankers import features
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList
-from rerankers.post_table import PostTable
-from rerankers.unit_vectors import UnitVectors
-from rerankers.word_table import WordTable
+from rerankers.features._candidates import CandidateList
+from rerankers.features._post_table import PostTable
+from rerankers.features._word_table import WordTable
+from rerankers.text.unit_vectors import UnitVectors
 
 IDF = encoder().idf
 VECTORS = UnitVectors(vocabulary().known, vocabulary().vectors)

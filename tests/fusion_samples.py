@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from reranking_samples import all_pairs, encoder
 
-from rerankers import scoring
 from rerankers.base import FIRST_STAGE, Pairs, Reranker
-from rerankers.encoded import Encoded
-from rerankers.scoring import represent_encoded
-from rerankers.settings import Settings
-from rerankers.training import Examples, train
+from rerankers.engine import scoring
+from rerankers.engine.scoring import represent_tokenized
+from rerankers.engine.tokenized import Tokenized
+from rerankers.training.loop import Examples, train
+from rerankers.training.settings import Settings
 
 TOPICS, POSTS = 12, 30
 
@@ -46,7 +46,7 @@ def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
 
 def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
     """The model, fitted by the training loop, which has no step for it."""
-    examples = Examples(Encoded.of(pairs, encoder(), model), relevant)
+    examples = Examples(Tokenized.of(pairs, encoder(), model), relevant)
     history = train(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
     assert history.epochs == []
     return model.eval()
@@ -54,7 +54,7 @@ def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
 
 def represented(model: Reranker, pairs: Pairs) -> torch.Tensor:
     """The features of pairs [P, K], through the engine."""
-    return represent_encoded(model, Encoded.of(pairs, encoder(), model))
+    return represent_tokenized(model, Tokenized.of(pairs, encoder(), model))
 
 
 def require_new_topics_ordered(model: Reranker) -> None:

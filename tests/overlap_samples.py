@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from rerankers.base import Pairs
-from rerankers.stop_words import STOP_WORDS
-from rerankers.text import words
-from rerankers.views import TextEncoder
-from rerankers.vocabulary import Idf, Vocabulary
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.stop_words import STOP_WORDS
+from rerankers.text.vocabulary import Idf, Vocabulary
+from rerankers.text.words import words
 
 SIZE = 6
 KNOWN = ["the", "in", "is", "bbc", "world", "cuts", "water", "egypt", "0000", "1971", "storm", "a"]

@@ -9,11 +9,11 @@ import torch
 
 from rerankers import models
 from rerankers.base import Pairs, Reranker
-from rerankers.encoded import Encoded
-from rerankers.scoring import represent_encoded
-from rerankers.text import words
-from rerankers.views import TextEncoder
-from rerankers.vocabulary import Idf, Vocabulary
+from rerankers.engine.scoring import represent_tokenized
+from rerankers.engine.tokenized import Tokenized
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.vocabulary import Idf, Vocabulary
+from rerankers.text.words import words
 
 # On matrices as small as these, threads only wait for each other.
 torch.set_num_threads(1)
@@ -91,10 +91,10 @@ def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) ->
     model_type: Any = models.find(name)
     model: Reranker = model_type(small_config(name, configuration, **changes), vocabulary())
     if not model.trained_by_gradients:
-        encoded = Encoded.of(all_pairs(), encoder(), model)
+        encoded = Tokenized.of(all_pairs(), encoder(), model)
         relevant = np.random.default_rng(seed).random(len(encoded.query_index)) < 0.4
         queries = torch.from_numpy(encoded.query_index)
-        model.calibrate(represent_encoded(model, encoded), torch.from_numpy(relevant), queries)
+        model.fit(represent_tokenized(model, encoded), torch.from_numpy(relevant), queries)
     return model.eval()
 
 

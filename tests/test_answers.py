@@ -13,9 +13,10 @@ from reranking_samples import encoder, small_model
 from indexes.errors import CollectionError
 from indexes.pairs import Answer, read_answer_folder
 from indexes.posts import Post
-from pipeline import checkpoints, collections
-from pipeline.errors import DataError, UsageError
-from pipeline.trec import ranked, read_run
+from pipeline import checkpoints
+from pipeline.collections import named
+from pipeline.collections.trec import ranked, read_run
+from pipeline.command.errors import DataError, UsageError
 from rerankers import checkpoint
 
 NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa"]
@@ -78,7 +79,7 @@ def test_bad_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> N
 
 
 def test_the_test_part_is_found(data: Path) -> None:
-    found = collections.find("trecqa-raw", data)
+    found = named.find("trecqa-raw", data)
     assert found.index_group is None
     assert dict(found.runs) == {}
     assert found.measures == ("AP", "RR")
@@ -98,7 +99,7 @@ def test_the_test_part_is_found(data: Path) -> None:
 
 
 def test_questions_without_a_relevant_answer_are_not_judged(data: Path) -> None:
-    raw, clean = (collections.find(name, data) for name in NAMES[:2])
+    raw, clean = (named.find(name, data) for name in NAMES[:2])
     qrels = raw.qrels()
     assert qrels is not None
     assert list(qrels) == ["3.1", "3.2", "3.3"]
@@ -110,7 +111,7 @@ def test_questions_without_a_relevant_answer_are_not_judged(data: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts(name: str, data: Path) -> None:
-    collection = collections.find_answers(name, data)
+    collection = named.find_answers(name, data)
     train, dev, test = (collection.part(part) for part in ("train", "dev", "test"))
     assert test == collection
     assert {part.name for part in (train, dev, test)} == {name}
@@ -126,12 +127,12 @@ def test_parts(name: str, data: Path) -> None:
 
 
 def test_both_kinds_of_trecqa_share_the_training_part(data: Path) -> None:
-    raw, clean = (collections.find_answers(name, data).part("train") for name in NAMES[:2])
+    raw, clean = (named.find_answers(name, data).part("train") for name in NAMES[:2])
     assert list(raw.posts()) == list(clean.posts())
 
 
 def test_absent_labels_are_told(data: Path) -> None:
-    test = collections.find("wikiqa", data)
+    test = named.find("wikiqa", data)
     assert test.missing() == []
     assert test.qrels() is None
     assert "wikiqa has no judgments of its test part here" in test.missing_judgments()
@@ -139,7 +140,7 @@ def test_absent_labels_are_told(data: Path) -> None:
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
-    collection = collections.find("trecqa-clean", tmp_path)
+    collection = named.find("trecqa-clean", tmp_path)
     assert len(collection.missing()) == 3
     for read in (collection.topics, collection.candidates, lambda: list(collection.posts())):
         with pytest.raises(DataError, match=r"a\.toks and 2 more not found(.|\n)*trecqa-clean"):
@@ -151,21 +152,21 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "wikiqa").mkdir()
     folder_of(tmp_path / "wikiqa" / "test", **empty)
     with pytest.raises(DataError, match="found no answer, expected at least one"):
-        collections.find("wikiqa", tmp_path).topics()
+        named.find("wikiqa", tmp_path).topics()
 
 
 def test_only_these_collections_have_given_answers() -> None:
     for name in ("mb2012", "sample", "trecqa"):
         with pytest.raises(UsageError, match=f"found '{name}', expected a collection of questions"):
-            collections.find_answers(name)
+            named.find_answers(name)
     with pytest.raises(UsageError, match="did you mean 'wikiqa'"):
-        collections.find_answers("wikiq")
+        named.find_answers("wikiq")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_they_are_not_left_out_of_microblog_training(name: str) -> None:
     with pytest.raises(UsageError, match=rf"pipeline\.train MODEL --collection {name}"):
-        collections.training_collections(name)
+        named.training_collections(name)
 
 
 def test_their_checkpoint_is_not_one_for_tweets(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_their_checkpoint_is_not_one_for_tweets(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         checkpoints.default_directory("mp_hcnn", "trecqa-raw")
     assert "`python -m pipeline.train mp_hcnn --collection trecqa-raw`" in str(error.value)
-    own = collections.home_directory() / "checkpoints" / "mp_hcnn" / "trecqa-raw"
+    own = named.home_directory() / "checkpoints" / "mp_hcnn" / "trecqa-raw"
     own.mkdir(parents=True)
     (own / "config.json").write_text("{}")
     assert checkpoints.default_directory("mp_hcnn", "trecqa-raw") == own
@@ -313,9 +314,9 @@ def test_the_samples_are_the_same_every_time(data: Path, tmp_path: Path) -> None
 
 
 def test_the_real_collections(data_dir: Path) -> None:
-    if collections.find("trecqa-raw", data_dir).missing():
+    if named.find("trecqa-raw", data_dir).missing():
         pytest.skip("no TrecQA in the data folder")
-    raw, clean = (collections.find(name, data_dir) for name in NAMES[:2])
+    raw, clean = (named.find(name, data_dir) for name in NAMES[:2])
     assert (len(list(raw.posts())), len(list(clean.posts()))) == (1517, 1442)
     raw_qrels, clean_qrels = raw.qrels(), clean.qrels()
     assert raw_qrels is not None
@@ -323,12 +324,12 @@ def test_the_real_collections(data_dir: Path) -> None:
     assert (len(raw.topics()), len(raw_qrels)) == (95, 89)
     assert (len(clean.topics()), len(clean_qrels)) == (68, 68)
     assert set(clean_qrels) <= set(raw_qrels)
-    train = collections.find_answers("trecqa-raw", data_dir).part("train")
+    train = named.find_answers("trecqa-raw", data_dir).part("train")
     assert (len(train.topics()), len(list(train.posts()))) == (93, 4718)
 
 
 def test_the_real_wikiqa(data_dir: Path) -> None:
-    wikiqa = collections.find_answers("wikiqa", data_dir)
+    wikiqa = named.find_answers("wikiqa", data_dir)
     if wikiqa.missing():
         pytest.skip("no WikiQA in the data folder")
     counts = [len(wikiqa.part(part).topics()) for part in ("train", "dev", "test")]

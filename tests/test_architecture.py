@@ -35,7 +35,7 @@ def relative(path: Path) -> str:
 
 
 def dotted(path: Path) -> str:
-    """``pipeline/trec.py`` -> ``pipeline.trec``; a package's ``__init__`` is the package."""
+    """Module name of a file; a package's ``__init__`` is the package."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -208,8 +208,8 @@ def test_help_answers_at_once(path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("indexes/x.py", "from pipeline.errors import DataError"),
-        ("indexes/x.py", "def f():\n    import rerankers.text"),
+        ("indexes/x.py", "from pipeline.command.errors import DataError"),
+        ("indexes/x.py", "def f():\n    import rerankers.text.words"),
         ("rerankers/models/x.py", "if TYPE_CHECKING:\n    from indexes import posts"),
         ("rerankers/models/x.py", "importlib.import_module(f'pipeline.{name}')"),
         ("rerankers/x.py", "from . import pipeline\nfrom tests import helpers"),
@@ -224,7 +224,7 @@ def test_a_wrong_import_is_seen(path: str, source: str) -> None:
     "source",
     [
         "from pipeline import trec\nfrom . import trec\nfrom .trec import read_run",
-        "import indexes.posts\nfrom rerankers.text import normalize\nimport indexeslike",
+        "import indexes.posts\nfrom rerankers.text.words import normalize\nimport indexeslike",
     ],
 )
 def test_a_right_import_is_let_through(source: str) -> None:

@@ -12,10 +12,11 @@ from reranking_samples import POSTS, QUERIES, encoder, small_model
 
 from indexes.errors import CollectionError
 from indexes.posts import Post
-from pipeline import archive, collections, retrieve
+from pipeline import archive, retrieve
 from pipeline.archive import ALPHAS, ArchivedPair, QuestionArchive, mix, pairs_of, tune_alpha
-from pipeline.errors import DataError, UsageError
-from pipeline.trec import Run, Topic, ranked, read_run
+from pipeline.collections import named
+from pipeline.collections.trec import Run, Topic, ranked, read_run
+from pipeline.command.errors import DataError, UsageError
 from rerankers import checkpoint
 from rerankers.base import Pairs
 
@@ -43,10 +44,10 @@ def opened() -> QuestionArchive:
 def vector(text: str) -> np.ndarray:
     """v of one question alone, of length 1."""
     reader, model = encoder(), trained().model
-    views = reader.queries([text], model.query_views)
+    inputs = reader.queries([text], model.query_inputs)
     with torch.no_grad():
         encoded = model.encode_queries(
-            {name: view.padded(np.array([0]), torch.device("cpu")) for name, view in views.items()}
+            {name: view.padded(np.array([0]), torch.device("cpu")) for name, view in inputs.items()}
         )
     found = encoded[0].double().numpy()
     return found / np.linalg.norm(found)
@@ -229,7 +230,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     reader = checkpoint.TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
     model = small_model("cntn", "cntn_v")
     checkpoint.save(tmp_path / "saved", "cntn", model, reader, {})
-    monkeypatch.setattr(collections, "find_answers", lambda name, data: Answers(), raising=False)
+    monkeypatch.setattr(named, "find_answers", lambda name, data: Answers(), raising=False)
     return tmp_path / "saved"
 
 
@@ -248,7 +249,7 @@ def test_the_command_shows_answered_questions(
     assert lines[2].strip() == POSTS[-3][0]
     assert len(lines) == 11
     assert "12 of 12 questions for 1 in" in found.err
-    folder = collections.home_directory() / "indexes" / "answers-questions"
+    folder = named.home_directory() / "indexes" / "answers-questions"
     assert "--archive answers" in json.loads((folder / "dense.json").read_text())["rebuild"]
 
 

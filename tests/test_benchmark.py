@@ -18,14 +18,14 @@ from reranking_samples import AWKWARD, all_pairs, encoder, small_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from indexes.methods import METHODS
-from pipeline.cli import parse_arguments
-from pipeline.errors import DataError, UsageError
-from pipeline.material import TrainingData
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import parse_arguments
 from pipeline.reranking import LuceneRetriever
+from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import TRIGRAMS, WORDS
-from rerankers.encoded import Encoded
-from rerankers.interactions import CachedInteractions
-from rerankers.training import Examples, Steps
+from rerankers.engine.tokenized import Tokenized
+from rerankers.training.interactions import CachedInteractions
+from rerankers.training.loop import Examples, Steps
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
@@ -60,12 +60,12 @@ def workload(collection: str = "sample", data: Path | None = None) -> Any:
     return part("workload").Workload(collection, 24, 1, "cpu", data)
 
 
-def counted_one_by_one(model: Any, encoded: Encoded) -> int:
+def counted_one_by_one(model: Any, encoded: Tokenized) -> int:
     """Multiply-adds of all pairs: one for each number, filter, offset and place, in loops."""
     config, total = model.config, 0
 
-    def cut(views: Any, view: str, row: int, longest: int) -> int:
-        return min(int(views[view].lengths[row]), longest)
+    def cut(inputs: Any, view: str, row: int, longest: int) -> int:
+        return min(int(inputs[view].lengths[row]), longest)
 
     def convolutions(tower: Any, length: int) -> int:
         count = 0
@@ -81,11 +81,11 @@ def counted_one_by_one(model: Any, encoded: Encoded) -> int:
         (encoded.posts, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
                          "url_trigrams": config.url_trigrams}),
     ]  # fmt: skip
-    for views, limits in sides:
+    for inputs, limits in sides:
         for view, longest in limits.items():
             tower = model.towers[WORDS if view == WORDS else TRIGRAMS]
-            for row in range(len(views[view].lengths)):
-                total += convolutions(tower, cut(views, view, row, longest))
+            for row in range(len(inputs[view].lengths)):
+                total += convolutions(tower, cut(inputs, view, row, longest))
     for query, post in zip(encoded.query_index, encoded.post_index, strict=True):
         for name, places in model.perspectives.items():
             tower = model.towers[WORDS if places.query_view == WORDS else TRIGRAMS]
@@ -105,7 +105,7 @@ def counted_one_by_one(model: Any, encoded: Encoded) -> int:
 def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
     model = small_model("mp_hcnn", configuration, depth=3)
     posts = [("bbc world", "http://x.org/a"), *((text, text) for text in AWKWARD.values())]
-    encoded = Encoded.of(all_pairs(["bbc world service", ""], posts), encoder(), model)
+    encoded = Tokenized.of(all_pairs(["bbc world service", ""], posts), encoder(), model)
     assert part("floor").needed(model, encoded).total == counted_one_by_one(model, encoded)
 
 
@@ -113,7 +113,7 @@ def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
 def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity: str) -> None:
     """Without mean pooling, which multiplies by a mask, no other products are in the model."""
     model = small_model("mp_hcnn", "paper", mean_pooling=False, similarity=similarity)
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     counter = FlopCounterMode(display=False)
     with counter:
         part("ways").plain(model, encoded)()
@@ -125,11 +125,11 @@ def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity
     [("mp_hcnn", "robust"), ("mp_hcnn", "paper"), ("sm_cnn", "static"), ("knrm", "words")],
 )
 def test_all_ways_give_the_same_scores(name: str, configuration: str, tmp_path: Path) -> None:
-    from rerankers.scoring import score_encoded
+    from rerankers.engine.scoring import score_tokenized
 
     model, ways = small_model(name, configuration), part("ways")
-    encoded = Encoded.of(all_pairs(), encoder(), model)
-    expected = score_encoded(model, encoded)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    expected = score_tokenized(model, encoded)
     np.testing.assert_allclose(ways.plain(model, encoded)(), expected, rtol=1e-4, atol=1e-5)
     if name == "mp_hcnn":
         stored = ways.stored(name, model.eval(), encoder(), all_pairs(), tmp_path)
@@ -249,10 +249,10 @@ def training_step(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Part 7 with two steps of small models on the sample, which is no judged year."""
     module = part("training_step")
 
-    def sample(work: Any) -> TrainingData:
+    def sample(work: Any) -> JudgedCandidates:
         source = work.source
         found = LuceneRetriever(source.index(), METHODS["ql"]()).search(source.topics, hits=40)
-        return TrainingData(found, source.qrels)
+        return JudgedCandidates(found, source.qrels)
 
     monkeypatch.setattr(module, "training_data", sample)
     sizes = {"word_filters": 6, "trigram_filters": 6, "trigram_size": 8, "hidden": 8}
@@ -276,7 +276,7 @@ def test_plain_steps_and_ours_come_to_the_same_weights(training_step: Any, numbe
     trained = {name for name, weights in ours.named_parameters() if weights.requires_grad}
     assert any("vectors" in name for name in trained) is (number > 0)
     settings = dataclasses.replace(task.settings(case), steps=1)
-    known = Encoded.of(task.pairs, encoder, ours).subset(task.fold.training)
+    known = Tokenized.of(task.pairs, encoder, ours).subset(task.fold.training)
     prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
     padded = training_step.FullLength(known, plain)
     dense = training_step._dense(plain, settings)
@@ -298,7 +298,7 @@ def test_plain_steps_and_ours_come_to_the_same_weights(training_step: Any, numbe
 
 def test_the_plain_way_pads_every_text_to_what_the_model_reads(training_step: Any) -> None:
     model = small_model("mp_hcnn", "robust")
-    padded = training_step.FullLength(Encoded.of(all_pairs(), encoder(), model), model)
+    padded = training_step.FullLength(Tokenized.of(all_pairs(), encoder(), model), model)
     seen: dict[str, Any] = {}
     forward = model.forward
 

@@ -19,14 +19,15 @@ from overlap_samples import (
 )
 from sklearn.linear_model import LogisticRegression
 
-from rerankers import checkpoint, scoring
-from rerankers.bilinear import Bilinear
-from rerankers.encoded import Encoded
+from rerankers import checkpoint
+from rerankers.engine import scoring
+from rerankers.engine.scoring import represent_tokenized
+from rerankers.engine.tokenized import Tokenized
 from rerankers.models import bag_of_words, bigram
-from rerankers.scoring import represent_encoded
-from rerankers.settings import Settings
-from rerankers.text import words
-from rerankers.training import Examples, train
+from rerankers.models._bilinear import Bilinear
+from rerankers.text.words import words
+from rerankers.training.loop import Examples, train
+from rerankers.training.settings import Settings
 
 NAMES = ["bag_of_words", "bigram"]
 RELEVANT = np.random.default_rng(4).random(len(every_pair())) < 0.4
@@ -95,10 +96,10 @@ def scores_of(model: Bilinear) -> np.ndarray:
     return scoring.score(model, every_pair(), encoder())
 
 
-def calibrate(model: Bilinear) -> None:
-    encoded = Encoded.of(every_pair(), encoder(), model)
+def fit(model: Bilinear) -> None:
+    encoded = Tokenized.of(every_pair(), encoder(), model)
     queries = torch.from_numpy(encoded.query_index)
-    model.calibrate(represent_encoded(model, encoded), torch.from_numpy(RELEVANT), queries)
+    model.fit(represent_tokenized(model, encoded), torch.from_numpy(RELEVANT), queries)
 
 
 def assert_fitted(model: Bilinear, name: str) -> None:
@@ -136,7 +137,7 @@ def test_word_order_counts_for_bigrams_alone() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_before_it_is_fitted_the_score_is_the_plain_one(name: str) -> None:
     counting, plain = small(name), small(name, "plain")
-    assert counting.is_calibrated() and not plain.is_calibrated()
+    assert counting.needs_fit() and not plain.needs_fit()
     plain.load_state_dict(counting.state_dict(), strict=False)
     np.testing.assert_array_equal(scores_of(counting), scores_of(plain))
     np.testing.assert_allclose(
@@ -147,7 +148,7 @@ def test_before_it_is_fitted_the_score_is_the_plain_one(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_once_it_is_fitted_the_score_is_the_regressions(name: str) -> None:
     model = small(name)
-    calibrate(model)
+    fit(model)
     assert bool(model.is_fitted)
     assert_fitted(model, name)
 
@@ -155,7 +156,7 @@ def test_once_it_is_fitted_the_score_is_the_regressions(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fitted_regression_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model = small(name)
-    calibrate(model)
+    fit(model)
     checkpoint.save(tmp_path / "saved", name, model, encoder(), {})
     loaded = checkpoint.load(tmp_path / "saved", name, idf=encoder().idf)
     assert isinstance(loaded.model, Bilinear)
@@ -173,7 +174,7 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
         loss="pointwise", sampling="pairs", batch_pairs=12, optimizer="adagrad", epochs=3, steps=4,
         learning_rate=0.05,
     )  # fmt: skip
-    examples = Examples(Encoded.of(every_pair(), encoder(), model), RELEVANT)
+    examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
     validation = Examples(examples.encoded.subset(others), ~RELEVANT[others])
     figures, seen = [0.1, 0.5, 0.2], []
 
@@ -194,7 +195,7 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
 def test_training_does_not_fit_what_counts_nothing(name: str, tmp_path: Path) -> None:
     model = small(name, "plain")
     settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
-    examples = Examples(Encoded.of(every_pair(), encoder(), model), RELEVANT)
+    examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
     train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
     np.testing.assert_allclose(scores_of(model), naive_scores(model, name), rtol=1e-5, atol=1e-5)
 
@@ -205,7 +206,7 @@ def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
     settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
     models = [small(name), small(name, seed=2)]
     for model in models:
-        examples = Examples(Encoded.of(every_pair(), encoder(), model), RELEVANT)
+        examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
         train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state", resume=True)
     first, second = (model.state_dict() for model in models)
     assert all(torch.equal(first[key], second[key]) for key in first)

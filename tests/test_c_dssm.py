@@ -7,12 +7,12 @@ import pytest
 import torch
 from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import TRIGRAMS, Reranker
+from rerankers.engine import scoring
 from rerankers.errors import RerankerError
-from rerankers.letter_trigrams import TrigramSums, begins_word
+from rerankers.models._letter_trigrams import TrigramSums, begins_word
 from rerankers.models.c_dssm import Config, ConvolutionalNetwork, Model
-from rerankers.text import words
+from rerankers.text.words import words
 
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"
 CASES = [

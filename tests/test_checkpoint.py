@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from rerankers import checkpoint
 from rerankers.errors import RerankerError
-from rerankers.views import TextEncoder
+from rerankers.text.inputs import TextEncoder
 
 FILES = {"config.json", "metrics.json", "model.safetensors", "vocabulary.json"}
 

@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from indexes.errors import CollectionError
-from pipeline import cli
-from pipeline.cli import argument, fraction, option, parse_arguments, positive_int, run_command
-from pipeline.errors import DataError, UsageError
-from pipeline.runtime import choose_device, device_name
+from pipeline.command import options
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import (
+    argument,
+    fraction,
+    option,
+    parse_arguments,
+    positive_int,
+    run_command,
+)
+from pipeline.command.runtime import choose_device, device_name
 from rerankers.errors import RerankerError
 
 
@@ -27,7 +34,7 @@ class Options:
     method: str = option("way", default="ql", choices=("ql", "bm25"))
     measure: tuple[str, ...] = option("measures", many=True, names=("-m", "--measure"))
     quiet: bool = option("say nothing", flag=True)
-    output: Path | None = option("file", parse=cli.output_file)
+    output: Path | None = option("file", parse=options.output_file)
 
 
 def parse(*arguments: str) -> Options:
@@ -60,16 +67,16 @@ def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1e400", "x"])
 def test_numbers_are_checked(text: str) -> None:
-    for check in (cli.positive_float, cli.positive_int, cli.fraction):
+    for check in (options.positive_float, options.positive_int, options.fraction):
         with pytest.raises(ValueError, match=r"expected a (whole )?number"):
             check(text)
 
 
 def test_existing_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file"):
-        cli.existing_file(str(tmp_path / "none"))
+        options.existing_file(str(tmp_path / "none"))
     with pytest.raises(ValueError, match="expected a file"):
-        cli.existing_file(str(tmp_path))
+        options.existing_file(str(tmp_path))
 
 
 @pytest.mark.parametrize(

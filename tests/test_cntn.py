@@ -8,13 +8,13 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import WORDS, Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.layers import k_max_pooling
+from rerankers.layers.similarity import k_max_pooling
 from rerankers.models.cntn import Config, Model, dynamic_k
-from rerankers.text import words
+from rerankers.text.words import words
 
 CONFIGURATIONS = list(Model.configurations)
 LONG = " ".join(f"cuts{n % 7}" for n in range(31))
@@ -116,7 +116,7 @@ def test_scores_are_those_of_the_paper(configuration: str) -> None:
 def test_queries_are_encoded_as_sentence_vectors() -> None:
     """Question retrieval compares them."""
     model = varied("cntn_v")
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     queries, _, _ = encoded.batch(np.arange(len(QUERIES) * len(POSTS)), torch.device("cpu"))
     with torch.no_grad():
         found = model.encode_queries(queries)

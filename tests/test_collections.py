@@ -4,31 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import collections
-from pipeline.errors import DataError, UsageError
+from pipeline.collections import named
+from pipeline.command.errors import DataError, UsageError
 
 
 def test_names_and_aliases() -> None:
-    assert collections.names() == [
+    assert named.names() == [
         "mb2011", "mb2012", "mb2013", "mb2014", "sample", "trecqa-raw", "trecqa-clean", "wikiqa"
     ]  # fmt: skip
-    assert collections.find("mb11").name == "mb2011"
+    assert named.find("mb11").name == "mb2011"
     with pytest.raises(UsageError, match="did you mean 'mb2012'"):
-        collections.find("mb20012")
+        named.find("mb20012")
     with pytest.raises(UsageError, match="did you mean 'trecqa-raw'"):
-        collections.find("trecqa-row")
+        named.find("trecqa-row")
 
 
 def test_years_share_their_tweets_by_two() -> None:
-    groups = {name: collections.find(name).index_group for name in collections.names()}
+    groups = {name: named.find(name).index_group for name in named.names()}
     assert groups["mb2011"] == groups["mb2012"]
     assert groups["mb2013"] == groups["mb2014"]
     assert len(set(groups.values()) - {None}) == 3
 
 
 def test_what_is_searched_has_no_given_candidates() -> None:
-    for name in collections.names():
-        collection = collections.find(name)
+    for name in named.names():
+        collection = named.find(name)
         if collection.index_group is not None:
             assert collection.candidates() is None
             assert collection.measures == ("AP", "P@30")
@@ -37,23 +37,23 @@ def test_what_is_searched_has_no_given_candidates() -> None:
 def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     monkeypatch.delenv("TWEETRERANK_DATA", raising=False)
-    assert collections.data_directory() == tmp_path / "data"
+    assert named.data_directory() == tmp_path / "data"
     monkeypatch.setenv("TWEETRERANK_DATA", "/data")
-    assert collections.data_directory() == Path("/data")
-    assert collections.data_directory(Path("mine")) == Path("mine")
+    assert named.data_directory() == Path("/data")
+    assert named.data_directory(Path("mine")) == Path("mine")
     monkeypatch.delenv("TWEETRERANK_HOME")
-    assert collections.home_directory().name == "tweetrerank"
+    assert named.home_directory().name == "tweetrerank"
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
-    collection = collections.find("mb2012", tmp_path)
+    collection = named.find("mb2012", tmp_path)
     for read in (collection.topics, lambda: list(collection.posts())):
         with pytest.raises(DataError, match=r"scripts/fetch_data\.py mb2012"):
             read()
     assert collection.qrels() is None
     assert "mb2012 has no judgments" in collection.missing_judgments()
     with pytest.raises(DataError, match=r"scripts/fetch_data\.py"):
-        collections.training_collections("mb2012", tmp_path)
+        named.training_collections("mb2012", tmp_path)
 
 
 def make_pair_folder(folder: Path, rows: list[tuple[str, str, str]]) -> None:
@@ -73,12 +73,12 @@ def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
     (folder / "topics.microblog2011.txt").write_text("1\tquery\n")
     (folder / "runs").mkdir()
     (folder / "runs" / "run.microblog2011.RM3.txt").write_text("")
-    posts = list(collections.find("mb2011", tmp_path).posts())
+    posts = list(named.find("mb2011", tmp_path).posts())
     assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
 
 
 def test_the_sample_is_whole() -> None:
-    sample = collections.find("sample")
+    sample = named.find("sample")
     assert sample.missing() == []
     posts = {post.doc_id for post in sample.posts()}
     qrels = sample.qrels()
@@ -88,17 +88,17 @@ def test_the_sample_is_whole() -> None:
 
 
 def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
-    judged = collections.training_collections(None, data_dir)
+    judged = named.training_collections(None, data_dir)
     assert "mb2012" in judged
-    assert collections.training_collections("mb12", data_dir) == [
+    assert named.training_collections("mb12", data_dir) == [
         name for name in judged if name != "mb2012"
     ]
     with pytest.raises(UsageError):
-        collections.training_collections("mb2020", data_dir)
+        named.training_collections("mb2020", data_dir)
 
 
 def test_real_collections(data_dir: Path) -> None:
-    collection = collections.find("mb2012", data_dir)
+    collection = named.find("mb2012", data_dir)
     assert len(collection.topics()) == 60
     assert len(list(collection.posts())) == 85_379
     assert set(collection.runs) == {"ql", "rm3"}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rerankers.contexts import Texts, distinct, used_ids
-from rerankers.views import Packed
+from rerankers.engine.windows import Texts, distinct, used_ids
+from rerankers.text.inputs import Packed
 
 
 def texts(rows: list[list[int]], longest: int = 100) -> Texts:

@@ -19,9 +19,11 @@ from page_samples import HOSTILE, parsed
 from reranking_samples import encoder, vocabulary
 
 from indexes.posts import Post
-from pipeline import contribution_page, explain
-from pipeline.cli import run_command
-from pipeline.contributions import (
+from pipeline import explain
+from pipeline.collections.trec import Topic, read_run
+from pipeline.command.options import run_command
+from pipeline.explanation import contribution_page
+from pipeline.explanation.contributions import (
     FEATURES,
     Fused,
     FusedPost,
@@ -29,14 +31,13 @@ from pipeline.contributions import (
     by_family,
     shares,
 )
-from pipeline.contributions import explain as explain_fusion
+from pipeline.explanation.contributions import explain as explain_fusion
+from pipeline.explanation.rank_changes import Place, RankChange, places, rank_changes, visible
 from pipeline.fusion import MODELS
 from pipeline.reranking import Candidates, NeuralReranker
-from pipeline.standings import Place, Standing, places, standings, visible
-from pipeline.trec import Topic, read_run
 from rerankers import models
 from rerankers.checkpoint import Checkpoint, idf_from, save
-from rerankers.views import TextEncoder
+from rerankers.text.inputs import TextEncoder
 
 FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
 
@@ -73,7 +74,7 @@ def candidates() -> Candidates:
 def explained(reranker: NeuralReranker, chosen: Mapping[str, list[str]]) -> FusionExplanation:
     found = candidates()
     fused = Fused.of(reranker, found)
-    standing = standings(found.run["7"], fused.scores)
+    standing = rank_changes(found.run["7"], fused.scores)
     return explain_fusion(
         "made up", found.topics[0], reranker, found, fused, standing, {"1": 2, "2": 0}, chosen
     )
@@ -104,24 +105,24 @@ def test_a_family_is_the_sum_of_its_features(reranker: NeuralReranker) -> None:
     model: Any = reranker.checkpoint.model
     added = model.contributions(fused.features)
     added = added - added.mean(dim=0)  # What all posts have in common explains no rank.
-    views = every_post(reranker)
+    inputs = every_post(reranker)
     for row, doc_id in enumerate(fused.doc_ids):
-        for family, value in views[doc_id].families.items():
+        for family, value in inputs[doc_id].families.items():
             columns = [n for n, name in enumerate(model.names) if name.startswith(f"{family}.")]
             assert columns
             assert value == pytest.approx(float(added[row, columns].sum()), abs=1e-5)
-    assert views["2"].families["signal:rm3"] != views["1"].families["signal:rm3"]
-    assert {view.families["signal:run_ql"] for view in views.values()} == {0.0}
+    assert inputs["2"].families["signal:rm3"] != inputs["1"].families["signal:rm3"]
+    assert {view.families["signal:run_ql"] for view in inputs.values()} == {0.0}
 
 
 def test_places_are_those_of_the_mean_and_of_the_fusion(reranker: NeuralReranker) -> None:
     found = candidates()
     before, after = places(found.run["7"]), places(reranker.score(found)["7"])
-    views = every_post(reranker)
-    assert {d: view.standing for d, view in views.items()} == {
-        d: Standing(before[d], after[d]) for d in views
+    inputs = every_post(reranker)
+    assert {d: view.standing for d, view in inputs.items()} == {
+        d: RankChange(before[d], after[d]) for d in inputs
     }
-    assert [views[d].grade for d in ("1", "2", "3")] == [2, 0, None]
+    assert [inputs[d].grade for d in ("1", "2", "3")] == [2, 0, None]
 
 
 def test_features_with_the_greatest_effect(reranker: NeuralReranker) -> None:
@@ -175,7 +176,7 @@ def test_rankers_that_do_not_know_the_topic_are_named(reranker: NeuralReranker) 
 def made_up(families: Mapping[str, float], **changes: Any) -> FusedPost:
     fields = {
         "post": Post("5", "storm today", "http://x.org"),
-        "standing": Standing(Place(9, 0.25), Place(2, -1.5)), "grade": 1, "families": families,
+        "standing": RankChange(Place(9, 0.25), Place(2, -1.5)), "grade": 1, "families": families,
         "most": [], "least": [],
     }  # fmt: skip
     return FusedPost(**(fields | changes))

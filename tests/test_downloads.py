@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import downloads
-from pipeline.downloads import Entry, Patience, catalogue, fetch, fetch_all, select, state
-from pipeline.errors import DataError, UsageError
+from pipeline.collections import downloads
+from pipeline.collections.downloads import (
+    Entry,
+    Patience,
+    catalogue,
+    fetch,
+    fetch_all,
+    select,
+    state,
+)
+from pipeline.command.errors import DataError, UsageError
 
 CONTENT = bytes(range(256)) * 2000
 PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")

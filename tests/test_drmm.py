@@ -8,12 +8,12 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import WORDS, Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.models.drmm import Config, Model, gates, histograms
-from rerankers.text import words
+from rerankers.text.words import words
 
 GATES = ("idf", "vector")
 HISTOGRAMS = ("count", "normalized", "log_count")
@@ -86,7 +86,7 @@ def varied(gate: str, **changes: Any) -> Reranker:
 
 
 def interactions(model: Reranker, query: str, post: str) -> dict[str, torch.Tensor]:
-    encoded = Encoded.of(all_pairs([query], [(post, "")]), encoder(), model)
+    encoded = Tokenized.of(all_pairs([query], [(post, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
     encoded_texts = model.encode_queries(queries), model.encode_posts(posts)
     return dict(model.interact(*encoded_texts, query_of_post))
@@ -146,7 +146,7 @@ def test_gates_are_a_softmax_of_the_words_that_are_there() -> None:
 
 def test_a_rare_word_counts_more_at_the_start() -> None:
     model = small_model("drmm", "idf")
-    encoded = Encoded.of(all_pairs(["the xyzzy"], [POSTS[0]]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(["the xyzzy"], [POSTS[0]]), encoder(), model)
     weights = encoded.queries[WORDS].padded(np.array([0]), CPU).weights
     the, rare = gates(model.get_parameter("gate") * weights, torch.ones(1, 2))[0].tolist()
     assert 20 < rare / the < 150

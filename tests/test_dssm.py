@@ -7,12 +7,12 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import Reranker
+from rerankers.engine import scoring
 from rerankers.errors import RerankerError
-from rerankers.letter_trigrams import TrigramSums
+from rerankers.models._letter_trigrams import TrigramSums
 from rerankers.models.dssm import Config, Model
-from rerankers.text import words
+from rerankers.text.words import words
 
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"
 CASES = [

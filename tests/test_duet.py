@@ -8,12 +8,12 @@ import pytest
 import torch
 from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.models.duet import Config, Model, sum_by_word
-from rerankers.text import word_trigrams, words
+from rerankers.text.words import word_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)
 CPU = torch.device("cpu")
@@ -145,8 +145,8 @@ def test_the_local_network_sees_where_matches_are() -> None:
 def test_trigrams_are_summed_by_word(text: str) -> None:
     """One row for each word of the view of words, in its order."""
     tokens = words(text)
-    views = encoder().posts([text], [""], (WORDS, TRIGRAMS))
-    trigrams = views[TRIGRAMS].padded(np.array([0]), CPU).ids
+    inputs = encoder().posts([text], [""], (WORDS, TRIGRAMS))
+    trigrams = inputs[TRIGRAMS].padded(np.array([0]), CPU).ids
     table = torch.randn(64_001, 3, generator=torch.Generator().manual_seed(0))
     table[0] = 0.0
     for most in (1, 3, len(tokens), len(tokens) + 2):
@@ -160,10 +160,10 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
 
 def test_words_alike_in_letters_are_alike_in_trigrams() -> None:
     model = varied("trigrams")
-    encoded = Encoded.of(all_pairs(["protest", "protests", "egypt"]), encoder(), model)
-    views, _, _ = encoded.batch(np.arange(36), CPU)
+    encoded = Tokenized.of(all_pairs(["protest", "protests", "egypt"]), encoder(), model)
+    inputs, _, _ = encoded.batch(np.arange(36), CPU)
     with torch.no_grad():
-        trigrams = views[TRIGRAMS].ids
+        trigrams = inputs[TRIGRAMS].ids
         lookup: Any = model.get_submodule("vectors")
         first, second, other = sum_by_word(lookup(trigrams), trigrams, 1)[:, 0]
     assert torch.cosine_similarity(first, second, dim=0) > 0.6
@@ -177,7 +177,7 @@ def test_words_alike_in_letters_are_alike_in_trigrams() -> None:
 def test_regions_cover_the_longest_post(changes: dict[str, int], regions: int) -> None:
     model = varied("words", **changes)
     assert model.config.regions() == regions
-    encoded = Encoded.of(all_pairs([QUERIES[0]], [(LONG, "")]), encoder(), model)
+    encoded = Tokenized.of(all_pairs([QUERIES[0]], [(LONG, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
     both = model.encode_queries(queries), model.encode_posts(posts)
     assert model.interact(*both, query_of_post)["distributed"].shape == (1, regions, 6)

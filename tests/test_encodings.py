@@ -12,10 +12,10 @@ import pytest
 from rerankers import checkpoint
 from rerankers.base import MASKED_WORDS, PRIOR
 from rerankers.checkpoint import Checkpoint
-from rerankers.encoding import encode
-from rerankers.encodings import Encodings
+from rerankers.engine.precompute import encode
+from rerankers.engine.precomputed_folder import keys_of, keys_of_posts, version_of
+from rerankers.engine.precomputed_vectors import Encodings
 from rerankers.errors import RerankerError
-from rerankers.stored import keys_of, keys_of_posts, version_of
 from tests.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 REMEDY = "make them again"
@@ -87,7 +87,7 @@ def test_blocks_do_not_change_what_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
-    monkeypatch.setattr("rerankers.encoding.BLOCK", 2)
+    monkeypatch.setattr("rerankers.engine.precompute.BLOCK", 2)
     done: list[int] = []
     texts, urls = [text for text, _ in POSTS], [url for _, url in POSTS]
     size = encode(tmp_path / "encodings", ready, texts, urls, done.append)
@@ -117,7 +117,7 @@ def test_a_key_is_of_text_and_url() -> None:
 def test_keys_are_computed_once_for_the_same_posts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
-        "rerankers.stored.keys_of",
+        "rerankers.engine.precomputed_folder.keys_of",
         lambda texts, urls: (asked.append(len(texts)), keys_of(texts, urls))[1],
     )
     pairs = all_pairs()

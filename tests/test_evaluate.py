@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from pipeline import collections
-from pipeline.cli import run_command
-from pipeline.errors import UsageError
+from pipeline.collections import named
+from pipeline.collections.trec import Qrels, Run, write_run
+from pipeline.command.errors import UsageError
+from pipeline.command.options import run_command
 from pipeline.evaluate import Options, main
-from pipeline.significance import holm
-from pipeline.trec import Qrels, Run, write_run
+from pipeline.evaluation.significance import holm
 
 TOPICS = [str(number) for number in range(1, 13)]
 QRELS: Qrels = {query_id: {"a": 1, "b": 0} for query_id in TOPICS}
@@ -194,7 +194,7 @@ def test_names_of_collections(command: Command, monkeypatch: pytest.MonkeyPatch)
             raise UsageError(f"unknown collection {name!r}")
         return FakeCollection(QRELS if name == "fake" else None)
 
-    monkeypatch.setattr(collections, "find", find)
+    monkeypatch.setattr(named, "find", find)
     Path("silent").mkdir()  # a folder is no file of judgments
     code, output, _ = command("fake", "base", "--data", "somewhere")
     assert (code, output[0]) == (0, "fake, 12 judged topics")

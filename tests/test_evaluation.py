@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from official import trec_eval
 
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation import (
+from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import (
     Evaluator,
     evaluate,
     mean,
@@ -17,7 +18,6 @@ from pipeline.evaluation import (
     without_relevant,
     without_results,
 )
-from pipeline.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
 
 QRELS: Qrels = {
     "1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1},

@@ -19,12 +19,13 @@ from reranking_samples import (
     small_model,
 )
 
-from rerankers import checkpoint, models, scoring
+from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker, Terms
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.interactions import CachedInteractions
-from rerankers.losses import listwise, pointwise
+from rerankers.training.interactions import CachedInteractions
+from rerankers.training.losses import listwise, pointwise
 
 CPU = torch.device("cpu")
 
@@ -49,22 +50,22 @@ def one(query: str, text: str, url: str = "") -> Pairs:
     return all_pairs([query], [(text, url)])
 
 
-def score_part(model: Reranker, part: Pairs, whole: Encoded, rows: Sequence[int]) -> np.ndarray:
+def score_part(model: Reranker, part: Pairs, whole: Tokenized, rows: Sequence[int]) -> np.ndarray:
     """Scores of pairs that are read by themselves, as are ``rows`` of a ``whole`` that has them.
 
     Features see a topic's whole list of candidates, so they are those that the pairs have there.
     """
-    encoded = Encoded.of(part, encoder(), model)
+    encoded = Tokenized.of(part, encoder(), model)
     if whole.features is not None:
         encoded.features = whole.features[list(rows)]
-    return scoring.score_encoded(model, encoded)
+    return scoring.score_tokenized(model, encoded)
 
 
 def score_each_alone(
     model: Reranker, queries: Sequence[str], posts: Sequence[tuple[str, str]]
 ) -> list[float]:
     """Score of every query with every post, pair by pair."""
-    whole = Encoded.of(all_pairs(queries, posts), encoder(), model)
+    whole = Tokenized.of(all_pairs(queries, posts), encoder(), model)
     pairs = [one(query, *post) for query in queries for post in posts]
     return [float(score_part(model, pair, whole, [row])[0]) for row, pair in enumerate(pairs)]
 
@@ -84,18 +85,18 @@ def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
 
 
 def test_padding_does_not_change_scores(model: Reranker) -> None:
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     rows = np.arange(len(encoded.query_index))
     queries, posts, query_of_post = encoded.batch(rows, CPU)
     features = encoded.features_of(rows, CPU)
 
-    def wider(views: Any, columns: int) -> dict[str, Terms]:
+    def wider(inputs: Any, columns: int) -> dict[str, Terms]:
         return {
             view: Terms(
                 F.pad(terms.ids, (0, columns)),
                 F.pad(terms.weights, (0, columns if terms.weights.shape[1] else 0)),
             )
-            for view, terms in views.items()
+            for view, terms in inputs.items()
         }
 
     with torch.no_grad():
@@ -109,7 +110,7 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
 def test_a_longer_text_in_the_batch_does_not_change_scores(model: Reranker) -> None:
     long = (" ".join(f"word{n}" for n in range(200)), "http://long.example.org/" + "path/" * 60)
     with_long = all_pairs([QUERIES[0], long[0]], [*POSTS, long])
-    encoded = Encoded.of(with_long, encoder(), model)
+    encoded = Tokenized.of(with_long, encoder(), model)
     rows = np.arange(len(with_long))
     with torch.no_grad():
         scores = encoded.scores_of(model, rows, CPU)[: len(POSTS)]
@@ -121,7 +122,7 @@ def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
     pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short])
-    encoded = Encoded.of(pairs, encoder(), model)
+    encoded = Tokenized.of(pairs, encoder(), model)
     rows = np.arange(len(pairs))
     with torch.no_grad():
         plain = model(*encoded.batch(rows, CPU), encoded.features_of(rows, CPU))
@@ -186,7 +187,7 @@ def test_no_pairs_no_scores(model: Reranker) -> None:
 def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
     if not model.trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     rows = np.arange(len(encoded.query_index))
     trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
     assert trained
@@ -226,7 +227,7 @@ def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
     if not models.find(name).trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
     model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
-    encoded = Encoded.of(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
     order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
     losses = []
@@ -244,7 +245,7 @@ def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
 def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     if not model.interactions_are_fixed():
         pytest.skip("this configuration trains what comes before the evidence")
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     cached = CachedInteractions.of(model, encoded)
     rows = np.random.default_rng(1).integers(len(encoded.query_index), size=60)  # with repeats
     with torch.no_grad():
@@ -253,14 +254,14 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
             rtol=1e-5, atol=1e-5,
         )  # fmt: skip
     np.testing.assert_allclose(
-        scoring.score_encoded(model, cached, 7), scoring.score_encoded(model, encoded),
+        scoring.score_tokenized(model, cached, 7), scoring.score_tokenized(model, encoded),
         rtol=1e-5, atol=1e-5,
     )  # fmt: skip
 
 
 def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
     """Caching is right only if nothing that is trained lies before ``integrate``."""
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(12), CPU)
     interactions = model.interact(
         model.encode_queries(queries), model.encode_posts(posts), query_of_post
@@ -270,10 +271,10 @@ def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None
 
 
 def test_views_are_those_declared(model: Reranker) -> None:
-    """A model is given its own views and no other."""
-    encoded = Encoded.of(all_pairs(), encoder(), model)
-    assert set(encoded.queries) == set(model.query_views)
-    assert set(encoded.posts) == set(model.post_views)
+    """A model is given its own inputs and no other."""
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    assert set(encoded.queries) == set(model.query_inputs)
+    assert set(encoded.posts) == set(model.post_inputs)
 
 
 def test_an_unknown_model_is_an_error_that_lists_the_known() -> None:

@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 from answer_samples import write_data as write_answers
-from microblog_samples import write_data as write_microblog
-
-from pipeline.collections import find, find_answers
-from pipeline.evaluation import evaluate, mean
-from pipeline.experiments import (
+from experiments.cells import (
     Cell,
     checkpoint_of,
     find_runs,
@@ -17,9 +13,13 @@ from pipeline.experiments import (
     run_cell,
     run_cells,
 )
-from pipeline.published import mp_hcnn
-from pipeline.published.answer_selection import ANSWER_SELECTION, MICROBLOG, SEEDS
-from pipeline.trec import read_run
+from experiments.published import mp_hcnn
+from experiments.published.answer_selection import ANSWER_SELECTION, MICROBLOG, SEEDS
+from microblog_samples import write_data as write_microblog
+
+from pipeline.collections.named import find, find_answers
+from pipeline.collections.trec import read_run
+from pipeline.evaluation.measures import evaluate, mean
 
 QUICK = ("--steps", "3", "--epochs", "2")
 
@@ -133,8 +133,8 @@ def test_the_commands_of_each_kind_of_cell(
     def measure(*arguments: object) -> tuple[dict[str, float], dict[str, float], None]:
         return {"AP": 0.5}, {}, None
 
-    monkeypatch.setattr("pipeline.experiments._command", command)
-    monkeypatch.setattr("pipeline.experiments._measure", measure)
+    monkeypatch.setattr("experiments.cells._command", command)
+    monkeypatch.setattr("experiments.cells._measure", measure)
     todo = Cell("a system", model, training, "mb2012")
     checkpoint = checkpoint_of(todo, tmp_path)
     if trained is not None:

@@ -21,14 +21,23 @@ from page_samples import HOSTILE, parsed
 from reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_model
 
 from indexes.posts import Post
-from pipeline import collections, explain, frame, page
-from pipeline.cli import run_command
-from pipeline.explanation import Explanation, Segment, columns_of, paint, view
+from pipeline import explain
+from pipeline.collections import named
+from pipeline.collections.trec import Run, ranked, write_run
+from pipeline.command.options import run_command
+from pipeline.explanation import frame, match_page
+from pipeline.explanation.matches import Explanation, Segment, columns_of, paint, view
+from pipeline.explanation.rank_changes import (
+    Place,
+    RankChange,
+    choose,
+    grade_text,
+    rank_changes,
+    visible,
+)
 from pipeline.reranking import posts_of
-from pipeline.standings import Place, Standing, choose, grade_text, standings, visible
-from pipeline.trec import Run, ranked, write_run
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
-from rerankers.encoded import Encoded
+from rerankers.engine.tokenized import Tokenized
 from rerankers.evidence import (
     Evidence,
     Matches,
@@ -40,7 +49,7 @@ from rerankers.evidence import (
     measure_of,
     trigram_spans,
 )
-from rerankers.text import string_trigrams, url_text, word_trigrams, words
+from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
 
 TEXTS = [text for text, _ in POSTS]
 URLS = [url for _, url in POSTS]
@@ -137,7 +146,7 @@ def test_matches_are_those_that_the_model_pools(
     rows = np.arange(len(TEXTS))
     pairs = Pairs([QUERIES[0]], TEXTS, URLS, np.zeros_like(rows), rows)
     with torch.no_grad():
-        pooled = Encoded.of(pairs, encoder(), model).compared(model, rows, model.device_of())
+        pooled = Tokenized.of(pairs, encoder(), model).compared(model, rows, model.device_of())
     found = compare(model, encoder(), QUERIES[0], TEXTS, URLS)
     assert set(found[0].matches) == set(pooled) - {"url_presence"}
     for row, evidence in enumerate(found):
@@ -218,7 +227,7 @@ def test_painting() -> None:
 def test_ranks_are_those_of_the_one_tie_rule() -> None:
     before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
     after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
-    found = standings(before, after)
+    found = rank_changes(before, after)
     assert list(found) == ["b", "c", "d", "a"]
     assert found["c"].before == Place(2, 2.0)
     assert [found[d].rise for d in "bcda"] == [2, 0, 1, -3]
@@ -233,7 +242,7 @@ def explained(text: str, url: str, query: str = QUERIES[1], doc_id: str = "1") -
     model: Any = small_model("mp_hcnn", "robust")
     (evidence,) = compare(model, encoder(), query, [text], [url])
     bounds = bounds_of(model, [evidence])
-    standing = Standing(Place(2, 7.5), Place(1, 0.5), Place(1, 0.25))
+    standing = RankChange(Place(2, 7.5), Place(1, 0.5), Place(1, 0.25))
     post = view(Post(doc_id, text, url), standing, 2, evidence, bounds)
     return Explanation(
         "<b>", "<7>", query, "a&b.run", "mp_hcnn", "λ = 1", 2, measure_of(model), bounds,
@@ -244,7 +253,7 @@ def explained(text: str, url: str, query: str = QUERIES[1], doc_id: str = "1") -
 @pytest.mark.parametrize("text", [HOSTILE, *AWKWARD.values()], ids=["hostile", *AWKWARD])
 def test_the_page_is_whole_and_holds_texts_as_texts(text: str) -> None:
     text = text.replace("\ud83d", "")  # Posts have none when they are read; no file can hold it.
-    content = page.page(explained(text, 'javascript:"</p><img src=x>', "<i>egypt", '"><u>'))
+    content = match_page.page(explained(text, 'javascript:"</p><img src=x>', "<i>egypt", '"><u>'))
     content.encode()
     parser = parsed(content)
     names = {tag for tag, _ in parser.seen}
@@ -258,7 +267,7 @@ def test_the_page_is_whole_and_holds_texts_as_texts(text: str) -> None:
 
 
 def test_the_page_forbids_all_but_its_own_style() -> None:
-    content = page.page(explained(TEXTS[2], URLS[2]))
+    content = match_page.page(explained(TEXTS[2], URLS[2]))
     (style,) = re.findall(r"<style>(.*?)</style>", content, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = html.unescape(re.findall(r'Content-Security-Policy" content="([^"]*)"', content)[0])
@@ -306,7 +315,7 @@ def test_exact_matches_are_the_darkest() -> None:
 
 def test_a_query_and_a_post_without_words() -> None:
     for query in ("!!!", QUERIES[0]):
-        content = page.page(explained("…", "", query))
+        content = match_page.page(explained("…", "", query))
         assert "no URL" in content
         parsed(content)
 
@@ -337,7 +346,7 @@ def command(
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """A run of the sample's first two topics, in ``small.run``."""
-    sample = collections.find("sample")
+    sample = named.find("sample")
     qrels = sample.qrels()
     assert qrels is not None
     made: Run = {
@@ -367,7 +376,7 @@ def test_a_run_explained_in_the_terminal(command: Command, run: Run) -> None:
     before = [doc_id for doc_id, _ in ranked(run["1"])]
     assert {old for doc_id, (old, _, _) in shown.items() if before[old - 1] != doc_id} == set()
     assert [new for _, _, new in shown.values()][:3] == [1, 2, 3]
-    qrels = collections.find("sample").qrels() or {}
+    qrels = named.find("sample").qrels() or {}
     for doc_id in shown:
         grade = grade_text(qrels["1"][doc_id])
         assert re.search(rf"{grade} \[{qrels['1'][doc_id]}\]  post {doc_id}\n", output)
@@ -392,7 +401,7 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
     parser = parsed(content)
     assert [tag for tag, _ in parser.seen].count("article") == 2
     shown = "".join(parser.texts)
-    posts = posts_of(collections.find("sample"))(named)
+    posts = posts_of(named.find("sample"))(named)
     for doc_id in named:
         assert f"post {doc_id}" in shown
         assert visible(posts[doc_id].text) in shown
@@ -411,7 +420,7 @@ def test_colours_are_for_terminals(
 
 
 def test_terminals_get_no_orders_from_posts(capsys: pytest.CaptureFixture[str]) -> None:
-    page.print_explanation(explained("\x1b[2Jwater [bold]x[/bold] :smile: \u202e", ""))
+    match_page.print_explanation(explained("\x1b[2Jwater [bold]x[/bold] :smile: \u202e", ""))
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert "[bold]x[/bold] :smile: �" in output

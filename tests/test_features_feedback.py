@@ -9,9 +9,9 @@ import pytest
 from feature_lists import IDF, TextList, candidate_list, computed, of_texts, random_list
 
 from rerankers.base import FIRST_STAGE
+from rerankers.features._word_table import stem
 from rerankers.features.feedback import DEPTHS
-from rerankers.text import words
-from rerankers.word_table import stem
+from rerankers.text.words import words
 
 QUERIES = ["bbc world service cuts", "water shortages in egypt", "", "zzz"]
 Vectors = npt.NDArray[np.float64]
@@ -129,7 +129,7 @@ def test_others_than_the_best_are_no_neighbours(monkeypatch: pytest.MonkeyPatch)
     best = [j for j, score in enumerate(signal) if score >= sorted(signal)[-21]]
     assert 21 < len(best) < 30
     every, _ = compared(candidates)
-    monkeypatch.setattr("rerankers.term_vectors._BLOCK", 64)
+    monkeypatch.setattr("rerankers.features._term_vectors._BLOCK", 64)
     assert computed("neighbours", candidates) == found
     for i in range(len(candidates)):
         others = [(float(every[i, j]), signal[j]) for j in best if j != i]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from feature_lists import computed, of_texts, random_list
 
-from rerankers.characters import distinct
-from rerankers.stop_words import STOP_WORDS
-from rerankers.text import words
-from rerankers.word_table import stem
+from rerankers.features._word_table import stem
+from rerankers.text.characters import distinct
+from rerankers.text.stop_words import STOP_WORDS
+from rerankers.text.words import words
 
 
 def trigrams(text: str) -> set[str]:

@@ -5,9 +5,9 @@ import re
 import pytest
 from feature_lists import IDF, computed, of_texts, random_list
 
-from rerankers.stop_words import STOP_WORDS
-from rerankers.text import MAX_CHARACTERS, hashtags, words
-from rerankers.word_table import PERSONAL_WORDS
+from rerankers.features._word_table import PERSONAL_WORDS
+from rerankers.text.stop_words import STOP_WORDS
+from rerankers.text.words import MAX_CHARACTERS, hashtags, words
 
 
 def share(found: list[bool]) -> float:

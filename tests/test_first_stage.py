@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import UsageError
+from pipeline.command.errors import UsageError
 from pipeline.first_stage import UNTUNED_WEIGHT, FirstStage
 
 GIVEN: Any = SimpleNamespace(name="trecqa-raw", given={"1": {"a": 0.0}}, runs={})

@@ -16,20 +16,21 @@ from fusion_samples import (
 )  # fmt: skip
 from reranking_samples import all_pairs, encoder, small_config, vocabulary
 
-from pipeline import collections
-from pipeline.material import TrainingData, load_training_data
+from pipeline.collections import named
+from pipeline.collections.trec import Run
 from pipeline.reranking import NeuralReranker
-from pipeline.trec import Run
-from rerankers import checkpoint, features, models, scoring
+from pipeline.training.training_set import JudgedCandidates, load_training_data
+from rerankers import checkpoint, features, models
 from rerankers.base import Pairs
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.interactions import CachedInteractions
 from rerankers.models.fusion import Config, Model
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.vectors import read_vectors
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.interactions import CachedInteractions
 from rerankers.trees import check
-from rerankers.vectors import read_vectors
-from rerankers.views import TextEncoder
-from rerankers.vocabulary import Vocabulary
 
 NAME = "fusion"
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
@@ -88,9 +89,9 @@ def test_scores_of_objectives_are_averaged(model: Model) -> None:
         fitted(families=families, objectives=objective, seed=seed)
         for seed, objective in enumerate(TWO.split(","), start=1)
     ]
-    first, second = (each.judge(values) for each in alone)
+    first, second = (each.head(values) for each in alone)
     assert not torch.equal(first, second)
-    torch.testing.assert_close(model.judge(values), (first + second) / 2)
+    torch.testing.assert_close(model.head(values), (first + second) / 2)
     assert model.files() == {
         "model.txt": alone[0].files()["model.txt"], "model_2.txt": alone[1].files()["model.txt"]
     }  # fmt: skip
@@ -104,7 +105,7 @@ def test_scores_are_those_of_lightgbm(most_splits: int, monkeypatch: pytest.Monk
     values = represented(model, pairs_that_rm3_orders()[0])
     raw = [booster.predict(values.numpy(), raw_score=True) for booster in model.boosters]
     expected = torch.from_numpy(np.mean(raw, axis=0).astype(np.float32))
-    torch.testing.assert_close(model.judge(values), expected)
+    torch.testing.assert_close(model.head(values), expected)
 
 
 def test_each_objective_has_its_own_number_of_trees() -> None:
@@ -123,11 +124,11 @@ def test_it_is_the_same_every_time(model: Model) -> None:
 def test_what_is_not_known_reaches_the_trees_as_such(model: Model) -> None:
     """By the engine, and by what the training command keeps of comparisons."""
     pairs, _ = pairs_that_rm3_orders()
-    encoded = Encoded.of(pairs, encoder(), model)
+    encoded = Tokenized.of(pairs, encoder(), model)
     unknown = np.isnan(pairs.signals["rm3"])
     assert 0 < unknown.sum() < len(pairs)
     for scorable in (encoded, CachedInteractions.of(model, encoded)):
-        values = scoring.represent_encoded(model, scorable).numpy()
+        values = scoring.represent_tokenized(model, scorable).numpy()
         assert encoded.features is not None
         np.testing.assert_array_equal(values, encoded.features)
         found = np.isnan(values)
@@ -144,7 +145,7 @@ def test_contributions_add_up_to_the_scores(model: Model) -> None:
     values = represented(model, pairs_that_rm3_orders()[0])
     parts = model.contributions(values)
     assert parts.shape == values.shape
-    rest = model.judge(values) - parts.sum(dim=1)
+    rest = model.head(values) - parts.sum(dim=1)
     torch.testing.assert_close(rest, rest[:1].expand(len(rest)), rtol=0, atol=1e-4)
     by_name = dict(zip(model.names, parts.T, strict=True))
     for name, share in model.importances().items():
@@ -153,7 +154,7 @@ def test_contributions_add_up_to_the_scores(model: Model) -> None:
     # Among posts that differ in nothing else, the signal decides: see pairs_that_rm3_orders.
     of_rm3 = sum(part for name, part in by_name.items() if name.startswith("signal:rm3."))
     assert isinstance(of_rm3, torch.Tensor)
-    assert np.corrcoef(of_rm3, model.judge(values))[0, 1] > 0.95
+    assert np.corrcoef(of_rm3, model.head(values))[0, 1] > 0.95
 
 
 def test_importances_are_shares(model: Model) -> None:
@@ -300,7 +301,7 @@ def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 def test_candidates_of_the_pipeline_with_another_rankers_scores(name: str, tmp_path: Path) -> None:
     """Two made-up years to learn from and one to rank; a ranker that nobody knew adds nothing."""
     data = microblog_samples.write_data(tmp_path / "data")
-    known = load_training_data([collections.find(year, data) for year in ("mb2011", "mb2013")])
+    known = load_training_data([named.find(year, data) for year in ("mb2011", "mb2013")])
     texts = [post.text for post in known.candidates.posts.values()]
     words = Vocabulary.build(texts, read_vectors(data / "vectors.txt"))
     reader = TextEncoder(words, encoder().idf)
@@ -308,16 +309,16 @@ def test_candidates_of_the_pipeline_with_another_rankers_scores(name: str, tmp_p
     model = models.find(name)(config, words)
     # A perfect ranker, but for a few posts that it lacks.
     candidates = dataclasses.replace(known.candidates, signals={"rm3": _perfect(known)})
-    encoded = Encoded.of(candidates.pairs(), reader, model)
+    encoded = Tokenized.of(candidates.pairs(), reader, model)
     assert encoded.features is not None
     assert 0 < np.isnan(encoded.features[:, model.names.index("signal:rm3.z")]).mean() < 0.3
     queries = torch.from_numpy(encoded.query_index)
-    values = scoring.represent_encoded(model, encoded)
-    model.calibrate(values, torch.from_numpy(known.relevant()), queries)
+    values = scoring.represent_tokenized(model, encoded)
+    model.fit(values, torch.from_numpy(known.relevant()), queries)
     checkpoint.save(tmp_path / "saved", name, model, reader, {})
     reranker = NeuralReranker(checkpoint.load(tmp_path / "saved", name, idf=encoder().idf))
 
-    new = load_training_data([collections.find("mb2012", data)])
+    new = load_training_data([named.find("mb2012", data)])
     candidates = dataclasses.replace(new.candidates, signals={"rm3": _perfect(new)})
     run = reranker.score(candidates)
     assert new.mean_of("AP", run) > 0.95 > new.mean_of("AP", reranker.score(new.candidates))
@@ -325,7 +326,7 @@ def test_candidates_of_the_pipeline_with_another_rankers_scores(name: str, tmp_p
     assert reranker.score(other) == run
 
 
-def _perfect(data: TrainingData) -> Run:
+def _perfect(data: JudgedCandidates) -> Run:
     """A run with every relevant post above the others, and a seventh of the others missing."""
     run: Run = {}
     rows = zip(data.candidates.keys(), data.relevant().tolist(), strict=True)
@@ -339,7 +340,7 @@ def test_without_trees_it_says_nothing() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     model = small()
     for ask in (
-        lambda: model.judge(torch.zeros(1, len(model.names))),
+        lambda: model.head(torch.zeros(1, len(model.names))),
         lambda: model.contributions(torch.zeros(1, len(model.names))),
         model.importances,
         model.files,

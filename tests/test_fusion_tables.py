@@ -5,24 +5,24 @@ import json
 from pathlib import Path
 
 import pytest
+from experiments.cells import Cell, Result, checkpoint_of, find_runs, run_cells
+from experiments.published import fusion
+from experiments.published.system import System
+from experiments.tables import TABLES
+from experiments.tables.contract import ResultTable, Workshop
+from experiments.tables.families import IMPORTANCE
+from experiments.tables.readme import filled
+from experiments.tables.results import read_csv, write_csv
+from experiments.tables.stages import RECALL, recall
+from experiments.tables.timing import FROM_ENCODED, FROM_TEXTS, REPEATS
 from microblog_samples import write_data
 
-from pipeline import collections
-from pipeline.errors import DataError
-from pipeline.evaluation import evaluate, mean
-from pipeline.experiments import Cell, Result, checkpoint_of, find_runs, run_cells
-from pipeline.published import fusion
-from pipeline.published.system import System
-from pipeline.tables import TABLES
-from pipeline.tables.contract import ResultTable, Workshop
-from pipeline.tables.families import IMPORTANCE
-from pipeline.tables.readme import filled
-from pipeline.tables.results import read_csv, write_csv
-from pipeline.tables.stages import RECALL, recall
-from pipeline.tables.timing import FROM_ENCODED, FROM_TEXTS, REPEATS
-from pipeline.trec import read_run
+from pipeline.collections import named
+from pipeline.collections.trec import read_run
+from pipeline.command.errors import DataError
+from pipeline.evaluation.measures import evaluate, mean
 from rerankers import models
-from rerankers.stored_posts import StoredPosts
+from rerankers.engine.precomputed_posts import StoredPosts
 
 MADE = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
 TIMES = {FROM_TEXTS: 41.26, FROM_ENCODED: 17.0}
@@ -53,11 +53,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workshop, list[Resul
     quick = ("--folds", "2", "--vectors", str(data / "vectors.txt"), "--set", f"families={SMALL}")
     trees = (*quick, "--set", "trees=5", "--set", "minimum_leaf=1")
     stages = {system.name: system for system in fusion.stages()}
-    finders = ("--set", f"finders={fusion.QL_CANDIDATES}")
+    candidate_rankers = ("--set", f"candidate_rankers={fusion.QL_CANDIDATES}")
     cells = [
         *stages["QL, official run"].cells(["mb2012"], [1]),
         *stages["RM3, official run"].cells(["mb2012"], [1]),
-        Cell("fusion of QL's candidates", "fusion", (*trees, *finders), "mb2012"),
+        Cell("fusion of QL's candidates", "fusion", (*trees, *candidate_rankers), "mb2012"),
         Cell(fusion.whole().name, "held-out:fusion", trees, "mb2013"),
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def test_stages_add_one_thing_at_a_time_to_the_models_defaults() -> None:
             if "SM-CNN" not in name:
                 expected -= {fusion.NEURAL}
             assert set(families_of(cell)) == expected
-            assert ("finders=run_ql" in cell.training) == ("QL's" in name)
+            assert ("candidate_rankers=run_ql" in cell.training) == ("QL's" in name)
             assert cell.reranker == ("linear_fusion" if "linear" in name else "fusion")
 
 
@@ -167,7 +167,7 @@ def test_a_fusions_run_is_measured_and_timed_once(
         "QL, official run", "RM3, official run", "fusion of QL's candidates"
     ]  # fmt: skip
     ql, fused = finished["QL, official run"], finished["fusion of QL's candidates"]
-    collection = collections.find("mb2012", workshop.data)
+    collection = named.find("mb2012", workshop.data)
     qrels = collection.qrels()
     assert qrels is not None
     path, mixture = find_runs(fused.cell, workshop.directory, workshop.data)
@@ -196,7 +196,7 @@ def test_marks_are_against_the_row_above_alone(done: tuple[Workshop, list[Result
     workshop, results = done
     ql, rm3 = results[0], results[1]
     shipped = fusion.stages()[2].cells(["mb2012"], [1])[0]
-    qrels = collections.find("mb2012", workshop.data).qrels()
+    qrels = named.find("mb2012", workshop.data).qrels()
     assert qrels is not None
     perfect = find_runs(shipped, workshop.directory, workshop.data)[0]
     with perfect.open("w") as stream:
@@ -226,7 +226,7 @@ def test_held_out_topics_of_the_training_years_are_measured(
     qrels = {
         query_id: grades
         for name in ("mb2011", "mb2012")
-        for query_id, grades in (collections.find(name, workshop.data).qrels() or {}).items()
+        for query_id, grades in (named.find(name, workshop.data).qrels() or {}).items()
     }
     assert len(qrels) == 16
     values = evaluate(qrels, read_run(folder / "held_out.run.gz"), ["AP", "P@30"])

@@ -15,10 +15,10 @@ import pytest
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex, QueryLikelihood
 from indexes.posts import Post
-from pipeline import collections
 from pipeline import index as command
-from pipeline.cli import parse_arguments
-from pipeline.errors import DataError, UsageError
+from pipeline.collections import named
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import parse_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "mp_hcnn" / "all"
@@ -122,7 +122,7 @@ def test_bad_usage(arguments: list[str], problem: str) -> None:
 def test_help_is_there_without_java_or_numpy() -> None:
     code = (
         "import sys\n"
-        "from pipeline.cli import run_command\n"
+        "from pipeline.command.options import run_command\n"
         "from pipeline import index\n"
         "try: run_command(index.Options, index.main, index.PROGRAM, index.__doc__, ['--help'])\n"
         "except SystemExit: pass\n"
@@ -157,7 +157,7 @@ def test_a_named_collection(
     collection = Tiny(tmp_path)
     collection.post_sources()[0].write_text('{"doc_id": "1", "text": "alpha"}\n')
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(collections, "find", lambda name, data: {"tiny": collection}[name])
+    monkeypatch.setattr(named, "find", lambda name, data: {"tiny": collection}[name])
     for option in ("--collection", "--topics"):
         command.main(parse(option, "tiny", "--data", tmp_path))
         place = tmp_path / "home" / "indexes" / "tiny-group"
@@ -178,7 +178,7 @@ def test_a_collection_without_its_files(tmp_path: Path) -> None:
 def test_the_sample(tmp_path: Path) -> None:
     done = run("--topics", "sample", "--index", tmp_path / "sample")
     assert done.returncode == 0, done.stderr
-    sample = collections.find("sample")
+    sample = named.find("sample")
     with LuceneIndex.open(tmp_path / "sample", sample.post_sources()) as index:
         assert list(index.posts) == list(sample.posts())[::-1]
         found = index.search(sample.topics(), QueryLikelihood())

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation import evaluate, mean
+from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import (
     NORMALIZATIONS,
     Tuning,
@@ -21,7 +22,6 @@ from pipeline.interpolation import (
     save_tuning,
     tune_weight,
 )
-from pipeline.trec import Qrels, Run, ranked, read_qrels, read_run
 
 # Normalising
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.layers import GaussianKernels, bounded
+from rerankers.layers.similarity import GaussianKernels, bounded
 from rerankers.models.knrm import Config, Model
-from rerankers.text import words
+from rerankers.text.words import words
 
 CONFIGURATIONS = list(Model.configurations)
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def varied(configuration: str, seed: int = 3) -> Reranker:
 
 def matches(model: Reranker, query: str, post: str) -> np.ndarray:
     """What ``interact`` gives for one pair: [Lq, K]."""
-    encoded = Encoded.of(all_pairs([query], [(post, "")]), encoder(), model)
+    encoded = Tokenized.of(all_pairs([query], [(post, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
     with torch.no_grad():
         found = model.interact(
@@ -176,7 +176,7 @@ def test_only_what_is_not_trained_is_fixed(changes: dict[str, Any], fixed: bool)
 def test_trained_vectors_have_finite_gradients(vectors: str) -> None:
     """Of identical words, of words of one letter and of texts without words."""
     model = small_model("knrm", "words", vectors=vectors)
-    encoded = Encoded.of(all_pairs(["water", ""], [("water", ""), ("", "")]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(["water", ""], [("water", ""), ("", "")]), encoder(), model)
     encoded.scores_of(model, np.arange(4), CPU).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.isfinite().all()), name

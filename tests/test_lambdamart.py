@@ -11,19 +11,21 @@ import pytest
 import torch
 from reranking_samples import all_pairs, encoder, small_config, small_model, vocabulary
 
-from pipeline import collections, train
-from pipeline.errors import UsageError
-from pipeline.material import load_training_data
+from pipeline import train
+from pipeline.collections import named
+from pipeline.command.errors import UsageError
 from pipeline.reranking import NeuralReranker
-from rerankers import checkpoint, features, scoring
+from pipeline.training.training_set import load_training_data
+from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
-from rerankers.boosting import FILE
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
+from rerankers.models._boosting import FILE
 from rerankers.models.lambdamart import Config, Model
-from rerankers.settings import Settings
-from rerankers.training import Examples
-from rerankers.training import train as train_model
+from rerankers.training.loop import Examples
+from rerankers.training.loop import train as train_model
+from rerankers.training.settings import Settings
 from rerankers.trees import check
 
 NAME = "lambdamart"
@@ -48,7 +50,7 @@ def pairs_with_a_rule() -> tuple[Pairs, np.ndarray]:
 
 
 def fit(model: Model, pairs: Pairs, relevant: np.ndarray) -> Model:
-    examples = Examples(Encoded.of(pairs, encoder(), model), relevant)
+    examples = Examples(Tokenized.of(pairs, encoder(), model), relevant)
     history = train_model(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
     assert (history.epochs, history.best) == ([], 0)
     return model
@@ -245,7 +247,7 @@ def test_the_command_trains_what_the_pipeline_can_use(tmp_path: Path) -> None:
     reranker = NeuralReranker.load(output, NAME)
     config = reranker.checkpoint.model.config
     assert (config.families, config.trees) == ("first_stage,overlap,links", 10)
-    candidates = load_training_data([collections.find("mb2012", data)])
+    candidates = load_training_data([named.find("mb2012", data)])
     run = reranker.score(candidates.candidates)
     # In these years only relevant posts have links, and every one of them has.
     assert candidates.mean_of("AP", run) == pytest.approx(1.0)

@@ -4,20 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from rerankers.convolutions import MaskedConvolution
-from rerankers.embeddings import (
+from rerankers.layers.convolutions import MaskedConvolution
+from rerankers.layers.embeddings import (
     TYPICAL_LENGTH,
     FrozenVectors,
     HashedVectors,
     TrainedVectors,
     hashed_vectors,
 )
-from rerankers.layers import (
-    mask_of,
-    partial_softmax,
-    weighted_mean,
-    window_means,
-)
+from rerankers.layers.similarity import mask_of, partial_softmax, weighted_mean, window_means
 
 KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
 

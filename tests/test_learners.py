@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rerankers import learners
 from rerankers.base import Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine.tokenized import Tokenized
 
 CPU = torch.device("cpu")
 LEARNED = [module.name for module in pkgutil.iter_modules(learners.__path__)]
@@ -66,14 +66,14 @@ def model_of(name: str, configuration: str, **changes: Any) -> Reranker:
     return model
 
 
-def everything(model: Reranker) -> Encoded:
+def everything(model: Reranker) -> Tokenized:
     """Every query with every post, awkward and long ones among them."""
     texts = [text for text in AWKWARD.values() if len(text) < 5000]
     posts = [*POSTS, *((text, text) for text in texts), LONG]
-    return Encoded.of(all_pairs([*QUERIES, *texts, LONG[0]], posts), encoder(), model)
+    return Tokenized.of(all_pairs([*QUERIES, *texts, LONG[0]], posts), encoder(), model)
 
 
-def plain(model: Reranker, encoded: Encoded, rows: np.ndarray) -> Tensor:
+def plain(model: Reranker, encoded: Tokenized, rows: np.ndarray) -> Tensor:
     scores: Tensor = model(*encoded.batch(rows, CPU))
     return scores
 
@@ -90,7 +90,7 @@ def gradients(model: Reranker, scores: Tensor) -> dict[str, Tensor]:
     }
 
 
-def assert_learns_alike(model: Reranker, encoded: Encoded, rows: np.ndarray) -> None:
+def assert_learns_alike(model: Reranker, encoded: Tokenized, rows: np.ndarray) -> None:
     """Scores as they are; and scores and gradients in double precision.
 
     Where two windows match nearly alike, rounding decides which of them a maximum learns from.
@@ -111,7 +111,7 @@ def assert_learns_alike(model: Reranker, encoded: Encoded, rows: np.ndarray) -> 
         )
 
 
-def in_double(encoded: Encoded) -> Encoded:
+def in_double(encoded: Tokenized) -> Tokenized:
     """With the weights of the queries' terms in double precision."""
     queries = {
         view: replace(packed, weights=packed.weights.astype(np.float64))  # type: ignore[union-attr]
@@ -154,7 +154,7 @@ def test_texts_without_terms_are_learned_from(configuration: str, changes: dict[
     posts = [("", ""), ("!!!", ""), ("water", "")]
     for queries, some in ((["", "water"], posts), (["", "!!!"], posts[:2]), (["water"], posts[:1])):
         pairs = all_pairs(queries, some)
-        encoded = Encoded.of(pairs, encoder(), model)
+        encoded = Tokenized.of(pairs, encoder(), model)
         rows = np.arange(len(pairs))
         assert_learns_alike(model, encoded, rows)
         assert all(bool(g.isfinite().all()) for g in

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerankers.lexicon import Lexicon
-from rerankers.text import (
+from rerankers.text.lexicon import Lexicon
+from rerankers.text.words import (
     END,
     string_trigrams,
     tokens_of,

@@ -14,7 +14,8 @@ from fusion_samples import (
 from reranking_samples import all_pairs, encoder, vocabulary
 from scipy.optimize import minimize
 
-from rerankers import checkpoint, features, scoring
+from rerankers import checkpoint, features
+from rerankers.engine import scoring
 from rerankers.errors import RerankerError
 from rerankers.models import fusion
 from rerankers.models.linear_fusion import Config, Model
@@ -71,13 +72,13 @@ def test_the_weights_have_the_least_loss(penalty: float) -> None:
     values = random.normal(size=(150, 7)).astype(np.float32)
     relevant = (values[:, 0] + random.normal(size=150) > 0.5) & (queries != 3)
     model = unfitted("overlap,first_stage", penalty)
-    model.calibrate(*map(torch.from_numpy, (values, relevant, queries)))
+    model.fit(*map(torch.from_numpy, (values, relevant, queries)))
     exact = values.astype(np.float64)
     standardised = (exact - exact.mean(axis=0)) / exact.std(axis=0)
     found = minimize(naive_loss, np.zeros(7), (standardised, relevant, queries, penalty), tol=1e-10)
     np.testing.assert_allclose(model.weights.numpy(), found.x, atol=1e-4)
     np.testing.assert_allclose(
-        model.judge(torch.from_numpy(values)).numpy(), standardised @ model.weights.numpy(),
+        model.head(torch.from_numpy(values)).numpy(), standardised @ model.weights.numpy(),
         rtol=1e-5, atol=1e-5,
     )  # fmt: skip
 
@@ -99,7 +100,7 @@ def test_unknown_values_are_the_mean_of_the_known(model: Model) -> None:
     unknown = torch.isnan(values)
     assert unknown.any() and not unknown.all()
     filled = torch.where(unknown, model.means.float(), values)
-    torch.testing.assert_close(model.judge(filled), model.judge(values), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.head(filled), model.head(values), rtol=1e-5, atol=1e-5)
     assert not model.contributions(values)[unknown].any()
 
 
@@ -118,14 +119,14 @@ def test_a_feature_that_is_always_the_same_has_no_weight_and_adds_nothing_later(
     assert not model.weights[still].any()
     other = values.clone()
     other[:, still] = 1234.5
-    assert torch.equal(model.judge(other), model.judge(values))
+    assert torch.equal(model.head(other), model.head(values))
 
 
 def test_contributions_add_up_to_the_scores(model: Model) -> None:
     values = represented(model, pairs_that_rm3_orders()[0])
     parts = model.contributions(values)
     assert parts.shape == values.shape
-    torch.testing.assert_close(parts.sum(dim=1), model.judge(values), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(parts.sum(dim=1), model.head(values), rtol=1e-5, atol=1e-5)
     column = model.names.index("first_stage.score")
     mean, deviation = values[:, column].mean(), values[:, column].std(correction=0)
     weighted = model.weights[column].float() * (values[:, column] - mean) / deviation
@@ -227,6 +228,6 @@ def test_settings_that_cannot_be() -> None:
 def test_without_weights_it_says_nothing() -> None:
     model = unfitted()
     values = torch.zeros(1, len(model.names))
-    for ask in (model.judge, model.contributions):
+    for ask in (model.head, model.contributions):
         with pytest.raises(RerankerError, match="without weights; train it before it is used"):
             ask(values)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rerankers.losses import LOSSES, listwise, pairwise, pointwise
+from rerankers.training.losses import LOSSES, listwise, pairwise, pointwise
 
 SHAPES = [(1, 1, 1), (4, 3, 7), (2, 5, 1)]
 

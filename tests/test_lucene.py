@@ -500,7 +500,7 @@ def test_manifests_that_are_damaged(built: Path, text: str) -> None:
 def test_query_likelihood_on_2011(tmp_path: Path, data_dir: Path) -> None:
     pytrec_eval = pytest.importorskip("pytrec_eval")
     from indexes.posts import read_pair_folder
-    from pipeline import trec
+    from pipeline.collections import trec
 
     folder = data_dir / "microblog"
     posts: dict[str, Post] = {}

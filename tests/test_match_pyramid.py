@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.models.match_pyramid import Config, Model, dynamic_pooling
-from rerankers.text import words
+from rerankers.text.words import words
 
 SIMILARITIES = ["cosine", "dot", "indicator"]
 LONG = " ".join(f"cuts{n % 7}" for n in range(100))
@@ -138,7 +138,7 @@ def test_other_sizes_have_the_papers_scores_too() -> None:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_an_unknown_word_matches_itself(similarity: str) -> None:
     model: Any = varied(similarity)
-    encoded = Encoded.of(all_pairs(["zyxtrop cuts"], [("no zyxtrop", "")]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(["zyxtrop cuts"], [("no zyxtrop", "")]), encoder(), model)
     queries, posts, _ = encoded.batch(np.array([0]), torch.device("cpu"))
     matrix = model.matching_matrix(model.encode_queries(queries), model.encode_posts(posts))[0]
     assert matrix.shape == (2, 2)
@@ -194,7 +194,7 @@ def test_scores_do_not_depend_on_the_batch(similarity: str) -> None:
     model, posts = varied(similarity), [*POSTS, (LONG, ""), ("", "")]
     pairs = all_pairs([*QUERIES, LONG, ""], posts)
     alone = scoring.score(model, pairs, encoder(), 1)
-    encoded = Encoded.of(pairs, encoder(), model)
+    encoded = Tokenized.of(pairs, encoder(), model)
     with torch.no_grad():  # queries padded too, which the engine's batches never are
         together = encoded.scores_of(model, np.arange(len(pairs)), torch.device("cpu"))
     np.testing.assert_allclose(together.numpy(), alone, rtol=1e-5, atol=1e-5)

@@ -19,17 +19,17 @@ from reranking_samples import (
     small_model,
 )
 
-from rerankers import matchers
 from rerankers.base import PRIOR, Reranker
-from rerankers.contexts import Texts
-from rerankers.encoded import Encoded
-from rerankers.matchers import Matcher
-from rerankers.scoring import batches_of
+from rerankers.engine import fast_paths
+from rerankers.engine.fast_paths import FastPath
+from rerankers.engine.scoring import batches_of
+from rerankers.engine.tokenized import Tokenized
+from rerankers.engine.windows import Texts
 
 POOLS = {"posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
          "queries": [*QUERIES, *AWKWARD.values()]}  # fmt: skip
 
-MATCHED = [module.name for module in pkgutil.iter_modules(matchers.__path__)]
+MATCHED = [module.name for module in pkgutil.iter_modules(fast_paths.__path__)]
 
 VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "mp_hcnn": [
@@ -58,28 +58,28 @@ CASES = [
     *((name, configuration, {}) for name, configuration in every_model() if name in MATCHED),
     *((name, *variant) for name, variants in VARIANTS.items() for variant in variants),
 ]
-"""(model, configuration, changes): every configuration of every model that has a matcher."""
+"""(model, configuration, changes): every configuration of every model that has a fast_path."""
 
 
 def encoded_for(
     model: Reranker,
     queries: Sequence[str] = POOLS["queries"],
     posts: Sequence[tuple[str, str]] = POOLS["posts"],
-) -> Encoded:
+) -> Tokenized:
     """Every query with every post; what a run thinks of them is made up."""
     pairs = all_pairs(queries, posts)
     prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
-    return Encoded.of(replace(pairs, signals={PRIOR: prior}), encoder(), model)
+    return Tokenized.of(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
 
-def matcher_for(model: Reranker, encoded: Encoded) -> Matcher:
+def matcher_for(model: Reranker, encoded: Tokenized) -> FastPath:
     with torch.inference_mode():
-        matcher = matchers.find(model, encoded)
-    assert matcher is not None
-    return matcher
+        fast_path = fast_paths.find(model, encoded)
+    assert fast_path is not None
+    return fast_path
 
 
-def some_pairs(encoded: Encoded) -> list[npt.NDArray[np.int64]]:
+def some_pairs(encoded: Tokenized) -> list[npt.NDArray[np.int64]]:
     """Batches of one pair, in which each query and each post is."""
     rows = batches_of(encoded, 1)[::5]
     assert len(np.unique(encoded.post_index[np.concatenate(rows)])) == len(POOLS["posts"])
@@ -102,26 +102,26 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
 ) -> None:
     model = trained_a_little(small_model(name, configuration, **changes))
     encoded = encoded_for(model)
-    matcher = matcher_for(model, encoded)
+    fast_path = matcher_for(model, encoded)
     with torch.inference_mode():
         for rows in batches_of(encoded, 100) + batches_of(encoded, 9)[::5] + some_pairs(encoded):
             plain = encoded.compared(model, rows, torch.device("cpu"))
             # Logarithms of kernels as narrow as K-NRM's for exact matches magnify rounding.
-            found = dict(matcher.compared(rows))
+            found = dict(fast_path.compared(rows))
             torch.testing.assert_close(found, dict(plain), rtol=1e-4, atol=1e-5)
             scores = model.integrate(plain)
-            torch.testing.assert_close(matcher.scores_of(rows), scores, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(fast_path.scores_of(rows), scores, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MATCHED)
 def test_posts_without_a_term_have_scores(name: str) -> None:
     model = small_model(name, next(key for other, key in every_model() if other == name))
     encoded = encoded_for(model, posts=[("", ""), ("!!!", "")])
-    matcher = matcher_for(model, encoded)
+    fast_path = matcher_for(model, encoded)
     with torch.inference_mode():
         for rows in batches_of(encoded, 2):
             plain = encoded.scores_of(model, rows, torch.device("cpu"))
-            torch.testing.assert_close(matcher.scores_of(rows), plain, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(fast_path.scores_of(rows), plain, rtol=1e-5, atol=1e-5)
 
 
 def test_windows_that_are_the_same_are_computed_once() -> None:
@@ -130,17 +130,17 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
     text, url = "storm warning for the coast", "http://x.org/storm"
     counts = []
     for copies in (1, 50):
-        encoded = Encoded.of(all_pairs(["storm"], [(text, url)] * copies), encoder(), model)
-        matcher: Any = matchers.find(model, encoded)
+        encoded = Tokenized.of(all_pairs(["storm"], [(text, url)] * copies), encoder(), model)
+        fast_path: Any = fast_paths.find(model, encoded)
         posts = {
             view: Texts.of(encoded.posts[view], np.arange(copies), reading.longest)
-            for view, reading in matcher.readings.items()
+            for view, reading in fast_path.readings.items()
         }
-        matches = matcher._matches(matcher.ask(0), posts)
+        matches = fast_path._matches(fast_path.ask(0), posts)
         counts.append({view: [len(x.similarity) for x in of] for view, of in matches.items()})
     assert counts[0] == counts[1]
 
 
 def test_a_model_without_a_file_has_none() -> None:
     model = small_model("match_pyramid", "cosine")
-    assert matchers.find(model, Encoded.of(all_pairs(), encoder(), model)) is None
+    assert fast_paths.find(model, Tokenized.of(all_pairs(), encoder(), model)) is None

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 
 from indexes.posts import Post
-from pipeline import collections
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation import evaluate, mean
-from pipeline.material import (
-    TrainingData,
-    answer_material,
+from pipeline.collections import named
+from pipeline.collections.trec import Run, Topic, read_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.reranking import Candidates, RunRetriever, priors_of
+from pipeline.training.training_set import (
+    JudgedCandidates,
+    answer_training_set,
     load_answers,
     load_training_data,
-    microblog_material,
+    microblog_training_set,
 )
-from pipeline.reranking import Candidates, RunRetriever, priors_of
-from pipeline.trec import Run, Topic, read_run
 from rerankers import checkpoint
 from rerankers.base import FIRST_STAGE, PRIOR
-from rerankers.bilinear import Bilinear
+from rerankers.models._bilinear import Bilinear
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +150,13 @@ def lines(path: Path) -> list[list[str]]:
 def test_microblog_material(
     microblog: Path, test: str | None, name: str, years: tuple[int, ...]
 ) -> None:
-    material = microblog_material(test, microblog)
-    assert (material.name, material.development, material.minimum_count) == (name, None, 2)
-    assert material.trained_on == [f"mb{year}" for year in years]
+    training_set = microblog_training_set(test, microblog)
+    assert (training_set.name, training_set.development, training_set.minimum_count) == (
+        name,
+        None,
+        2,
+    )
+    assert training_set.trained_on == [f"mb{year}" for year in years]
     folder, keys, relevant = microblog / "microblog", [], []
     for year in years:
         judged = {
@@ -162,7 +166,7 @@ def test_microblog_material(
         for query_id, _, doc_id, *_ in lines(folder / f"trec-{year}" / "id.txt"):
             keys.append((query_id, doc_id))
             relevant.append(judged[query_id, doc_id] == "1")
-    data = material.training
+    data = training_set.training
     assert data.candidates.keys() == keys
     assert data.relevant().tolist() == relevant
     assert 0 < sum(relevant) < len(relevant) == 24 * len(years)
@@ -171,12 +175,12 @@ def test_microblog_material(
         for year in (2011, 2012, 2013, 2014)
         for text in (folder / f"trec-{year}" / "b.toks").read_text().splitlines()
     ]
-    assert sorted(material.texts) == sorted(everything)
+    assert sorted(training_set.texts) == sorted(everything)
 
 
 def test_priors_of_training_pairs_are_means_over_the_official_runs(microblog: Path) -> None:
     """The first topic's six posts: RM3 lacks the second and has ties, later ids first."""
-    data = microblog_material("mb2012", microblog).training
+    data = microblog_training_set("mb2012", microblog).training
     pairs, keys = data.candidates.pairs(), data.candidates.keys()
     found = dict(zip(keys, pairs.signals[PRIOR].tolist(), strict=True))
     # Scores rank // 2: 0 for 1, 1 for 3, 2 for 4 and 5, 3 for 6.
@@ -192,9 +196,9 @@ def test_priors_of_training_pairs_are_means_over_the_official_runs(microblog: Pa
 
 def test_unjudged_years_cannot_be_trained_on(microblog: Path) -> None:
     with pytest.raises(DataError, match="mb2014 has no judgments here and cannot be trained on"):
-        load_training_data([collections.find("mb2014", microblog)])
+        load_training_data([named.find("mb2014", microblog)])
     with pytest.raises(UsageError, match="--collection trecqa-raw"):
-        microblog_material("trecqa-raw", microblog)
+        microblog_training_set("trecqa-raw", microblog)
 
 
 MEASURES = ["AP", "RR"]
@@ -207,7 +211,7 @@ FOLDERS = {
 }
 
 
-def assert_is_part(data: TrainingData, folder: Path) -> None:
+def assert_is_part(data: JudgedCandidates, folder: Path) -> None:
     """All answers in the order of the file, with their labels and without priors."""
     pairs = data.candidates.pairs()
     found = [
@@ -223,23 +227,23 @@ def assert_is_part(data: TrainingData, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_answer_material(answers: Path, name: str) -> None:
-    material = answer_material(collections.find_answers(name, answers))
+    training_set = answer_training_set(named.find_answers(name, answers))
     train, development, test = (answers / folder for folder in FOLDERS[name])
-    assert (material.name, material.trained_on) == (name, [name])
-    assert material.minimum_count == 1
-    assert_is_part(material.training, train)
-    assert material.development is not None
-    assert_is_part(material.development, development)
+    assert (training_set.name, training_set.trained_on) == (name, [name])
+    assert training_set.minimum_count == 1
+    assert_is_part(training_set.training, train)
+    assert training_set.development is not None
+    assert_is_part(training_set.development, development)
     texts = set()
     for folder in (train, development, test):
         for file in ("a.toks", "b.toks"):
             texts |= set((folder / file).read_text().splitlines())
-    assert set(material.texts) == texts
+    assert set(training_set.texts) == texts
 
 
 def test_a_part_without_labels_is_not_trained_on(answers: Path) -> None:
     with pytest.raises(DataError, match="wikiqa has no judgments of its test part"):
-        load_answers(collections.find_answers("wikiqa", answers))
+        load_answers(named.find_answers("wikiqa", answers))
 
 
 def run(data: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -276,7 +280,7 @@ def test_training_on_a_part(answers: Path, tmp_path: Path) -> None:
     loaded = checkpoint.load(folder, "bigram")
     assert isinstance(loaded.model, Bilinear) and bool(loaded.model.is_fitted)
     assert {"storm", "library", "where"} <= set(loaded.encoder.vocabulary.known)
-    development = load_answers(collections.find_answers("trecqa-raw", answers).part("dev"))
+    development = load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
     scores = loaded.score(development.candidates.pairs())
     held_out = read_run(folder / "held_out.run.gz")
     for (query_id, doc_id), score in zip(development.candidates.keys(), scores, strict=True):
@@ -297,7 +301,7 @@ def test_the_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> Non
     history = metrics["histories"]["training"]
     figures = [epoch["validation_mrr"] for epoch in history]
     assert metrics["epochs"] == figures.index(max(figures)) + 1
-    development = load_answers(collections.find_answers("trecqa-raw", answers).part("dev"))
+    development = load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
     held_out = read_run(folder / "held_out.run.gz")
     found = {name: mean(evaluate(development.qrels, held_out, [name])[name]) for name in MEASURES}
     assert found["RR"] == pytest.approx(max(figures))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, VECTOR_SIZE, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import WORDS, Reranker, Terms
+from rerankers.engine import scoring
 from rerankers.errors import RerankerError
 from rerankers.models.mp_cnn import Config, Model
-from rerankers.text import words
+from rerankers.text.words import words
 
 CASES = [
     (QUERIES[0], POSTS[0][0]),
@@ -128,7 +128,7 @@ def pool(maps: np.ndarray, pooling: str) -> np.ndarray:
 
 def features_of(model: Reranker, query: str, post: str) -> torch.Tensor:
     """What the hidden layer gets for one pair: [K]."""
-    encoded = scoring.Encoded.of(all_pairs([query], [(post, "")]), encoder(), model)
+    encoded = scoring.Tokenized.of(all_pairs([query], [(post, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), torch.device("cpu"))
     compared = model.interact(
         model.encode_queries(queries), model.encode_posts(posts), query_of_post

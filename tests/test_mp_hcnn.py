@@ -9,12 +9,12 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.encoded import Encoded
-from rerankers.losses import listwise
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Config, Model
-from rerankers.text import string_trigrams, url_text, word_trigrams, words
+from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
+from rerankers.training.losses import listwise
 
 CPU = torch.device("cpu")
 # Perspective -> lengths to which section 4.3 pads query and post.
@@ -103,7 +103,7 @@ class Naive:
                             + self.weights[f"{prefix}.0.bias"], 0)  # fmt: skip
         return self.weights[f"{prefix}.3.weight"] @ hidden + self.weights[f"{prefix}.3.bias"]
 
-    def views(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
+    def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""
         reader = encoder()
         rare = reader.idf.weights(words(query)).astype(np.float64)
@@ -118,12 +118,12 @@ class Naive:
         }
         used = {"words": self.config.use_words, "post_trigrams": self.config.use_post_trigrams,
                 "url_trigrams": self.config.use_url_trigrams}  # fmt: skip
-        return {name: views for name, views in everything.items() if used[name]}
+        return {name: inputs for name, inputs in everything.items() if used[name]}
 
     def score(self, query: str, text: str, url: str) -> float:
         """Section 3.4."""
         evidence: list[np.ndarray] = []
-        for name, (ids, idf, post) in self.views(query, text, url).items():
+        for name, (ids, idf, post) in self.inputs(query, text, url).items():
             features = self.features(name, ids, idf, post)
             if self.config.evidence == "positions":
                 evidence.append(features.ravel())
@@ -180,7 +180,7 @@ def test_every_switch_does_what_it_says_and_trains(
     """Table 4 and Figure 2: each builds, scores as written out and learns in one step."""
     model = varied(configuration, **changes)
     assert_scores_as_written_out(model, CASES[1:2])
-    encoded = Encoded.of(all_pairs(QUERIES[:2]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(QUERIES[:2]), encoder(), model)
     rows = np.arange(len(encoded.query_index))
 
     def loss() -> torch.Tensor:
@@ -199,7 +199,7 @@ def test_features_are_those_of_fixed_size_matrices(configuration: str) -> None:
     """Texts are padded only to the longest of a batch; nothing must tell that from 68 words."""
     model = varied(configuration)
     naive = Naive(model)
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     for query in range(len(QUERIES)):
         rows = np.flatnonzero(encoded.query_index == query)
         queries, posts, query_of_post = encoded.batch(rows, CPU)
@@ -208,8 +208,8 @@ def test_features_are_those_of_fixed_size_matrices(configuration: str) -> None:
                 model.encode_queries(queries), model.encode_posts(posts), query_of_post
             )
         for number in (0, 1, 5, 11):
-            views = naive.views(QUERIES[query], *POSTS[number])
-            for name, (ids, idf, post) in views.items():
+            inputs = naive.inputs(QUERIES[query], *POSTS[number])
+            for name, (ids, idf, post) in inputs.items():
                 expected = naive.features(name, ids, idf, post)
                 features = found[name][number].numpy()
                 columns = features.shape[0]
@@ -224,7 +224,7 @@ def test_features_are_those_of_fixed_size_matrices(configuration: str) -> None:
 def test_softmax_leaves_mass_to_matching_nothing() -> None:
     """The paper's means would be constant if a post's own positions took all of it."""
     model = varied("paper")
-    encoded = Encoded.of(all_pairs(QUERIES[:1]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(QUERIES[:1]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(12), CPU)
     with torch.no_grad():
         found = model.interact(

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.cells import Cell, Result, find_runs, run_cells
+from experiments.published import mp_hcnn
+from experiments.published.system import System
+from experiments.tables import TABLES
+from experiments.tables.contract import ResultTable, Workshop
+from experiments.tables.evidence import EXACT_PHRASE, EXACT_WORD, PARAPHRASE, URL, kinds_of
+from experiments.tables.gains import gains_of
+from experiments.tables.marks import marked
+from experiments.tables.results import read_csv, write_csv
 from microblog_samples import write_data
 
 from indexes.posts import Post
-from pipeline import collections
-from pipeline.errors import DataError, UsageError
-from pipeline.evaluation import Evaluator
-from pipeline.experiments import Cell, Result, find_runs, run_cells
-from pipeline.published import mp_hcnn
-from pipeline.published.system import System
-from pipeline.tables import TABLES
-from pipeline.tables.contract import ResultTable, Workshop
-from pipeline.tables.evidence import EXACT_PHRASE, EXACT_WORD, PARAPHRASE, URL, kinds_of
-from pipeline.tables.gains import gains_of
-from pipeline.tables.marks import marked
-from pipeline.tables.results import read_csv, write_csv
-from pipeline.trec import read_run, write_run
+from pipeline.collections import named
+from pipeline.collections.trec import read_run, write_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import Evaluator
 from rerankers.evidence import Evidence, Matches, Word
 
 MADE = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
@@ -111,7 +111,7 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
     """A perfect run against one that is the other way round, and against itself."""
     data = write_data(tmp_path / "data", topics=8)
     workshop = Workshop(tmp_path / "kept", data)
-    collection = collections.find("mb2011", data)
+    collection = named.find("mb2011", data)
     qrels = collection.qrels()
     assert qrels is not None
     official = read_run(collection.runs["ql"])
@@ -141,7 +141,7 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
 def test_gains_are_differences_of_ap(done: tuple[Workshop, list[Result]]) -> None:
     workshop, results = done
     gains = gains_of("mb2011", results, workshop)
-    qrels = collections.find("mb2011", workshop.data).qrels()
+    qrels = named.find("mb2011", workshop.data).qrels()
     assert qrels is not None
     runs = [read_run(find_runs(r.cell, workshop.directory, workshop.data)[0]) for r in results]
     base, ours = (Evaluator(qrels, ["AP"])(run)["AP"] for run in runs)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rerankers.errors import RerankerError
-from rerankers.negatives import (
+from rerankers.training.negatives import (
     TopicRows,
     corrupted_pairs,
     mined_lists,
@@ -19,7 +19,7 @@ from rerankers.negatives import (
     shuffled_pairs,
     topics_of,
 )
-from rerankers.settings import Settings
+from rerankers.training.settings import Settings
 
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
 QUERY_INDEX = np.array([4, 0, 0, 1, 2, 3, 3, 0, 1, *[4] * 30])

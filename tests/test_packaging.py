@@ -168,7 +168,7 @@ def test_every_file_beside_the_modules_is_shipped(shipped: dict[str, Any]) -> No
     "pattern",
     [
         "*/README.md",
-        "pipeline/catalogue.json",
+        "pipeline/collections/catalogue.json",
         "pipeline/sample/*",
         "rerankers/checkpoints/*/*/config.json",
         "rerankers/checkpoints/*/*/model.safetensors",

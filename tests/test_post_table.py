@@ -5,10 +5,10 @@ import pytest
 from feature_lists import IDF
 from reranking_samples import AWKWARD, POSTS
 
-from rerankers.post_table import COLUMNS, PostTable
-from rerankers.ragged import Ragged
-from rerankers.text import URL_PLACEHOLDER, hashtags, url_text, words
-from rerankers.word_table import WordTable
+from rerankers.features._post_table import COLUMNS, PostTable
+from rerankers.features._word_table import WordTable
+from rerankers.text.ragged import Ragged
+from rerankers.text.words import URL_PLACEHOLDER, hashtags, url_text, words
 
 TEXTS = [*AWKWARD.values(), *(text for text, _ in POSTS), "", "so\n\nmany\nlines", "#a_b ## c", ""]
 URLS = [*AWKWARD.values(), *(url for _, url in POSTS), "", "http://x.org/é", "http://", "\ud83d"]
@@ -52,7 +52,7 @@ def test_blocks_and_the_other_posts_change_nothing(
 ) -> None:
     table = WordTable(IDF)
     whole = PostTable.read(TEXTS, URLS, table)
-    monkeypatch.setattr("rerankers.post_table.BLOCK", 3)
+    monkeypatch.setattr("rerankers.features._post_table.BLOCK", 3)
     rows = np.arange(len(TEXTS))[::-1]
     again = PostTable.read([TEXTS[row] for row in rows], [URLS[row] for row in rows], table)
     taken = lists(whole.take(rows).column(column))
@@ -68,8 +68,8 @@ def test_blocks_and_the_other_posts_change_nothing(
 
 def test_posts_that_are_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    tokens_of = "rerankers.lexicon.tokens_of"
-    from rerankers.lexicon import tokens_of as original
+    tokens_of = "rerankers.text.lexicon.tokens_of"
+    from rerankers.text.lexicon import tokens_of as original
 
     monkeypatch.setattr(tokens_of, lambda texts: (read.extend(texts), original(texts))[1])
     posts = PostTable.read(["a b", "c", "a b"], ["", "", ""], WordTable(IDF))

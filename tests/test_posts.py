@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.posts import (
-    Post,
-    is_doc_id,
-    parallel_lines,
-    read_pair_folder,
-    read_posts,
-    well_formed,
-)
+from indexes.posts import Post, is_doc_id, parallel_lines, read_pair_folder, read_posts, well_formed
 
 
 def write(path: Path, *records: Any) -> Path:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import scoring
 from rerankers.base import WORDS, Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.models.pwim import CHANNELS, PER_PLACE, Config, Model, focus
-from rerankers.text import words
+from rerankers.text.words import words
 
 CONFIGURATIONS = list(Model.configurations)
 LONG = " ".join(f"cuts{n % 7} water" for n in range(25))  # 50 words that repeat themselves
@@ -150,7 +150,7 @@ def varied(configuration: str, **changes: Any) -> Reranker:
 
 def cubes(model: Reranker, queries: list[str], posts: list[str]) -> np.ndarray:
     """[P, Lq, size, 13] of all pairs, query by query."""
-    encoded = Encoded.of(all_pairs(queries, [(post, "") for post in posts]), encoder(), model)
+    encoded = Tokenized.of(all_pairs(queries, [(post, "") for post in posts]), encoder(), model)
     rows = np.arange(len(encoded.query_index))
     batch, of_posts, query_of_post = encoded.batch(rows, torch.device("cpu"))
     with torch.no_grad():
@@ -229,7 +229,7 @@ def test_identical_texts_have_distance_zero_and_finite_gradients() -> None:
     np.testing.assert_allclose(diagonal[:, [1, 4, 7, 10]], 1e-4, rtol=1e-3)
     np.testing.assert_allclose(diagonal[:, [0, 3, 6, 9]], 1.0, atol=1e-4)
     pairs = all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")])
-    encoded = Encoded.of(pairs, encoder(), model)
+    encoded = Tokenized.of(pairs, encoder(), model)
     encoded.scores_of(model, np.arange(4), torch.device("cpu")).sum().backward()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -251,7 +251,7 @@ def test_the_paper_configuration_has_the_papers_sizes() -> None:
     assert next(iter(Model.configurations)) == "compact"
     assert Model.configurations["compact"] == Config()
     assert Config().channels() == [24, 32, 32, 32, 24]
-    assert (Model.query_views, Model.post_views) == ((WORDS,), (WORDS,))
+    assert (Model.query_inputs, Model.post_inputs) == ((WORDS,), (WORDS,))
 
 
 @pytest.mark.parametrize("changes", [{"size": 0}, {"channel_share": 0.0}, {"vectors": "none"}])

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from experiments.tables import TABLES, ResultTable
+from experiments.tables.results import read_csv
 
-from pipeline.tables import TABLES, ResultTable
-from pipeline.tables.results import read_csv
 from rerankers import models
 
 ROOT = Path(__file__).parent.parent

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 from microblog_samples import write_data
 
-from pipeline.cli import parse_arguments
-from pipeline.errors import DataError, UsageError
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import parse_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -102,7 +102,7 @@ def test_table_2_counts_the_candidates_of_the_years_asked_for(
     script: ModuleType, data: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("pipeline.tables.statistics._known_words", lambda data: {"storm", "lol"})
+    monkeypatch.setattr("experiments.tables.statistics._known_words", lambda data: {"storm", "lol"})
     run(script, "table2", "--tests", "mb2014,mb2012", "--data", str(data))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "|  | mb2012 | mb2014 |"
@@ -126,7 +126,7 @@ def test_failing_cells_are_dashes_and_every_other_is_there_once(
     def fail(*arguments: object) -> None:
         raise RuntimeError("no training today")
 
-    monkeypatch.setattr("pipeline.experiments._train", fail)
+    monkeypatch.setattr("experiments.cells._train", fail)
     out = tmp_path / "out"
     with pytest.raises(DataError) as caught:
         run(script, "all", "--tests", "mb2012", "--output", str(out), "--data", str(data))

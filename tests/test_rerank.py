@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from microblog_samples import write_data
 
-from pipeline import collections, rerank, search
-from pipeline.cli import run_command
-from pipeline.evaluation import evaluate, mean
-from pipeline.run_report import (
+from pipeline import rerank, search
+from pipeline.collections import named
+from pipeline.collections.trec import Run, ranked, read_run, write_run
+from pipeline.command.options import run_command
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.evaluation.run_report import (
     Change,
     Row,
     average_changes,
@@ -23,7 +25,6 @@ from pipeline.run_report import (
     reranked_name,
     write_csv,
 )
-from pipeline.trec import Run, ranked, read_run, write_run
 
 Values = dict[str, dict[str, float]]
 Command = Callable[..., tuple[int, list[str], str]]
@@ -185,7 +186,7 @@ def command(
 
 
 def official() -> Run:
-    return read_run(collections.find("mb2012").runs["ql"])
+    return read_run(named.find("mb2012").runs["ql"])
 
 
 def backwards(run: Run) -> Run:
@@ -216,7 +217,7 @@ def test_several_runs_from_files_to_report(command: Command, tmp_path: Path) -> 
     # The ranks of the run are read: the same posts in another order are scored otherwise.
     assert after["ql"] != after["mine.gz"]
 
-    qrels = collections.find("mb2012").qrels()
+    qrels = named.find("mb2012").qrels()
     assert qrels is not None
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}

@@ -12,16 +12,16 @@ from reranking_samples import all_pairs, encoder, small_model
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rerankers import losses as loss_functions
-from rerankers import resuming, training
 from rerankers.base import Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.interactions import CachedInteractions
-from rerankers.resuming import History
-from rerankers.row_wise import RowWiseAdamW
-from rerankers.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
-from rerankers.training import Examples, train
+from rerankers.training import loop
+from rerankers.training import losses as loss_functions
+from rerankers.training.interactions import CachedInteractions
+from rerankers.training.loop import Examples, train
+from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
+from rerankers.training.sparse_adamw import SparseAdamW
+from rerankers.training.state import History
 
 FAST = Settings(epochs=4, steps=5, lists=3, positives=2, negatives=2, learning_rate=5e-3, seed=7)
 LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
@@ -32,7 +32,7 @@ def model_of(configuration: str = "robust", seed: int = 0) -> Reranker:
 
 
 def examples(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     cached = CachedInteractions.of(model, encoded) if model.interactions_are_fixed() else encoded
     return Examples(cached, labels)
 
@@ -116,14 +116,14 @@ def test_every_step_of_every_epoch_sees_other_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[bytes] = []
-    draw = training.random_lists
+    draw = loop.random_lists
 
     def spy(*arguments: Any) -> np.ndarray:
         rows = draw(*arguments)
         drawn.append(rows.tobytes())
         return rows
 
-    monkeypatch.setattr(training, "random_lists", spy)
+    monkeypatch.setattr(loop, "random_lists", spy)
     run(model_of(), tmp_path / "state", validate=False)
     assert len(drawn) == len(set(drawn)) == FAST.epochs * FAST.steps
 
@@ -151,13 +151,13 @@ def test_the_learning_rate_falls_linearly_to_a_tenth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
-    set_rate = training._set_learning_rate
+    set_rate = loop._set_learning_rate
 
     def spy(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> None:
         set_rate(optimizer, settings, step)
         rates.append(optimizer.param_groups[0]["lr"])
 
-    monkeypatch.setattr(training, "_set_learning_rate", spy)
+    monkeypatch.setattr(loop, "_set_learning_rate", spy)
     run(model_of(), tmp_path / "state", validate=False)
     expected = [5e-3 * (1 - 0.9 * step / 20) for step in range(20)]
     np.testing.assert_allclose(rates, expected)
@@ -200,7 +200,7 @@ def test_select_by_loss_and_by_map(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for select, best in (("map", 1), ("loss", 3)):
         losses = [0.9, 0.8, 0.4, 0.5]
         monkeypatch.setattr(
-            training, "_validation_loss", lambda *_, left=losses: left.pop(0)
+            loop, "_validation_loss", lambda *_, left=losses: left.pop(0)
         )  # fmt: skip
         history = run(
             model_of(), tmp_path / select, dataclasses.replace(FAST, select=select),
@@ -223,12 +223,12 @@ def test_without_validation_all_epochs_are_run_and_the_last_is_best(tmp_path: Pa
 def test_validation_loss_is_of_the_same_lists_after_every_epoch() -> None:
     model = model_of()
     data = examples(model)
-    first = training._validation_loss(model, data, FAST)
+    first = loop._validation_loss(model, data, FAST)
     np.random.default_rng().random(5)
     torch.manual_seed(1)
-    assert training._validation_loss(model, data, FAST) == first > 0
+    assert loop._validation_loss(model, data, FAST) == first > 0
     unjudged = Examples(data.encoded, np.zeros(48, dtype=bool))
-    assert training._validation_loss(model, unjudged, FAST) == 0.0
+    assert loop._validation_loss(model, unjudged, FAST) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_failed_write_leaves_the_state_of_the_epoch_before(
             raise OSError(28, "No space left on device")
         save_file(tensors, path, metadata)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(resuming, "save_file", full)
+    monkeypatch.setattr(state, "save_file", full)
     with pytest.raises(OSError, match="No space"):
         run(model_of(), state)
     assert [path.name for path in state.parent.iterdir()] == ["state"]
@@ -317,7 +317,7 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
     cached, computed = (small_model("mp_hcnn", "robust", dropout=0.0) for _ in range(2))
     # AdamW would make whole steps of rounding errors where the gradient is nothing.
     settings = dataclasses.replace(FAST, optimizer="sgd", learning_rate=0.05)
-    encoded = Encoded.of(all_pairs(), encoder(), computed)
+    encoded = Tokenized.of(all_pairs(), encoder(), computed)
     train(cached, examples(cached), None, lambda s: 0.0, settings, tmp_path / "a")
     train(computed, Examples(encoded, LABELS), None, lambda s: 0.0, settings, tmp_path / "b")
     for a, b in zip(cached.parameters(), computed.parameters(), strict=True):
@@ -326,7 +326,7 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
 
 def test_caching_compares_in_evaluation_mode_and_leaves_the_mode() -> None:
     model = model_of().train()
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     cached = CachedInteractions.of(model, encoded)
     assert model.training
     assert sorted(map(tuple, cached.places.tolist())) == [
@@ -353,7 +353,7 @@ def train_anew(
 ) -> tuple[Reranker, Examples, History]:
     """A model that computes its interactions in every step, trained on all pairs."""
     model = small_model("sm_cnn", "static", dropout=dropout)
-    data = Examples(Encoded.of(all_pairs(), encoder(), model), LABELS)
+    data = Examples(Tokenized.of(all_pairs(), encoder(), model), LABELS)
     history = train(model, data, None, lambda scores: 0.0, settings, state, **options)
     return model, data, history
 
@@ -367,8 +367,8 @@ def test_every_sampling_and_every_optimizer_lower_the_loss(
     settings = sampled(sampling, optimizer, epochs=4, steps=15)
     untrained = small_model("sm_cnn", "static", dropout=0.0)
     model, data, history = train_anew(tmp_path / "state", settings, dropout=0.0)
-    before = training._validation_loss(untrained, data, settings)
-    after = training._validation_loss(model, data, settings)
+    before = loop._validation_loss(untrained, data, settings)
+    after = loop._validation_loss(model, data, settings)
     assert len(history.epochs) == 4
     losses = [figures["training_loss"] for figures in history.epochs]
     assert losses[-1] < 0.95 * losses[0]
@@ -421,21 +421,21 @@ def test_mined_negatives_are_those_of_the_model_of_the_last_epoch(
 ) -> None:
     """Found once an epoch from the second on, by the vectors that are judged, without dropout."""
     given: list[Tensor] = []
-    find = training.negatives.nearest_negatives
+    find = loop.negatives.nearest_negatives
 
     def spy(representations: Tensor, *arguments: Any) -> Any:
         given.append(representations.clone())
         return find(representations, *arguments)
 
-    monkeypatch.setattr(training.negatives, "nearest_negatives", spy)
+    monkeypatch.setattr(loop.negatives, "nearest_negatives", spy)
     expected: list[Tensor] = []
 
     def progress(epoch: int, step: int, message: str) -> None:
         if step == 0:
-            expected.append(training.represent_encoded(model, data.encoded))
+            expected.append(loop.represent_tokenized(model, data.encoded))
 
     model = small_model("sm_cnn", "static", dropout=0.3)
-    data = Examples(Encoded.of(all_pairs(), encoder(), model), LABELS)
+    data = Examples(Tokenized.of(all_pairs(), encoder(), model), LABELS)
     train(
         model, data, None, lambda s: 0.0, sampled("max"), tmp_path / "state", progress=progress
     )  # fmt: skip
@@ -448,7 +448,7 @@ def test_mined_negatives_are_those_of_the_model_of_the_last_epoch(
 def test_pairs_are_seen_once_in_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their own labels: positives come first and are counted."""
     seen: list[int] = []
-    compute = training._loss
+    compute = loop._loss
 
     def spy(model: Any, examples: Examples, rows: np.ndarray, positives: int, s: Any) -> Tensor:
         assert rows.shape == (1, 10)
@@ -456,7 +456,7 @@ def test_pairs_are_seen_once_in_a_pass(tmp_path: Path, monkeypatch: pytest.Monke
         seen.extend(rows[0].tolist())
         return compute(model, examples, rows, positives, s)
 
-    monkeypatch.setattr(training, "_loss", spy)
+    monkeypatch.setattr(loop, "_loss", spy)
     train_anew(tmp_path / "state", sampled("pairs", epochs=2, steps=12))
     assert Counter(seen) == dict.fromkeys(range(48), 5)
     for number in range(5):  # the last step of a pass may have some pairs of the next
@@ -471,11 +471,9 @@ def test_corrupted_pairs_cannot_have_been_compared_before(tmp_path: Path) -> Non
 
 def test_each_optimizer_is_the_one_of_its_name() -> None:
     model = model_of()
-    kinds = {
-        name: type(training._optimizer(model, Settings(optimizer=name))) for name in OPTIMIZERS
-    }
+    kinds = {name: type(loop._optimizer(model, Settings(optimizer=name))) for name in OPTIMIZERS}
     assert kinds == {
-        "adamw": RowWiseAdamW, "adadelta": torch.optim.Adadelta,
+        "adamw": SparseAdamW, "adadelta": torch.optim.Adadelta,
         "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD,
     }  # fmt: skip
 

@@ -10,13 +10,13 @@ import torch
 from reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor, nn
 
-from rerankers import training
-from rerankers.embeddings import TrainedVectors
-from rerankers.encoded import Encoded
-from rerankers.resuming import History, restore, store, weights_of
-from rerankers.row_wise import LARGE, RowWiseAdamW, clip_gradients, read_by_rows
-from rerankers.settings import OPTIMIZERS, Settings
-from rerankers.training import Examples, Steps
+from rerankers.engine.tokenized import Tokenized
+from rerankers.layers.embeddings import TrainedVectors
+from rerankers.training import loop
+from rerankers.training.loop import Examples, Steps
+from rerankers.training.settings import OPTIMIZERS, Settings
+from rerankers.training.sparse_adamw import LARGE, SparseAdamW, clip_gradients, read_by_rows
+from rerankers.training.state import History, restore, store, weights_of
 
 RATE, DECAY = 0.05, 0.2
 SETTINGS = Settings(epochs=2, steps=3, lists=2, positives=1, negatives=3)
@@ -42,7 +42,7 @@ def test_where_every_row_is_read_it_is_adamw() -> None:
     steps = [torch.tensor(ids) for ids in ([0, 1, 2, 3], [3, 2, 1, 0, 0, 0], [1, 1, 2, 3, 0])]
     dense, sparse = table_of(4, sparse=False), table_of(4, sparse=True)
     expected = moved(dense, torch.optim.AdamW(dense.parameters(), RATE, weight_decay=DECAY), steps)
-    ours = RowWiseAdamW(sparse.parameters(), RATE, weight_decay=DECAY)
+    ours = SparseAdamW(sparse.parameters(), RATE, weight_decay=DECAY)
     torch.testing.assert_close(moved(sparse, ours, steps), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -51,7 +51,7 @@ def test_rows_move_and_decay_only_when_they_are_read() -> None:
     steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4, 4, 4])]
     table = table_of(5, sparse=True)
     weights = table.weight.detach().double().tolist()
-    found = moved(table, RowWiseAdamW(table.parameters(), RATE, weight_decay=DECAY), steps)
+    found = moved(table, SparseAdamW(table.parameters(), RATE, weight_decay=DECAY), steps)
     rng, means = np.random.default_rng(2), {}
     for step, ids in enumerate(steps, start=1):
         pull = rng.normal(size=(len(ids), 3)).astype(np.float32)
@@ -74,13 +74,13 @@ def test_without_decay_it_is_sparse_adam() -> None:
     steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4])]
     ours, theirs = table_of(5, sparse=True), table_of(5, sparse=True)
     expected = moved(theirs, torch.optim.SparseAdam(theirs.parameters(), RATE), steps)
-    found = moved(ours, RowWiseAdamW(ours.parameters(), RATE, weight_decay=0.0), steps)
+    found = moved(ours, SparseAdamW(ours.parameters(), RATE, weight_decay=0.0), steps)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_dense_weights_beside_a_table_move_as_adamw_moves_them() -> None:
     table, weights = table_of(5, sparse=True), [nn.Parameter(torch.ones(3)) for _ in range(2)]
-    ours = RowWiseAdamW([table.weight, weights[0]], RATE, weight_decay=DECAY)
+    ours = SparseAdamW([table.weight, weights[0]], RATE, weight_decay=DECAY)
     theirs = torch.optim.AdamW([weights[1]], RATE, weight_decay=DECAY)
     for _ in range(3):
         for optimizer, weight in ((ours, weights[0]), (theirs, weights[1])):
@@ -126,28 +126,28 @@ def test_only_large_tables_are_read_by_rows_and_only_by_adamw() -> None:
     assert not any(table.sparse for table in tables.values())
     model = small_model("mp_hcnn", "paper")
     for name in (*OPTIMIZERS, "adamw"):
-        training._optimizer(model, Settings(optimizer=name))
+        loop._optimizer(model, Settings(optimizer=name))
         assert model.towers["trigrams"].vectors.sparse == (name == "adamw")
         assert not model.towers["words"].vectors.sparse
 
 
 def test_a_step_of_training_moves_the_trigrams_of_its_batch_alone() -> None:
     model = small_model("mp_hcnn", "paper", dropout=0.0)
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     table = model.towers["trigrams"].vectors.weight
     before = table.detach().clone()
     relevant = np.arange(48) % 3 == 0
     Steps(model, Examples(encoded, relevant), SETTINGS).epoch(1)
     has_moved = (table != before).any(dim=1)
-    views = [encoded.queries["trigrams"], encoded.posts["trigrams"], encoded.posts["url_trigrams"]]
-    read = np.unique(np.concatenate([view.ids for view in views]))
+    inputs = [encoded.queries["trigrams"], encoded.posts["trigrams"], encoded.posts["url_trigrams"]]
+    read = np.unique(np.concatenate([view.ids for view in inputs]))
     assert has_moved.any()
     assert np.isin(has_moved.nonzero().ravel().numpy(), read).all()
 
 
 def test_the_state_of_a_table_comes_back_from_the_disk(tmp_path: Path) -> None:
     model = small_model("mp_hcnn", "paper", dropout=0.0)
-    examples = Examples(Encoded.of(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
+    examples = Examples(Tokenized.of(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
     steps = Steps(model, examples, SETTINGS)
     steps.epoch(1)
     path = tmp_path / "state"

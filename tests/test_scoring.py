@@ -8,13 +8,13 @@ import torch
 from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 from torch import Tensor
 
-from rerankers import scoring
 from rerankers.base import Pairs, Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.batch_scorer import devices_of
+from rerankers.engine.scoring import batches, deal
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.interactions import CachedInteractions
-from rerankers.replicas import devices_of
-from rerankers.scoring import batches, deal
+from rerankers.training.interactions import CachedInteractions
 
 
 class Recorder:
@@ -71,7 +71,7 @@ def test_every_pair_is_scored_once_in_batches_of_one_query(model: Reranker, size
     rng = np.random.default_rng(0)
     pairs = Recorder(rng.integers(4, size=50), rng.integers(1, 99, size=50))
     done: list[int] = []
-    scores = scoring.score_encoded(model, pairs, size, done.append)
+    scores = scoring.score_tokenized(model, pairs, size, done.append)
     np.testing.assert_array_equal(scores, np.arange(50))
     assert sorted(row for batch in pairs.asked for row in batch) == list(range(50))
     assert sorted(done) == sorted(len(batch) for batch in pairs.asked)
@@ -131,7 +131,7 @@ def test_a_score_that_is_not_a_number_is_an_error(bad: float) -> None:
 
 
 def test_lengths_count_the_terms_of_all_views(model: Reranker) -> None:
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     expected = [
         sum(int(packed.lengths[post]) for packed in encoded.posts.values())
         for post in encoded.post_index
@@ -141,12 +141,12 @@ def test_lengths_count_the_terms_of_all_views(model: Reranker) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_subset_scores_as_in_the_whole(model: Reranker, cached: bool) -> None:
-    encoded = Encoded.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.of(all_pairs(), encoder(), model)
     pairs = CachedInteractions.of(model, encoded) if cached else encoded
-    whole = scoring.score_encoded(model, pairs)
+    whole = scoring.score_tokenized(model, pairs)
     rows = np.array([40, 3, 3, 17])
     np.testing.assert_allclose(
-        scoring.score_encoded(model, pairs.subset(rows)), whole[rows], atol=1e-6
+        scoring.score_tokenized(model, pairs.subset(rows)), whole[rows], atol=1e-6
     )
 
 
@@ -158,7 +158,7 @@ def test_an_error_in_a_batch_ends_scoring_and_gives_the_threads_back(
     def fail(*arguments: object) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(type(model), "judge", fail)
+    monkeypatch.setattr(type(model), "head", fail)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -177,7 +177,7 @@ def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
     with pytest.warns(
         RuntimeWarning, match="cpu is too small for 50 pairs .* --batch-size"
     ) as told:
-        scores = scoring.score_encoded(model, pairs, progress=done.append)
+        scores = scoring.score_tokenized(model, pairs, progress=done.append)
     np.testing.assert_array_equal(scores, np.arange(80))
     assert len(told) == 1
     assert sum(done) == 80
@@ -189,13 +189,13 @@ def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
 @pytest.mark.filterwarnings("ignore:the memory of cpu")
 def test_too_little_memory_for_one_pair_is_an_error(model: Reranker, error: Exception) -> None:
     with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*--threads"):
-        scoring.score_encoded(model, Tight(error, most=0))
+        scoring.score_tokenized(model, Tight(error, most=0))
 
 
 def test_other_errors_of_pytorch_are_not_taken_for_the_memorys(model: Reranker) -> None:
     pairs = Tight(RuntimeError("shapes cannot be multiplied"), most=5)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        scoring.score_encoded(model, pairs)
+        scoring.score_tokenized(model, pairs)
     assert len(pairs.asked) == 1
 
 
@@ -204,14 +204,14 @@ def test_other_errors_of_pytorch_are_not_taken_for_the_memorys(model: Reranker) 
 def test_a_model_that_runs_out_of_memory_gives_the_same_scores(
     monkeypatch: pytest.MonkeyPatch, model: Reranker, threads: int
 ) -> None:
-    expected, judge = scoring.score(model, all_pairs(), encoder()), type(model).judge
+    expected, judge = scoring.score(model, all_pairs(), encoder()), type(model).head
 
     def picky(self: Reranker, representations: Tensor) -> Tensor:
         if len(representations) > 2:
             raise torch.OutOfMemoryError
         return judge(self, representations)
 
-    monkeypatch.setattr(type(model), "judge", picky)
+    monkeypatch.setattr(type(model), "head", picky)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -238,7 +238,7 @@ def test_two_devices_give_exactly_the_scores_of_one(
     monkeypatch: pytest.MonkeyPatch, name: str, precision: str
 ) -> None:
     model = small_model(*name.split("/")).train()
-    judge, judges = type(model).judge, set[int]()
+    judge, judges = type(model).head, set[int]()
 
     def noted(self: Reranker, representations: Tensor) -> Tensor:
         judges.add(id(self))
@@ -246,7 +246,7 @@ def test_two_devices_give_exactly_the_scores_of_one(
         return judge(self, representations)
 
     one = scoring.score(model, all_pairs(), encoder(), 5, precision=precision)
-    monkeypatch.setattr(type(model), "judge", noted)
+    monkeypatch.setattr(type(model), "head", noted)
     two, done = [torch.device("cpu")] * 2, list[int]()
     found = scoring.score(model, all_pairs(), encoder(), 5, done.append, precision, two)
     np.testing.assert_array_equal(found, one)
@@ -264,13 +264,13 @@ def test_a_model_over_features_alone_judges_all_pairs_at_once(
         scoring.score(model, pairs.part(np.flatnonzero(pairs.query_index == query)), encoder())
         for query in range(len(pairs.queries))
     ]
-    judge, sizes = type(model).judge, list[int]()
+    judge, sizes = type(model).head, list[int]()
 
     def noted(self: Reranker, representations: Tensor) -> Tensor:
         sizes.append(len(representations))
         return judge(self, representations)
 
-    monkeypatch.setattr(type(model), "judge", noted)
+    monkeypatch.setattr(type(model), "head", noted)
     found = scoring.score(model, pairs, encoder(), batch_size=5)
     assert sizes == [len(pairs)]
     assert len(by_topic) > 1
@@ -284,7 +284,7 @@ def test_an_error_on_one_of_two_devices_ends_scoring(model: Reranker) -> None:
 
     pairs = Failing(np.repeat([0, 1], [50, 30]), np.arange(80))
     with pytest.raises(ValueError, match="no"):
-        scoring.score_encoded(model, pairs, devices=[torch.device("cpu")] * 2)
+        scoring.score_tokenized(model, pairs, devices=[torch.device("cpu")] * 2)
 
 
 def test_cuda_stands_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

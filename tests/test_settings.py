@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.settings import change
+from pipeline.command.errors import UsageError
+from pipeline.command.settings import change
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from rerankers.contexts import Texts
-from rerankers.convolutions import ConvolutionTower
-from rerankers.embeddings import TrainedVectors
+from rerankers.engine.windows import Texts
+from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.layers.embeddings import TrainedVectors
 from rerankers.shared_windows import SideBySide, _levels, similarities
-from rerankers.views import Packed
+from rerankers.text.inputs import Packed
 
 CPU = torch.device("cpu")
 QUERIES = [[1, 2], [], [3, 1, 2]]
@@ -33,11 +33,11 @@ def padded(texts: list[list[int]]) -> torch.Tensor:
 def test_similarities_are_those_of_the_towers_vectors(
     width: int, depth: int, normalized: bool
 ) -> None:
-    tower, views = tower_of(width, depth), [padded(POSTS), padded(URLS)]
-    found = similarities(tower, padded(QUERIES), views, torch.from_numpy(OF_POST), normalized)
+    tower, inputs = tower_of(width, depth), [padded(POSTS), padded(URLS)]
+    found = similarities(tower, padded(QUERIES), inputs, torch.from_numpy(OF_POST), normalized)
     asked = tower(padded(QUERIES))
     assert len(found) == 2
-    for view, texts, (layout, levels) in zip(views, (POSTS, URLS), found, strict=True):
+    for view, texts, (layout, levels) in zip(inputs, (POSTS, URLS), found, strict=True):
         assert len(levels) == depth + 1
         for query, post, similar in zip(asked, tower(view), levels, strict=True):
             if normalized:

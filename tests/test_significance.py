@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline import significance
-from pipeline.significance import EXACT_TOPICS, holm, paired_t_test, randomization_test
+from pipeline.evaluation import significance
+from pipeline.evaluation.significance import EXACT_TOPICS, holm, paired_t_test, randomization_test
 
 Test = Callable[[Sequence[float], Sequence[float]], float]
 

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline import vectors as command
 from rerankers.errors import RerankerError
-from rerankers.skip_gram import train
-from rerankers.vectors import beside, narrowed, read_vectors, word2vec_bytes
-from rerankers.vocabulary import WordVectors
+from rerankers.text.skip_gram import train
+from rerankers.text.vectors import beside, narrowed, read_vectors, word2vec_bytes
+from rerankers.text.vocabulary import WordVectors
 
 # Two subjects that share no word.
 POSTS = ["storm wind coast warning", "coast storm flood wind", "goal match cup final",

@@ -17,16 +17,17 @@ from overlap_samples import (
     vocabulary,
 )
 
-from rerankers import scoring, training
 from rerankers.base import PRIOR, Pairs, Terms, prior_of_rank
-from rerankers.convolutions import WideConvolution
-from rerankers.embeddings import FrozenVectors, TrainedVectors
-from rerankers.encoded import Encoded
+from rerankers.engine import scoring
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
+from rerankers.layers.convolutions import WideConvolution
+from rerankers.layers.embeddings import FrozenVectors, TrainedVectors
 from rerankers.models.sm_cnn import Config, Encoding, Model
-from rerankers.settings import Settings
-from rerankers.text import words
-from rerankers.training import Examples, train
+from rerankers.text.words import words
+from rerankers.training import loop
+from rerankers.training.loop import Examples, train
+from rerankers.training.settings import Settings
 
 FILTERS, WIDTH = 4, 5
 CONFIGURATIONS = list(Model.configurations)
@@ -165,7 +166,7 @@ def test_every_switch_scores_as_written_out(changes: dict[str, Any]) -> None:
 
 def test_texts_are_relu_and_maximum_of_their_windows() -> None:
     model = small(seed=4)
-    encoded = Encoded.of(every_pair(), encoder(), model)
+    encoded = Tokenized.of(every_pair(), encoder(), model)
     queries, posts, _ = encoded.batch(np.arange(len(every_pair())), torch.device("cpu"))
     with torch.no_grad():
         q, d = model.encode_queries(queries).vectors, model.encode_posts(posts).vectors
@@ -239,7 +240,7 @@ def test_digits_are_read_as_0_by_the_convolution_alone() -> None:
 
 def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
     model = small("nonstatic")
-    optimizer = training._optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
+    optimizer = loop._optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
     found = {
         id(parameter): group["weight_decay"]
         for group in optimizer.param_groups
@@ -279,7 +280,7 @@ def test_training_changes_vectors_only_where_it_may(configuration: str, tmp_path
         loss="pointwise", sampling="pairs", batch_pairs=20, epochs=1, steps=6, learning_rate=0.01
     )
     relevant = np.arange(len(every_pair())) % 3 == 0
-    examples = Examples(Encoded.of(every_pair(), encoder(), model), relevant)
+    examples = Examples(Tokenized.of(every_pair(), encoder(), model), relevant)
     train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
     moved = (model.vectors(ids).detach() != before).any(dim=1)
     assert not moved[0], "padding has a vector"

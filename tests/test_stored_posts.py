@@ -15,10 +15,10 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small
 from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
 from rerankers.checkpoint import Checkpoint
-from rerankers.encoding import encode, open_encodings
+from rerankers.engine.precompute import encode, open_encodings
+from rerankers.engine.precomputed_posts import StoredPosts
 from rerankers.errors import RerankerError
-from rerankers.stored_posts import StoredPosts
-from rerankers.vocabulary import Idf
+from rerankers.text.vocabulary import Idf
 
 FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "neighbours",
             "temporal", "soft_match")  # fmt: skip
@@ -68,7 +68,7 @@ def test_blocks_do_not_change_what_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready, pairs = saved(tmp_path / "checkpoint"), pairs_of(EVERY)
-    monkeypatch.setattr("rerankers.stored_posts.BLOCK", 4)
+    monkeypatch.setattr("rerankers.engine.precomputed_posts.BLOCK", 4)
     done: list[int] = []
     texts, urls = [text for text, _ in EVERY], [url for _, url in EVERY]
     encode(tmp_path / "stored", ready, texts, urls, done.append)

@@ -5,15 +5,15 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from experiments.cells import Cell, Result
+from experiments.published.answer_selection import SAMPLING
+from experiments.published.system import System
+from experiments.tables import TABLES
+from experiments.tables.contract import Workshop
+from experiments.tables.means import Means
+from experiments.tables.results import read_csv, write_csv
 
-from pipeline.errors import UsageError
-from pipeline.experiments import Cell, Result
-from pipeline.published.answer_selection import SAMPLING
-from pipeline.published.system import System
-from pipeline.tables import TABLES
-from pipeline.tables.contract import Workshop
-from pipeline.tables.means import Means
-from pipeline.tables.results import read_csv, write_csv
+from pipeline.command.errors import UsageError
 
 MADE = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerankers import text
-from rerankers.text import TRIGRAMS, string_trigrams, url_text, word_trigrams, words
+from rerankers.text import words as reading
+from rerankers.text.words import TRIGRAM_COUNT, string_trigrams, url_text, word_trigrams, words
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_contractions_end_as_the_same_words(stanford: str, raw: str) -> None:
 
 def test_only_the_beginning_of_a_long_text_is_read() -> None:
     assert words("ab " * 10_000) == words("ab " * 10_000 + "end")
-    assert len(words("ab " * 10_000)) <= text.MAX_CHARACTERS // 3 + 1
-    assert sum(map(len, words("ab" * 10_000))) <= text.MAX_CHARACTERS
+    assert len(words("ab " * 10_000)) <= reading.MAX_CHARACTERS // 3 + 1
+    assert sum(map(len, words("ab" * 10_000))) <= reading.MAX_CHARACTERS
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -107,7 +107,7 @@ def test_url_text(url: str, expected: str) -> None:
 
 
 def spelled(text: str) -> list[str]:
-    return [text[i : i + 3] for i in range(len(text) - 2)]
+    return [words[i : i + 3] for i in range(len(words) - 2)]
 
 
 def test_trigrams_of_hello() -> None:
@@ -150,7 +150,7 @@ def test_identifiers_have_the_classes_of_their_letters() -> None:
 def test_identifiers_are_in_range(raw: str) -> None:
     ids = string_trigrams(raw)
     assert len(ids) == len(raw.encode())
-    assert ((ids >= 0) & (ids < TRIGRAMS)).all()
+    assert ((ids >= 0) & (ids < TRIGRAM_COUNT)).all()
 
 
 def test_a_lone_surrogate_is_a_character_like_others() -> None:
@@ -179,14 +179,14 @@ PIECES = [
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=4))
 def test_ascii_is_taken_apart_as_by_the_tokenizer(texts: list[str]) -> None:
     """A text outside ASCII among them sends them all through the tokenizer's own pattern."""
-    assert text.tokens_of([*texts, "日本"]) == [*text.tokens_of(texts), "日本", text.END]
+    assert reading.tokens_of([*texts, "日本"]) == [*reading.tokens_of(texts), "日本", reading.END]
 
 
 def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     texts = [f"a{chr(code)}b {chr(code)}c d{chr(code)}" for code in range(128)]
-    assert text.tokens_of([*texts, "日本"]) == [*text.tokens_of(texts), "日本", text.END]
-    assert text.tokens_of(["rock'n'roll 'tis the o''clock'"]) == [
-        "rock'n'roll", "tis", "the", "o", "clock", text.END,
+    assert reading.tokens_of([*texts, "日本"]) == [*reading.tokens_of(texts), "日本", reading.END]
+    assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == [
+        "rock'n'roll", "tis", "the", "o", "clock", reading.END,
     ]  # fmt: skip
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from rerankers.contexts import Texts, used_ids
-from rerankers.convolutions import ConvolutionTower
-from rerankers.embeddings import TrainedVectors
-from rerankers.towers import FLOOR, TabulatedTower
-from rerankers.views import Packed
+from rerankers.engine.towers import FLOOR, TabulatedTower
+from rerankers.engine.windows import Texts, used_ids
+from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.layers.embeddings import TrainedVectors
+from rerankers.text.inputs import Packed
 
 TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
 

@@ -13,12 +13,12 @@ from microblog_samples import write_data
 from safetensors.numpy import load_file
 
 from pipeline import train as command
+from pipeline.collections.trec import read_run
 from pipeline.reranking import Candidates
-from pipeline.trainer import Trainer
-from pipeline.training import folds_of
-from pipeline.trec import read_run
+from pipeline.training.folds import folds_of
+from pipeline.training.trainer import Trainer
 from rerankers.models.sm_cnn import Model as SmCnn
-from rerankers.vectors import read_vectors
+from rerankers.text.vectors import read_vectors
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2", "--threads", "1"]
@@ -200,7 +200,7 @@ def test_what_a_fusion_trains_has_its_vectors_and_is_told_of_no_run(
         """Which vectors a reranker is to be trained with."""
 
     def train(trainer: Trainer, state_directory: Path) -> None:
-        assert trainer.material.training.candidates.priors == {}
+        assert trainer.training_set.training.candidates.priors == {}
         assert trainer.settings == command.watched_seldom(SmCnn.training_settings)
         raise AskedError(trainer.options.model, trainer.vectors, state_directory)
 
@@ -215,7 +215,7 @@ def test_what_a_fusion_trains_has_its_vectors_and_is_told_of_no_run(
 
 
 def test_what_a_fusion_trains_is_watched_seldom() -> None:
-    from rerankers.settings import Settings
+    from rerankers.training.settings import Settings
 
     paper = Settings(steps=10, epochs=235, patience=47)
     found = command.watched_seldom(paper)

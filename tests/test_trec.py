@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from official import trec_eval
 
-from pipeline.errors import DataError, UsageError
-from pipeline.trec import (
+from pipeline.collections.trec import (
     Topic,
     format_run,
     ranked,
@@ -24,6 +23,7 @@ from pipeline.trec import (
     read_topics,
     write_run,
 )
+from pipeline.command.errors import DataError, UsageError
 
 
 def single(score: float) -> float:

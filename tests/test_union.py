@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from indexes.posts import Post
-from pipeline.errors import DataError, UsageError
+from pipeline.collections.trec import Run, Topic, write_run
+from pipeline.command.errors import DataError, UsageError
 from pipeline.fusion import Fusion, Rankers, unseen_scores, with_neural
 from pipeline.reranking import Candidates
-from pipeline.training import FoldModel
-from pipeline.trec import Run, Topic, write_run
+from pipeline.training.folds import FoldModel
 from pipeline.union import UnionRetriever, joined, mean_of_normalized
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
@@ -103,7 +103,7 @@ def test_topics_are_scored_by_models_that_have_not_seen_them(
     def score(model: Any, pairs: Any, encoder: Any) -> Any:
         return np.full(len(pairs), model, dtype=np.float32)
 
-    monkeypatch.setattr("rerankers.scoring.score", score)
+    monkeypatch.setattr("rerankers.engine.scoring.score", score)
     run = {"1": {"a": 1.0, "b": 1.0}, "2": {"x": 1.0}}
     candidates = Candidates(TOPICS, run, KNOWN, {})
     folds: Any = [FoldModel(7.0, frozenset("2")), FoldModel(5.0, frozenset("1"))]  # type: ignore[arg-type]
@@ -142,8 +142,8 @@ def test_a_fusion_reads_what_its_rerankers_say() -> None:
     assert fused.read(candidates).signals == found.runs()
 
 
-def config(families: str, finders: str = "") -> Any:
-    return SimpleNamespace(families=families, finders=finders)
+def config(families: str, candidate_rankers: str = "") -> Any:
+    return SimpleNamespace(families=families, candidate_rankers=candidate_rankers)
 
 
 def test_rankers_are_read_from_the_settings() -> None:
@@ -151,13 +151,13 @@ def test_rankers_are_read_from_the_settings() -> None:
     assert Rankers.of(config(families)) == Rankers(
         ["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"]
     )
-    assert Rankers.of(config(families, "run_rm3")).finders == ["run_rm3"]
+    assert Rankers.of(config(families, "run_rm3")).candidate_rankers == ["run_rm3"]
 
 
 def test_wrong_rankers_are_told_at_once() -> None:
     with pytest.raises(UsageError) as problems:
         Rankers.of(config("signal:ql,signal:no_such", "rm3"))
     first, second = problems.value.problems
-    assert "signal:no_such: found no ranker" in first and "finders: found rm3" in second
+    assert "signal:no_such: found no ranker" in first and "candidate_rankers: found rm3" in second
     with pytest.raises(UsageError, match="it is these that find candidates"):
         Rankers.of(config("overlap,signal:mp_hcnn"))

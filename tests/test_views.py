@@ -1,4 +1,4 @@
-"""Texts to packed views, and packed views to padded tensors."""
+"""Texts to packed inputs, and packed inputs to padded tensors."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from reranking_samples import AWKWARD, encoder
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS
-from rerankers.text import string_trigrams, url_text, word_trigrams, words
-from rerankers.views import Packed
+from rerankers.text.inputs import Packed
+from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
 
 CPU = torch.device("cpu")
 ALL = (WORDS, TRIGRAMS, URL_TRIGRAMS)
@@ -57,16 +57,16 @@ def test_queries_and_posts_are_read_alike() -> None:
 @pytest.mark.parametrize("side", ["queries", "posts"])
 def test_views_are_words_and_trigrams_of_the_text(side: str) -> None:
     reader = encoder()
-    views = reader.queries(TEXTS, ALL) if side == "queries" else reader.posts(TEXTS, TEXTS, ALL)
-    assert rows_of(views[WORDS]) == [reader.vocabulary.ids(words(text)) for text in TEXTS]
+    inputs = reader.queries(TEXTS, ALL) if side == "queries" else reader.posts(TEXTS, TEXTS, ALL)
+    assert rows_of(inputs[WORDS]) == [reader.vocabulary.ids(words(text)) for text in TEXTS]
     # 0 is padding, so trigrams count from 1.
-    assert rows_of(views[TRIGRAMS]) == [(word_trigrams(words(t)) + 1).tolist() for t in TEXTS]
+    assert rows_of(inputs[TRIGRAMS]) == [(word_trigrams(words(t)) + 1).tolist() for t in TEXTS]
 
 
 def test_url_trigrams() -> None:
     urls = ["http://www.bbc.co.uk/A?b", "", "http://t.co/x"]
-    views = encoder().posts(["", "", ""], urls, ALL)
-    assert rows_of(views[URL_TRIGRAMS]) == [
+    inputs = encoder().posts(["", "", ""], urls, ALL)
+    assert rows_of(inputs[URL_TRIGRAMS]) == [
         (string_trigrams(text) + 1).tolist() for text in ("bbc.co.uk/a", "<url>", "t.co/x")
     ]
     assert url_text("") == "<url>"
@@ -74,14 +74,14 @@ def test_url_trigrams() -> None:
 
 def test_a_trigram_has_the_weight_of_its_word() -> None:
     reader = encoder()
-    views = reader.queries(TEXTS, ALL)
+    inputs = reader.queries(TEXTS, ALL)
     expected_words, expected_trigrams = [], []
     for text in TEXTS:
         for word, weight in zip(words(text), reader.idf.weights(words(text)), strict=True):
             expected_words.append(weight)
             expected_trigrams += [weight] * len(word_trigrams([word]))
-    np.testing.assert_array_equal(views[WORDS].weights, np.array(expected_words))
-    np.testing.assert_array_equal(views[TRIGRAMS].weights, np.array(expected_trigrams))
+    np.testing.assert_array_equal(inputs[WORDS].weights, np.array(expected_words))
+    np.testing.assert_array_equal(inputs[TRIGRAMS].weights, np.array(expected_trigrams))
     assert len(set(expected_words)) > 3
 
 

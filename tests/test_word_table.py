@@ -6,7 +6,7 @@ import string
 import pytest
 from nltk.stem import PorterStemmer
 
-from rerankers.word_table import stem
+from rerankers.features._word_table import stem
 
 STEMMER = PorterStemmer()
 ENDINGS = [

@@ -4,7 +4,7 @@ A family's file has
 
 ``NAMES``                  of its K features, each of them explained
 ``SIGNALS``                what it reads of :attr:`rerankers.base.Pairs.signals`
-``compute(candidates)``    one topic's :class:`~rerankers.candidates.CandidateList` of N -> [N, K]
+``compute(candidates)``    one topic's :class:`~rerankers.features._candidates.CandidateList` of N -> [N, K]
 
 and, if it compares words by their vectors, ``VECTORS = True``.
 
@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
+from rerankers.engine.precomputed_folder import keys_of_posts
+from rerankers.engine.threads import side_by_side
 from rerankers.errors import RerankerError
-from rerankers.post_table import PostTable
-from rerankers.stored import keys_of_posts
-from rerankers.threads import side_by_side
-from rerankers.word_table import WordTable
+from rerankers.features._candidates import CandidateList
+from rerankers.features._post_table import PostTable
+from rerankers.features._word_table import WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.stored_posts import StoredPosts
-    from rerankers.unit_vectors import UnitVectors
-    from rerankers.vocabulary import Idf
+    from rerankers.engine.precomputed_posts import StoredPosts
+    from rerankers.text.unit_vectors import UnitVectors
+    from rerankers.text.vocabulary import Idf
 
 
 class Family(Protocol):
@@ -96,7 +96,7 @@ def find(name: str) -> Family:
 
 
 def _files() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(__path__)}
+    return {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
 
 
 def _file(name: str) -> ModuleType:

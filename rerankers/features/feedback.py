@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList, among_best
+from rerankers.features._candidates import CandidateList, among_best
 
 DEPTHS = (5, 10, 20, 50, 100)
 

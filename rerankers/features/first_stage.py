@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList, higher
+from rerankers.features._candidates import CandidateList, higher
 
 NAMES = ("score", "minmax", "reciprocal_rank")
 """

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
+from rerankers.features._candidates import CandidateList
 
 NAMES = ("has_hashtag", "query_words")
 """

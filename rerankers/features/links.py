@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
-from rerankers.ragged import Ragged
+from rerankers.features._candidates import CandidateList
+from rerankers.text.ragged import Ragged
 
 NAMES = ("has_url", "query_words")
 """

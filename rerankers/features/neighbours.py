@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList, among_best
+from rerankers.features._candidates import CandidateList, among_best
 
 NAMES = (
     "alike", "duplicates", "nearest", "smoothed", "support", "smoothed_rest", "support_rest",

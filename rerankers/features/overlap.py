@@ -2,13 +2,13 @@
 
 Severyn & Moschitti (2015), section 4.1; two of Rao et al.'s (2019, section 4.2) text features are
 over all words and two over words that are no stop words. As in
-:class:`rerankers.overlap.WordOverlap` they are counts and sums, of distinct words.
+:class:`rerankers.layers.overlap.WordOverlap` they are counts and sums, of distinct words.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
+from rerankers.features._candidates import CandidateList
 
 NAMES = ("words", "idf", "content_words", "content_idf")
 """

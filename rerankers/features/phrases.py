@@ -10,10 +10,10 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
-from rerankers.characters import Characters, among
-from rerankers.text import words
-from rerankers.word_table import Tokens
+from rerankers.features._candidates import CandidateList
+from rerankers.features._word_table import Tokens
+from rerankers.text.characters import Characters, among
+from rerankers.text.words import words
 
 NAMES = (
     "pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share",

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import PRIOR
-from rerankers.candidates import CandidateList
+from rerankers.features._candidates import CandidateList
 
 NAMES = ("rank",)
 """``rank``: mean over the runs of 1 / ln(rank + 1), 0 for a run without the post; in [0, 1.44].

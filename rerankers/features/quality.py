@@ -9,7 +9,7 @@ project's.
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList
+from rerankers.features._candidates import CandidateList
 
 NAMES = (
     "words", "characters", "hashtags", "is_retweet", "exclamation_marks", "question_marks",

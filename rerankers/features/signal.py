@@ -10,8 +10,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.candidates import CandidateList, higher, minmax
 from rerankers.errors import RerankerError
+from rerankers.features._candidates import CandidateList, higher, minmax
 
 NAMES = ("gap", "minmax", "z", "log_rank")
 """

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList
+from rerankers.features._candidates import CandidateList
+from rerankers.features._word_table import Tokens
 from rerankers.features.feedback import DEPTHS, likeness, weights_of
-from rerankers.unit_vectors import UnitVectors
-from rerankers.word_table import Tokens
+from rerankers.text.unit_vectors import UnitVectors
 
 NAMES = ("mean_best", "least_best", "centroid", *(f"feedback_{depth}" for depth in DEPTHS))
 """

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
-from rerankers.candidates import CandidateList
+from rerankers.features._candidates import CandidateList
 
 WIDTHS = (2.0, 6.0, 24.0)
 """Standard deviations of the kernels in hours."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from rerankers.base import Interactions, Reranker, Views
+from rerankers.base import Inputs, Interactions, Reranker
 
-Learner = Callable[[Reranker, Views, Views, Tensor], Interactions]
+Learner = Callable[[Reranker, Inputs, Inputs, Tensor], Interactions]
 """Of a model, the queries, the posts and the query of each post: their comparison."""
 
 

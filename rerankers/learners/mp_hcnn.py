@@ -2,27 +2,27 @@
 
 from torch import Tensor
 
-from rerankers.base import Interactions, Views
-from rerankers.layers import mask_of, partial_softmax
+from rerankers.base import Inputs, Interactions
+from rerankers.layers.similarity import mask_of, partial_softmax
 from rerankers.models.mp_hcnn import MEAN_SCALE, Config, Model
 from rerankers.perspectives import Perspective
 from rerankers.shared_windows import SideBySide, similarities
 
 
-def interact(model: Model, queries: Views, posts: Views, query_of_post: Tensor) -> Interactions:
+def interact(model: Model, queries: Inputs, posts: Inputs, query_of_post: Tensor) -> Interactions:
     """What the model's ``interact`` gives of what its encoders give."""
     config = model.config
     queries, posts = model.read_queries(queries), model.read_posts(posts)
     compared: dict[str, tuple[SideBySide, list[Tensor]]] = {}
     for name, tower in model.towers.items():
         # A tower has the name of the view of queries that it reads.
-        views = [p.post_view for p in model.perspectives.values() if p.query_view == name]
+        inputs = [p.post_view for p in model.perspectives.values() if p.query_view == name]
         found = similarities(
             tower,  # type: ignore[arg-type]
-            queries[name].ids, [posts[view].ids for view in views], query_of_post,
+            queries[name].ids, [posts[view].ids for view in inputs], query_of_post,
             config.similarity == "cosine",
         )  # fmt: skip
-        compared |= dict(zip(views, found, strict=True))
+        compared |= dict(zip(inputs, found, strict=True))
     pooled = {}
     for name, places in model.perspectives.items():
         layout, levels = compared[places.post_view]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def names() -> list[str]:
     """The models that can be asked for: the files of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_")
 
 
 def find(name: str) -> "type[Reranker]":

@@ -14,10 +14,10 @@ for all, have each one of its own.
 
 from torch import Tensor
 
-from rerankers.bilinear import Bilinear, Config
-from rerankers.embeddings import word_vectors
-from rerankers.overlap import StopWords
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.overlap import StopWords
+from rerankers.models._bilinear import Bilinear, Config
+from rerankers.text.vocabulary import Vocabulary
 
 
 class Model(Bilinear):

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.bilinear import Bilinear, Config
-from rerankers.embeddings import word_vectors
-from rerankers.layers import mask_of
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.similarity import mask_of
+from rerankers.models._bilinear import Bilinear, Config
+from rerankers.text.vocabulary import Vocabulary
 
 
 class Model(Bilinear):

@@ -38,9 +38,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
-from rerankers.letter_trigrams import SemanticModel, TrigramSums, unit_vectors
-from rerankers.text import TRIGRAMS as TRIGRAM_IDS
-from rerankers.vocabulary import Vocabulary
+from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import TRIGRAM_COUNT
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Model(SemanticModel):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
-        "paper": Config(trigram_buckets=TRIGRAM_IDS, filters=300, sentence_size=128),
+        "paper": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
     }
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:

@@ -41,13 +41,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
-from rerankers.convolutions import WideConvolution
-from rerankers.embeddings import word_vectors
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers import k_max_pooling
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.convolutions import WideConvolution
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.similarity import k_max_pooling
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Model(Reranker):
         sampling="corrupted", lists=16, positives=1, negatives=10, steps=25, epochs=40,
         patience=10,
     )  # fmt: skip
-    query_views = (WORDS,)
-    post_views = (WORDS,)
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -118,15 +118,15 @@ class Model(Reranker):
             nn.init.zeros_(self.linear.bias)
         self.weights = nn.Parameter(torch.ones(slices))
 
-    def encode_queries(self, views: Views) -> Tensor:
+    def encode_queries(self, inputs: Inputs) -> Tensor:
         """Sentence vectors of Q questions: [Q, n_s]."""
-        ids = views[WORDS].ids
+        ids = inputs[WORDS].ids
         vectors: Tensor = self.query_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
         return vectors
 
-    def encode_posts(self, views: Views) -> Tensor:
+    def encode_posts(self, inputs: Inputs) -> Tensor:
         """Sentence vectors of D answers: [D, n_s]."""
-        ids = views[WORDS].ids
+        ids = inputs[WORDS].ids
         vectors: Tensor = self.post_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
         return vectors
 
@@ -152,7 +152,7 @@ class Model(Reranker):
             total = total + self.linear(sentences)
         return torch.tanh(total) if self.config.activation == "tanh" else total
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """uᵀ and the slices: [P]."""
         return (representations * self.weights).sum(dim=1)
 

@@ -38,12 +38,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Interactions, Reranker, Terms, Views, require_choice
-from rerankers.embeddings import word_vectors
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers import bounded, mask_of
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.similarity import bounded, mask_of
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 GATE_START = 5.0
 """Of the gate's weight on IDF: a word in 1 of 1,000,000 posts counts 50 times one that is in every
@@ -97,8 +97,8 @@ class Model(Reranker):
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, lists=12, positives=3,
         negatives=7, steps=50, epochs=20, patience=5,
     )  # fmt: skip
-    query_views = (WORDS,)
-    post_views = (WORDS,)
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -112,16 +112,16 @@ class Model(Reranker):
         else:  # All words count alike at first.
             self.gate = nn.Parameter(torch.zeros(vocabulary.vectors.shape[1]))
 
-    def encode_queries(self, views: Views) -> Texts:
+    def encode_queries(self, inputs: Inputs) -> Texts:
         """Look Q queries up."""
-        return self._encode(views)
+        return self._encode(inputs)
 
-    def encode_posts(self, views: Views) -> Texts:
+    def encode_posts(self, inputs: Inputs) -> Texts:
         """Look D posts up."""
-        return self._encode(views)
+        return self._encode(inputs)
 
-    def _encode(self, views: Views) -> Texts:
-        terms = views[WORDS]
+    def _encode(self, inputs: Inputs) -> Texts:
+        terms = inputs[WORDS]
         return Texts(terms, F.normalize(self.vectors(terms.ids), dim=2, eps=1e-6))
 
     def interact(self, queries: Texts, posts: Texts, query_of_post: Tensor) -> Interactions:
@@ -154,7 +154,7 @@ class Model(Reranker):
             logits = self.vectors(ids.long()) @ self.gate
         return torch.bmm(gates(logits, mask_of(ids)).unsqueeze(1), evidence).squeeze(2)
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """The evidence is the score: [P]."""
         return representations.squeeze(1)
 

@@ -38,9 +38,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rerankers.letter_trigrams import SemanticModel, TrigramSums, unit_vectors
-from rerankers.text import TRIGRAMS as TRIGRAM_IDS
-from rerankers.vocabulary import Vocabulary
+from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import TRIGRAM_COUNT
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Model(SemanticModel):
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
         "paper": Config(
-            trigram_buckets=TRIGRAM_IDS, trigram_size=300, hidden=300, sentence_size=128,
+            trigram_buckets=TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128,
             dropout=0.0,
         ),
     }  # fmt: skip

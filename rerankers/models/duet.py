@@ -42,15 +42,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import TRIGRAMS, WORDS, Interactions, Reranker, Views, require_choice
-from rerankers.convolutions import WideConvolution
-from rerankers.embeddings import TrainedVectors, word_vectors
+from rerankers.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers import mask_of
-from rerankers.settings import Settings
-from rerankers.text import TRIGRAM_CLASSES
-from rerankers.text import TRIGRAMS as TRIGRAM_IDS
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.convolutions import WideConvolution
+from rerankers.layers.embeddings import TrainedVectors, word_vectors
+from rerankers.layers.similarity import mask_of
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
+from rerankers.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,8 @@ class Model(Reranker):
         loss="listwise", learning_rate=1e-3, weight_decay=1e-2, lists=12, positives=3,
         negatives=4, steps=50, epochs=12, patience=4,
     )  # fmt: skip
-    query_views = (WORDS, TRIGRAMS)
-    post_views = (WORDS, TRIGRAMS)
+    query_inputs = (WORDS, TRIGRAMS)
+    post_inputs = (WORDS, TRIGRAMS)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -120,7 +119,7 @@ class Model(Reranker):
         else:
             size = config.trigram_size
             self.vectors = TrainedVectors(
-                np.zeros((0, size), dtype=np.float32), TRIGRAM_IDS, -0.25, 0.25
+                np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT, -0.25, 0.25
             )
         self.places = nn.Linear(config.post_words, config.local_filters)
         self.local = nn.Linear(config.query_words * config.local_filters, config.hidden)
@@ -130,23 +129,23 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(2 * config.hidden, 1)
 
-    def encode_queries(self, views: Views) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> Encoding:
         """Q queries; the whole query is one region."""
-        ids, words = self._words(views, self.config.query_words)
+        ids, words = self._words(inputs, self.config.query_words)
         windows = ids.shape[1] + self.config.width - 1
         return Encoding(ids, self.query(words, ids, windows))
 
-    def encode_posts(self, views: Views) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> Encoding:
         """D posts."""
-        ids, words = self._words(views, self.config.post_words)
+        ids, words = self._words(inputs, self.config.post_words)
         return Encoding(ids, self.post(words, ids, self.config.region))
 
-    def _words(self, views: Views, most: int) -> tuple[Tensor, Tensor]:
+    def _words(self, inputs: Inputs, most: int) -> tuple[Tensor, Tensor]:
         """Identifiers [B, L] and vectors [B, L, E] of the first ``most`` words of each text."""
-        ids = views[WORDS].ids[:, :most]
+        ids = inputs[WORDS].ids[:, :most]
         if self.config.terms == "words":
             return ids, self.vectors(ids)
-        trigrams = views[TRIGRAMS].ids
+        trigrams = inputs[TRIGRAMS].ids
         return ids, sum_by_word(self.vectors(trigrams), trigrams, ids.shape[1])
 
     def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
@@ -171,7 +170,7 @@ class Model(Reranker):
         representations: Tensor = self.dropout(torch.tanh(hidden))
         return representations
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """The sum of both networks' scores: [P]."""
         scores: Tensor = self.score(representations).squeeze(1)
         return scores

@@ -39,8 +39,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.boosting import BoostedTrees, BoostingConfig
-from rerankers.feature_models import FUSED
+from rerankers.models._boosting import BoostedTrees, BoostingConfig
+from rerankers.models._feature_model import FUSED
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Config(BoostingConfig):
     families: str = f"{FUSED},signal:sm_cnn"  # Of rerankers/features
     objectives: str = "lambdarank,lambdarank_sum,binary"  # Lists of trees, averaged
     trees: int = 200  # Of each list
-    finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
+    candidate_rankers: str = (
+        ""  # Rankers among the signals whose best posts are ranked; none is all
+    )
     parts: int = 0  # Of the training topics, to choose the number of trees by; 0 grows them all
     learning_rate: float = 0.1  # Weight of each tree
     leaves: int = 7  # Leaves of a tree

@@ -40,13 +40,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
-from rerankers.convolutions import MaskedConvolution
-from rerankers.embeddings import word_vectors
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers import GaussianKernels, bounded, mask_of
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.convolutions import MaskedConvolution
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.similarity import GaussianKernels, bounded, mask_of
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 LEAST_COUNT = 1e-10
 """Soft counts are at least this before their logarithm is taken."""
@@ -110,8 +110,8 @@ class Model(Reranker):
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, lists=12, positives=3,
         negatives=7, steps=50, epochs=20, patience=5,
     )  # fmt: skip
-    query_views = (WORDS,)
-    post_views = (WORDS,)
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -125,16 +125,16 @@ class Model(Reranker):
         matrices = max(1, longest) ** 2
         self.score = nn.Linear(matrices * (config.soft_kernels + 1), 1)
 
-    def encode_queries(self, views: Views) -> Ngrams:
+    def encode_queries(self, inputs: Inputs) -> Ngrams:
         """N-grams of Q queries."""
-        return self._encode(views)
+        return self._encode(inputs)
 
-    def encode_posts(self, views: Views) -> Ngrams:
+    def encode_posts(self, inputs: Inputs) -> Ngrams:
         """N-grams of D posts, by the same convolutions."""
-        return self._encode(views)
+        return self._encode(inputs)
 
-    def _encode(self, views: Views) -> Ngrams:
-        ids = views[WORDS].ids
+    def _encode(self, inputs: Inputs) -> Ngrams:
+        ids = inputs[WORDS].ids
         words, mask = self.vectors(ids), mask_of(ids)
         levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]
         return Ngrams([F.normalize(level, dim=2, eps=1e-6) for level in levels], mask)
@@ -154,7 +154,7 @@ class Model(Reranker):
         """φ, the sum over the words of the query: [P, K]."""
         return interactions["matches"].sum(dim=1)
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """The linear ranker: [P]."""
         return bounded(self.score(representations).squeeze(1), self.config.bound)
 

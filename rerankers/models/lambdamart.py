@@ -6,7 +6,7 @@ overlaps (``text``), the link (``text_url``), hashtags (``text_hashtag``), and a
 
 Where the paper is silent: LightGBM grows the trees; a post is relevant or not, both grades alike.
 The number of trees is chosen by held-out topics of the training topics, in five parts; see
-:mod:`rerankers.boosting`. Four leaves did better on held-out
+:mod:`rerankers.models._boosting`. Four leaves did better on held-out
 training topics than eight or sixteen; leaves of 400 pairs, or 100 ranks in the gradients' NDCG,
 changed AP there by less than .007 either way. Query likelihood stands beside its
 min-max and its reciprocal rank in the topic's list, since scores of two topics do not compare.
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.boosting import BoostedTrees, BoostingConfig
+from rerankers.models._boosting import BoostedTrees, BoostingConfig
 
 TEXT = "first_stage,overlap"
 

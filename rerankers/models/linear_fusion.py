@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from rerankers import features
 from rerankers.errors import RerankerError
-from rerankers.feature_models import FUSED, FeatureModel
-from rerankers.vocabulary import Vocabulary
+from rerankers.models._feature_model import FUSED, FeatureModel
+from rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Config:
 
     families: str = FUSED  # Of rerankers/features
     penalty: float = 0.1  # λ of the L2 penalty λ/2 · |w|² beside a topic's mean loss
-    finders: str = ""  # Rankers among the signals whose best posts are ranked; none is all
+    candidate_rankers: str = (
+        ""  # Rankers among the signals whose best posts are ranked; none is all
+    )
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
@@ -61,7 +63,7 @@ class Model(FeatureModel):
         self.register_buffer("deviations", torch.ones(count, dtype=torch.float64))
         self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """Sum of the weighted features: [P].
 
         Raises:
@@ -81,7 +83,7 @@ class Model(FeatureModel):
         """Size of each feature's weight, for features of deviation 1."""
         return dict(zip(self.names, self.weights.abs().tolist(), strict=True))
 
-    def calibrate(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
         """Fit the weights."""
         values = representations.double().cpu()
         known = ~values.isnan()

@@ -41,12 +41,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
-from rerankers.embeddings import TYPICAL_LENGTH, word_vectors
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers import mask_of, perceptron
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.embeddings import TYPICAL_LENGTH, word_vectors
+from rerankers.layers.similarity import mask_of, perceptron
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Model(Reranker):
         loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, lists=12,
         positives=3, negatives=7, steps=50, epochs=12, patience=4,
     )  # fmt: skip
-    query_views = (WORDS,)
-    post_views = (WORDS,)
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -117,13 +117,13 @@ class Model(Reranker):
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
         self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
 
-    def encode_queries(self, views: Views) -> Words:
+    def encode_queries(self, inputs: Inputs) -> Words:
         """Look up the words of Q queries."""
-        return self._read(views[WORDS].ids[:, : self.config.query_words])
+        return self._read(inputs[WORDS].ids[:, : self.config.query_words])
 
-    def encode_posts(self, views: Views) -> Words:
+    def encode_posts(self, inputs: Inputs) -> Words:
         """Look up the words of D posts."""
-        return self._read(views[WORDS].ids[:, : self.config.post_words])
+        return self._read(inputs[WORDS].ids[:, : self.config.post_words])
 
     def _read(self, ids: Tensor) -> Words:
         if self.config.similarity == "indicator":
@@ -159,7 +159,7 @@ class Model(Reranker):
         maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(1, 2)
         return F.max_pool2d(F.relu(self.second(maps)), 2).flatten(1)
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """The perceptron: [P]."""
         scores: Tensor = self.score(representations).squeeze(1)
         return scores

@@ -42,10 +42,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
-from rerankers.embeddings import word_vectors
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
+from rerankers.layers.embeddings import word_vectors
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Model(Reranker):
         loss="pairwise", margin=1.0, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-4,
         lists=12, positives=1, negatives=8, steps=40, epochs=15, patience=5, select="mrr",
     )  # fmt: skip
-    query_views = (WORDS,)
-    post_views = (WORDS,)
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -112,13 +112,13 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.hidden, 1)
 
-    def encode_queries(self, views: Views) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> Encoding:
         """Encode Q queries."""
-        return self._encode(views[WORDS].ids)
+        return self._encode(inputs[WORDS].ids)
 
-    def encode_posts(self, views: Views) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> Encoding:
         """Encode D posts, by the same filters as queries."""
-        return self._encode(views[WORDS].ids)
+        return self._encode(inputs[WORDS].ids)
 
     def _encode(self, ids: Tensor) -> Encoding:
         """Blocks A and B (section 3 of He et al. 2015)."""
@@ -169,7 +169,7 @@ class Model(Reranker):
         """All comparisons side by side: [P, K]."""
         return interactions["comparisons"].flatten(1)
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
         hidden = self.dropout(torch.tanh(self.hidden(representations)))
         scores: Tensor = self.score(hidden).squeeze(1)

@@ -36,7 +36,7 @@ Two configurations have names:
     * One fact of the post alone joins the evidence: whether it has a URL.
 
     The word vectors of the checkpoints that ship are skip-gram vectors of the posts beside GloVe's,
-    narrowed together to 100 numbers (:func:`rerankers.vectors.narrowed`). By these AP was .426 and
+    narrowed together to 100 numbers (:func:`rerankers.text.vectors.narrowed`). By these AP was .426 and
     .269 in cross-validation by topic within 2011 and 2012, by GloVe's alone .426 and .254, by those
     of the posts alone .408 and .271. The mean of two seeds was no better than one.
 """
@@ -54,15 +54,15 @@ from rerankers.base import (
     TRIGRAMS,
     URL_TRIGRAMS,
     WORDS,
+    Inputs,
     Interactions,
     Reranker,
     Terms,
-    Views,
     require_choice,
 )
-from rerankers.convolutions import ConvolutionTower
-from rerankers.embeddings import FrozenVectors, HashedVectors, TrainedVectors
-from rerankers.layers import (
+from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.layers.embeddings import FrozenVectors, HashedVectors, TrainedVectors
+from rerankers.layers.similarity import (
     mask_of,
     max_over_posts,
     mean_over_posts,
@@ -72,9 +72,8 @@ from rerankers.layers import (
     window_means,
 )
 from rerankers.perspectives import Perspective, perspectives_of
-from rerankers.text import TRIGRAMS as TRIGRAM_IDS
-from rerankers.text import URL_PLACEHOLDER
-from rerankers.vocabulary import Vocabulary
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import TRIGRAM_COUNT, URL_PLACEHOLDER
 
 MEAN_SCALE = 5.0  # Means of cosines are small numbers; so they are as large as the maxima
 
@@ -144,8 +143,8 @@ class Model(Reranker):
             train_filters=True, hidden=150,
         ),
     }  # fmt: skip
-    query_views = (WORDS, TRIGRAMS)
-    post_views = (WORDS, TRIGRAMS, URL_TRIGRAMS)
+    query_inputs = (WORDS, TRIGRAMS)
+    post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -173,23 +172,23 @@ class Model(Reranker):
             size = sum(pooled * places.query_length for places in self.perspectives.values())
         self.score = perceptron(size + config.url_presence, config.hidden, 1, config.dropout)
 
-    def encode_queries(self, views: Views) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> Encoding:
         """Encode Q queries."""
-        return self._encode(self.read_queries(views))
+        return self._encode(self.read_queries(inputs))
 
-    def encode_posts(self, views: Views) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> Encoding:
         """Encode D posts and their URLs."""
-        return self._encode(self.read_posts(views))
+        return self._encode(self.read_posts(inputs))
 
-    def read_queries(self, views: Views) -> dict[str, Terms]:
-        """What is read of queries: the views, cut."""
+    def read_queries(self, inputs: Inputs) -> dict[str, Terms]:
+        """What is read of queries: the inputs, cut."""
         config = self.config
-        return _cut(views, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
+        return _cut(inputs, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
 
-    def read_posts(self, views: Views) -> dict[str, Terms]:
-        """What is read of posts: the views, cut."""
+    def read_posts(self, inputs: Inputs) -> dict[str, Terms]:
+        """What is read of posts: the inputs, cut."""
         config = self.config
-        return _cut(views, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
+        return _cut(inputs, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
                             URL_TRIGRAMS: config.url_trigrams})  # fmt: skip
 
     def _encode(self, terms: dict[str, Terms]) -> Encoding:
@@ -211,7 +210,7 @@ class Model(Reranker):
         return self.weigh(pooled, queries.terms, posts.terms, query_of_post)
 
     def weigh(
-        self, pooled: Mapping[str, Sequence[Sequence[Tensor]]], queries: Views, posts: Views,
+        self, pooled: Mapping[str, Sequence[Sequence[Tensor]]], queries: Inputs, posts: Inputs,
         query_of_post: Tensor,
     ) -> Interactions:  # fmt: skip
         """The interactions, of pooled matches [P, Lq] at every depth of each perspective."""
@@ -242,7 +241,7 @@ class Model(Reranker):
             evidence.append(interactions["url_presence"].flatten(1))
         return torch.cat(evidence, dim=1)
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """Evidence integration (section 3.4): [P]."""
         scores: Tensor = self.score(representations).squeeze(1)
         return scores
@@ -312,23 +311,23 @@ def _word_tower(config: Config, vocabulary: Vocabulary) -> ConvolutionTower:
 def _trigram_tower(config: Config) -> ConvolutionTower:
     size = config.trigram_size
     vectors = (
-        TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_IDS)
+        TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT)
         if config.train_vectors
-        else HashedVectors(TRIGRAM_IDS, size, seed=2)
+        else HashedVectors(TRIGRAM_COUNT, size, seed=2)
     )
     return ConvolutionTower(
         vectors, size, config.trigram_filters, config.trigram_width, config.depth
     )
 
 
-def _cut(views: Views, lengths: Mapping[str, int]) -> dict[str, Terms]:
+def _cut(inputs: Inputs, lengths: Mapping[str, int]) -> dict[str, Terms]:
     return {
-        view: Terms(views[view].ids[:, :length], views[view].weights[:, :length])
+        view: Terms(inputs[view].ids[:, :length], inputs[view].weights[:, :length])
         for view, length in lengths.items()
     }
 
 
-def _url_presence(posts: Views) -> Tensor:
+def _url_presence(posts: Inputs) -> Tensor:
     """1.0 for posts with a URL, 0.0 for those with the placeholder: [P, 1]."""
     length = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1, keepdim=True)
     return length.gt(PLACEHOLDER_LENGTH).float()

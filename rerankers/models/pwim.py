@@ -43,12 +43,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Interactions, Reranker, Views, require_choice
-from rerankers.embeddings import word_vectors
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers import mask_of, perceptron
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.similarity import mask_of, perceptron
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 CHANNELS = (128, 164, 192, 192, 128)
 """Of the paper's convolutions, each of 3 × 3 places."""
@@ -116,8 +116,8 @@ class Model(Reranker):
         loss="pairwise", optimizer="rmsprop", learning_rate=1e-3, weight_decay=1e-4, lists=12,
         positives=1, negatives=8, steps=40, epochs=12, patience=5, select="mrr",
     )  # fmt: skip
-    query_views = (WORDS,)
-    post_views = (WORDS,)
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -132,17 +132,17 @@ class Model(Reranker):
         )
         self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
 
-    def encode_queries(self, views: Views) -> Contexts:
+    def encode_queries(self, inputs: Inputs) -> Contexts:
         """Read Q queries."""
-        return self._read(views)
+        return self._read(inputs)
 
-    def encode_posts(self, views: Views) -> Contexts:
+    def encode_posts(self, inputs: Inputs) -> Contexts:
         """Read D posts."""
-        return self._read(views)
+        return self._read(inputs)
 
-    def _read(self, views: Views) -> Contexts:
+    def _read(self, inputs: Inputs) -> Contexts:
         """Section 4; both kinds of text are read by the same LSTMs."""
-        ids = views[WORDS].ids[:, : self.config.size]
+        ids = inputs[WORDS].ids[:, : self.config.size]
         mask = mask_of(ids)
         vectors = self.vectors(ids)
         turned = backwards(ids).unsqueeze(2)
@@ -176,7 +176,7 @@ class Model(Reranker):
                 image = F.max_pool2d(image, 2, ceil_mode=True)
         return image.amax(dim=(2, 3))
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """Section 7, the fully connected layers: [P]."""
         scores: Tensor = self.score(representations).squeeze(1)
         return scores

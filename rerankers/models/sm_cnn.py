@@ -31,17 +31,17 @@ from rerankers.base import (
     MASKED_WORDS,
     PRIOR,
     WORDS,
+    Inputs,
     Interactions,
     Reranker,
     Terms,
-    Views,
     require_choice,
 )
-from rerankers.convolutions import WideConvolution
-from rerankers.embeddings import word_vectors
-from rerankers.overlap import WordOverlap
-from rerankers.settings import Settings
-from rerankers.vocabulary import Vocabulary
+from rerankers.layers.convolutions import WideConvolution
+from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.overlap import WordOverlap
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Model(Reranker):
         loss="pointwise", sampling="pairs", optimizer="adadelta", learning_rate=1.0,
         weight_decay=1e-4, batch_pairs=50, steps=10, epochs=235, patience=47,
     )  # fmt: skip
-    query_views = (WORDS, MASKED_WORDS)
-    post_views = (WORDS, MASKED_WORDS)
+    query_inputs = (WORDS, MASKED_WORDS)
+    post_inputs = (WORDS, MASKED_WORDS)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -103,17 +103,17 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(hidden, 1)
 
-    def encode_queries(self, views: Views) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> Encoding:
         """Encode Q queries."""
-        return self._encode(self.query_sentence, views)
+        return self._encode(self.query_sentence, inputs)
 
-    def encode_posts(self, views: Views) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> Encoding:
         """Encode D posts."""
-        return self._encode(self.post_sentence, views)
+        return self._encode(self.post_sentence, inputs)
 
-    def _encode(self, sentence: "_Sentence", views: Views) -> Encoding:
-        ids = views[MASKED_WORDS].ids
-        return Encoding(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), views[WORDS])
+    def _encode(self, sentence: "_Sentence", inputs: Inputs) -> Encoding:
+        ids = inputs[MASKED_WORDS].ids
+        return Encoding(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
 
     def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
         """Both texts' vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
@@ -131,7 +131,7 @@ class Model(Reranker):
             parts.append(interactions[FEATURES].flatten(1))
         return torch.cat(parts, dim=1)
 
-    def judge(self, representations: Tensor) -> Tensor:
+    def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
         hidden = self.dropout(F.relu(self.hidden(representations)))
         scores: Tensor = self.score(hidden).squeeze(1)

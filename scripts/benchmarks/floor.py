@@ -29,10 +29,10 @@ from benchmarks.paper_size import paper_model
 from benchmarks.ways import padded_lengths
 from benchmarks.workload import Workload
 from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.encoded import Encoded
+from rerankers.engine.scoring import score_tokenized
+from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Model
-from rerankers.scoring import score_encoded
-from rerankers.views import TextEncoder
+from rerankers.text.inputs import TextEncoder
 
 Lengths = Mapping[str, npt.NDArray[np.int64]]
 """View -> terms of each text."""
@@ -63,12 +63,12 @@ def measure(workload: Workload) -> list[Row]:
 
 
 def _share(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    encoded = Encoded.of(workload.pairs, encoder, model)
+    encoded = Tokenized.of(workload.pairs, encoder, model)
     count = len(workload.pairs)
     least, plainly = needed(model, encoded).total, spent_plainly(model, encoded).total
     sizes = SIDES[workload.device]
     timings = alternate(
-        {"product": _product(workload.device), "engine": lambda: score_encoded(model, encoded)},
+        {"product": _product(workload.device), "engine": lambda: score_tokenized(model, encoded)},
         workload.rounds,
     )
     rate = float(np.prod(sizes)) / timings["product"].median
@@ -107,12 +107,12 @@ def _product(device: str) -> Any:
     return run
 
 
-def needed(model: Any, encoded: Encoded) -> MultiplyAdds:
+def needed(model: Any, encoded: Tokenized) -> MultiplyAdds:
     """What the pairs need without padding, each distinct text encoded once."""
     limits = padded_lengths(model, encoded)
     queries, posts = (
-        {view: np.minimum(packed.lengths, limit[view]) for view, packed in views.items()}
-        for views, limit in zip((encoded.queries, encoded.posts), limits, strict=True)
+        {view: np.minimum(packed.lengths, limit[view]) for view, packed in inputs.items()}
+        for inputs, limit in zip((encoded.queries, encoded.posts), limits, strict=True)
     )
     return MultiplyAdds(
         encoding(model, queries, False) + encoding(model, posts, False),
@@ -125,7 +125,7 @@ def needed(model: Any, encoded: Encoded) -> MultiplyAdds:
     )
 
 
-def spent_plainly(model: Any, encoded: Encoded) -> MultiplyAdds:
+def spent_plainly(model: Any, encoded: Tokenized) -> MultiplyAdds:
     """What the plain way multiplies: every pair encodes both texts, padded, in full windows."""
     queries, posts = (
         {view: np.full(len(encoded.query_index), length) for view, length in lengths.items()}

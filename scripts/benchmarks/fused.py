@@ -14,10 +14,10 @@ from benchmarks.workload import Workload
 from pipeline.checkpoints import load_reranker
 from pipeline.fusion import MODELS, Fusion
 from pipeline.reranking import Candidates
-from rerankers.encoded import Encoded
+from rerankers.engine.tokenized import Tokenized
 
 if TYPE_CHECKING:
-    from rerankers.boosting import BoostedTrees
+    from rerankers.models._boosting import BoostedTrees
 
 TOPICS = 20
 
@@ -76,7 +76,7 @@ def _trees(fused: Fusion, candidates: Candidates, workload: Workload) -> Row:
     """The trees alone, by arrays and as LightGBM walks down them, on one thread."""
     checkpoint = fused.reranker.checkpoint
     model = cast("BoostedTrees", checkpoint.model)
-    features = Encoded.of(fused.read(candidates).pairs(), checkpoint.encoder, model).features
+    features = Tokenized.of(fused.read(candidates).pairs(), checkpoint.encoder, model).features
     assert features is not None  # It reads nothing else.
     values = torch.from_numpy(features)
     before = torch.get_num_threads()
@@ -84,7 +84,7 @@ def _trees(fused: Fusion, candidates: Candidates, workload: Workload) -> Row:
     try:
         timings = alternate(
             {
-                "arrays": lambda: model.judge(values),
+                "arrays": lambda: model.head(values),
                 "LightGBM": lambda: [
                     booster.predict(features, raw_score=True, num_threads=1)
                     for booster in model.boosters

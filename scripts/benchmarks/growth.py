@@ -9,7 +9,7 @@ import torch
 from benchmarks.measuring import Row, alternate
 from benchmarks.workload import Workload
 from rerankers.base import Pairs
-from rerankers.scoring import score
+from rerankers.engine.scoring import score
 
 SIZES = (10, 100, 1000, 10_000)
 THREADS = (1, 2)

@@ -9,9 +9,9 @@ from benchmarks.measuring import Row
 from benchmarks.paper_size import paper_model
 from benchmarks.workload import Workload
 from rerankers.base import Reranker
-from rerankers.encoded import Encoded
-from rerankers.scoring import score_encoded
-from rerankers.views import TextEncoder
+from rerankers.engine.scoring import score_tokenized
+from rerankers.engine.tokenized import Tokenized
+from rerankers.text.inputs import TextEncoder
 
 SHOWN = 8
 """Operations in the table; the others are one row."""
@@ -31,13 +31,13 @@ def measure(workload: Workload) -> list[Row]:
 
 
 def _shares(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    encoded = Encoded.of(workload.pairs, encoder, model)
+    encoded = Tokenized.of(workload.pairs, encoder, model)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        score_encoded(model, encoded)  # what is made once is made here
+        score_tokenized(model, encoded)  # what is made once is made here
         profile = cProfile.Profile()
-        profile.runcall(score_encoded, model, encoded)
+        profile.runcall(score_tokenized, model, encoded)
     finally:
         torch.set_num_threads(threads)
     seconds: dict[str, float] = {}

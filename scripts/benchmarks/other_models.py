@@ -12,9 +12,9 @@ from benchmarks.ways import ENGINE, Scores, Way, compare, padded_lengths
 from benchmarks.workload import Workload
 from rerankers import models
 from rerankers.base import WORDS, Reranker
-from rerankers.encoded import Encoded
-from rerankers.scoring import BATCH_SIZE, score_encoded
-from rerankers.views import TextEncoder
+from rerankers.engine.scoring import BATCH_SIZE, score_tokenized
+from rerankers.engine.tokenized import Tokenized
+from rerankers.text.inputs import TextEncoder
 
 VECTOR_SIZE = 100
 OTHERS = {"sm_cnn": "SM-CNN", "knrm": "K-NRM"}
@@ -36,7 +36,7 @@ def measure(workload: Workload) -> list[Row]:
 
 def _compare_with_theirs(model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
     """Their K-NRM and ours on the same padded pairs; weights are random, so scores say nothing."""
-    encoded = Encoded.of(workload.pairs, encoder, model)
+    encoded = Tokenized.of(workload.pairs, encoder, model)
     try:
         theirs = _their_way(model, encoded, encoder)
     except ModuleNotFoundError as error:
@@ -45,7 +45,7 @@ def _compare_with_theirs(model: Reranker, encoder: TextEncoder, workload: Worklo
     except ImportError as error:
         print(f"{THEIRS}: installed, but it cannot be imported ({error})")
         return [(THEIRS, "cannot be imported")]
-    ways = {THEIRS: theirs, ENGINE: lambda: score_encoded(model, encoded)}
+    ways = {THEIRS: theirs, ENGINE: lambda: score_tokenized(model, encoded)}
     timings = alternate(ways, workload.rounds)
     ratio = timings[ENGINE].ratio(timings[THEIRS])
     measured = f"{len(workload.pairs) / timings[THEIRS].median:,.0f} pairs/s"
@@ -53,7 +53,7 @@ def _compare_with_theirs(model: Reranker, encoder: TextEncoder, workload: Worklo
     return [(THEIRS, f"{measured} (engine: {ratio:.2f} ×)")]
 
 
-def _their_way(model: Reranker, encoded: Encoded, encoder: TextEncoder) -> Way:
+def _their_way(model: Reranker, encoded: Tokenized, encoder: TextEncoder) -> Way:
     """Batches of identifiers padded as for our plain way, through their forward pass.
 
     Raises:

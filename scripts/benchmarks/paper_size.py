@@ -8,7 +8,7 @@ from benchmarks.ways import compare
 from benchmarks.workload import Workload
 from rerankers.base import Reranker
 from rerankers.models.mp_hcnn import Model
-from rerankers.views import TextEncoder
+from rerankers.text.inputs import TextEncoder
 
 VECTOR_SIZE = 300
 """Numbers of a word's vector (section 4.3)."""

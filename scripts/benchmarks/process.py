@@ -10,9 +10,9 @@ from pathlib import Path
 from benchmarks.measuring import Row, Timing
 from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
-from pipeline import answers
-from pipeline.encodings import with_encodings
-from pipeline.errors import DataError
+from pipeline.collections import answers
+from pipeline.command.errors import DataError
+from pipeline.precomputed import with_encodings
 from pipeline.reranking import NeuralReranker
 
 LEAVING = "leaving the process"

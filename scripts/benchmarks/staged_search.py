@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_file
-from pipeline.runtime import keep_allocations
+from pipeline.command.runtime import keep_allocations
 
 STARTUP = "start-up: Python, imports"
 STAGES = (
@@ -32,25 +32,25 @@ ENDED = "ended"
 _MODULES = (
     "ir_measures", "jnius_config", "numpy", "torch", "tqdm", "wordfreq",
     "indexes.jvm", "indexes.lucene", "pipeline.checkpoints", "pipeline.first_stage",
-    "pipeline.reports",
-    "pipeline.reranking", "pipeline.search", "pipeline.sources", "pipeline.trec",
-    "rerankers.checkpoint", "rerankers.encoded", "rerankers.matchers.mp_hcnn",
-    "rerankers.scoring", "rerankers.models.mp_hcnn",
+    "pipeline.evaluation.reports",
+    "pipeline.reranking", "pipeline.search", "pipeline.collections.sources", "pipeline.collections.trec",
+    "rerankers.checkpoint", "rerankers.engine.tokenized", "rerankers.engine.fast_paths.mp_hcnn",
+    "rerankers.engine.scoring", "rerankers.models.mp_hcnn",
 )  # fmt: skip
 
 # Module and name of a function -> the stage that its time belongs to; what a function calls that
 # is here as well counts for that stage alone.
 _FUNCTIONS = {
     ("indexes.jvm", "start"): "start-up: Java",
-    ("pipeline.sources", "open_source"): "retrieval",
+    ("pipeline.collections.sources", "open_source"): "retrieval",
     ("pipeline.first_stage", "FirstStage.search"): "retrieval",
     ("pipeline.checkpoints", "load_reranker"): "loading the model",
-    ("rerankers.scoring", "score"): "reading texts",
-    ("rerankers.scoring", "score_encoded"): "matching",
-    ("rerankers.matchers", "find"): "tabulating",
-    ("pipeline.trec", "write_run"): "writing",
-    ("pipeline.reports", "print_measures"): "evaluation and reports",
-    ("pipeline.reports", "print_topic"): "evaluation and reports",
+    ("rerankers.engine.scoring", "score"): "reading texts",
+    ("rerankers.engine.scoring", "score_tokenized"): "matching",
+    ("rerankers.engine.fast_paths", "find"): "tabulating",
+    ("pipeline.collections.trec", "write_run"): "writing",
+    ("pipeline.evaluation.reports", "print_measures"): "evaluation and reports",
+    ("pipeline.evaluation.reports", "print_topic"): "evaluation and reports",
 }
 
 
@@ -97,7 +97,7 @@ def main(result: Path, started: float, arguments: list[str]) -> None:
     for module in _MODULES:
         importlib.import_module(module)
     from pipeline import search
-    from pipeline.cli import parse_arguments
+    from pipeline.command.options import parse_arguments
 
     clock = Clock()
     for (module, function), stage in _FUNCTIONS.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.measuring import Row, Timing, alternate
 from benchmarks.workload import Workload
 from indexes import lucene
-from pipeline import collections
+from pipeline.collections import named
 
 COMMANDS = ("search", "rerank", "index", "train", "evaluate", "explain")
 
@@ -20,7 +20,7 @@ def measure(workload: Workload) -> list[Row]:
 
 
 def _indexing(workload: Workload) -> list[Row]:
-    collection = collections.find(workload.collection, workload.data)
+    collection = named.find(workload.collection, workload.data)
     if collection.index_group is None:
         print(f"indexing: {collection.name} is not searched, so there is nothing to index")
         return []

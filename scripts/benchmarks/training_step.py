@@ -26,16 +26,16 @@ import torch
 from benchmarks.measuring import Row, alternate
 from benchmarks.ways import in_full, padded_lengths
 from benchmarks.workload import Workload
-from pipeline import collections
-from pipeline.material import TrainingData, load_training_data
-from pipeline.training import Fold, folds_of
+from pipeline.collections import named
+from pipeline.training.folds import Fold, folds_of
+from pipeline.training.training_set import JudgedCandidates, load_training_data
 from rerankers.base import Pairs, Reranker
-from rerankers.encoded import Encoded
-from rerankers.interactions import CachedInteractions
+from rerankers.engine.scoring import score_tokenized
+from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Model
-from rerankers.scoring import score_encoded
-from rerankers.settings import Settings
-from rerankers.training import Examples, Steps
+from rerankers.training.interactions import CachedInteractions
+from rerankers.training.loop import Examples, Steps
+from rerankers.training.settings import Settings
 
 LEFT_OUT = "mb2013"
 """The test year: no figure here is about its topics."""
@@ -75,7 +75,7 @@ for words, 64 for trigrams, depth 2; the last has what section 4.3 of the paper 
 class FullLength:
     """Pairs whose texts have been read, for steps that take them plainly."""
 
-    def __init__(self, encoded: Encoded, model: Reranker) -> None:
+    def __init__(self, encoded: Tokenized, model: Reranker) -> None:
         self.encoded, self.query_index = encoded, encoded.query_index
         self.query_lengths, self.post_lengths = padded_lengths(model, encoded)
 
@@ -100,7 +100,7 @@ class Task:
         workload: has rounds, and the words that a model knows.
     """
 
-    data: TrainingData
+    data: JudgedCandidates
     pairs: Pairs
     fold: Fold
     workload: Workload
@@ -128,17 +128,17 @@ class Task:
         """How many there are."""
         return len(np.unique(self.pairs.query_index[self.fold.held_out]))
 
-    def average_precision(self, model: Reranker, encoded: Encoded) -> float:
+    def average_precision(self, model: Reranker, encoded: Tokenized) -> float:
         """MAP of the held-out topics; ``encoded`` are all pairs."""
         rows = self.fold.held_out
-        run = self.data.run_of(rows, score_encoded(model, encoded.subset(rows)))
+        run = self.data.run_of(rows, score_tokenized(model, encoded.subset(rows)))
         return self.data.mean_of("AP", run)
 
 
-def training_data(workload: Workload) -> TrainingData:
+def training_data(workload: Workload) -> JudgedCandidates:
     """The judged years but ``LEFT_OUT``. Raises DataError if files are missing."""
-    names = collections.training_collections(LEFT_OUT, workload.data)
-    return load_training_data([collections.find(name, workload.data) for name in names])
+    names = named.training_collections(LEFT_OUT, workload.data)
+    return load_training_data([named.find(name, workload.data) for name in names])
 
 
 def measure(workload: Workload) -> list[Row]:
@@ -155,7 +155,7 @@ def _compare(title: str, case: Case, task: Task) -> list[Row]:
     encoder = workload.encoder(case.vector_size)
     config = dataclasses.replace(case.config, dropout=0.0)
     theirs, ours = (workload.random_model("mp_hcnn", config, encoder) for _ in range(2))
-    encoded = Encoded.of(task.pairs, encoder, ours)
+    encoded = Tokenized.of(task.pairs, encoder, ours)
     known, started = encoded.subset(task.fold.training), time.perf_counter()
     prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
     beforehand = time.perf_counter() - started

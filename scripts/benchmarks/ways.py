@@ -13,14 +13,15 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.measuring import Row, Timing, alternate
 from benchmarks.workload import Workload
-from rerankers import checkpoint, matchers
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs, Reranker, Terms, Views
-from rerankers.encoded import Encoded
-from rerankers.encoding import encode
-from rerankers.encodings import Encodings
-from rerankers.scoring import BATCH_SIZE, score_encoded
-from rerankers.stored import version_of
-from rerankers.views import Packed, TextEncoder
+from rerankers import checkpoint
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Pairs, Reranker, Terms
+from rerankers.engine import fast_paths
+from rerankers.engine.precompute import encode
+from rerankers.engine.precomputed_folder import version_of
+from rerankers.engine.precomputed_vectors import Encodings
+from rerankers.engine.scoring import BATCH_SIZE, score_tokenized
+from rerankers.engine.tokenized import Tokenized
+from rerankers.text.inputs import Packed, TextEncoder
 
 Scores = npt.NDArray[np.float32]
 Way = Callable[[], Scores]
@@ -40,15 +41,15 @@ def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workloa
     ``engine`` begins with texts that have been read; ``engine, posts encoded`` with texts, the
     posts' vectors being on the disk.
     """
-    encoded = Encoded.of(workload.pairs, encoder, model)
+    encoded = Tokenized.of(workload.pairs, encoder, model)
     ways: dict[str, Way] = {
-        PLAIN: plain(model, encoded), ENGINE: lambda: score_encoded(model, encoded)
+        PLAIN: plain(model, encoded), ENGINE: lambda: score_tokenized(model, encoded)
     }  # fmt: skip
-    if "bf16" in getattr(matchers.way_of(model), "PRECISIONS", ()):
-        ways[NARROW] = lambda: score_encoded(model, encoded, precision="bf16")
+    if "bf16" in getattr(fast_paths.way_of(model), "PRECISIONS", ()):
+        ways[NARROW] = lambda: score_tokenized(model, encoded, precision="bf16")
     with TemporaryDirectory() as directory:
         name = type(model).__module__.rpartition(".")[2]
-        if workload.device == "cpu" and name in matchers.encodable():
+        if workload.device == "cpu" and name in fast_paths.encodable():
             ways[STORED] = stored(name, model, encoder, workload.pairs, Path(directory))
         return report(title, alternate(ways, workload.rounds), len(workload.pairs))
 
@@ -89,7 +90,7 @@ def report(title: str, timings: Mapping[str, Timing], count: int) -> list[Row]:
     return rows
 
 
-def plain(model: Reranker, encoded: Encoded) -> Way:
+def plain(model: Reranker, encoded: Tokenized) -> Way:
     """Batches in the order of the run; every pair has its own copy of its query.
 
     Each text is padded to the length that the model reads at most, where it has one (MP-HCNN:
@@ -113,7 +114,7 @@ def plain(model: Reranker, encoded: Encoded) -> Way:
     return run
 
 
-def padded_lengths(model: Reranker, encoded: Encoded) -> tuple[dict[str, int], dict[str, int]]:
+def padded_lengths(model: Reranker, encoded: Tokenized) -> tuple[dict[str, int], dict[str, int]]:
     """What :func:`plain` pads queries and posts to, by view."""
     return (
         _lengths(model, encoded.queries, _QUERY_SETTINGS),
@@ -122,10 +123,10 @@ def padded_lengths(model: Reranker, encoded: Encoded) -> tuple[dict[str, int], d
 
 
 def _lengths(
-    model: Reranker, views: Mapping[str, Packed], settings: Mapping[str, str]
+    model: Reranker, inputs: Mapping[str, Packed], settings: Mapping[str, str]
 ) -> dict[str, int]:
     """View -> terms that every text is padded to."""
-    longest = {view: max(1, int(packed.lengths.max(initial=0))) for view, packed in views.items()}
+    longest = {view: max(1, int(packed.lengths.max(initial=0))) for view, packed in inputs.items()}
     return {
         view: int(getattr(model.config, settings.get(view, ""), length))
         for view, length in longest.items()
@@ -133,15 +134,15 @@ def _lengths(
 
 
 def in_full(
-    views: Mapping[str, Packed],
+    inputs: Mapping[str, Packed],
     rows: npt.NDArray[np.int64],
     lengths: Mapping[str, int],
     device: torch.device,
-) -> Views:
+) -> Inputs:
     """The texts ``rows`` [B] of every view, cut or padded to its length."""
     return {
         view: Terms(*(_to_length(part, lengths[view]) for part in packed.padded(rows, device)))
-        for view, packed in views.items()
+        for view, packed in inputs.items()
     }
 
 

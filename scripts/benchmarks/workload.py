@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from indexes.methods import METHODS
-from pipeline import answers
 from pipeline.checkpoints import default_directory
+from pipeline.collections import answers
+from pipeline.collections.sources import Source, open_source
+from pipeline.collections.trec import read_run
 from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
-from pipeline.sources import Source, open_source
-from pipeline.trec import read_run
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
 from rerankers.checkpoint import Checkpoint
-from rerankers.views import TextEncoder
-from rerankers.vocabulary import Vocabulary
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

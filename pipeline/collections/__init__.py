@@ -1,0 +1,1 @@
+"""Collections of topics and posts, the files that they are read from, and downloads."""

@@ -1,0 +1,1 @@
+"""Options, errors and runtime of commands."""

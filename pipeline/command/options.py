@@ -1,0 +1,299 @@
+"""Command lines from annotated dataclasses, and errors that people can act on.
+
+A command is a frozen dataclass whose fields are made by :func:`option` or :func:`argument`, and a
+function that takes one::
+
+    @dataclass(frozen=True)
+    class Options:
+        topics: str = option("name of a collection or a file of topics", required=True)
+        hits: int = option("candidates per topic", default=1000, parse=positive_int)
+
+    if __name__ == "__main__":
+        run_command(Options, main, "python -m pipeline.search", __doc__)
+
+The help text, the parsing and the checks all come from the fields, and every bad argument is
+reported, not only the first.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, TypeVar
+
+from indexes.errors import CollectionError
+from pipeline.command.errors import DataError, UsageError
+from rerankers.errors import RerankerError
+
+OptionsType = TypeVar("OptionsType")
+
+FAILURE = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+def option(
+    help_text: str,
+    *,
+    default: Any = None,
+    parse: Callable[[str], Any] = str,
+    choices: Sequence[str] | None = None,
+    many: bool = False,
+    required: bool = False,
+    flag: bool = False,
+    names: Sequence[str] = (),
+    metavar: str | None = None,
+) -> Any:
+    """Declare a ``--name value`` option as a dataclass field.
+
+    Args:
+        help_text: shown by ``--help``; the default is added to it.
+        default: the value when the option is absent.
+        parse: text -> value; raises ValueError whose message says what was expected.
+        choices: the only values allowed.
+        many: the option may be given several times and gives a tuple.
+        required: absent means a usage error.
+        flag: the option takes no value and gives True.
+        names: spellings to use in place of ``--field-name`` (``("-m", "--measure")``).
+        metavar: the value's name in the help text.
+    """
+    return dataclasses.field(
+        default=() if many and default is None else False if flag else default,
+        metadata={
+            "help": help_text, "parse": parse, "choices": choices, "many": many,
+            "required": required, "flag": flag, "names": tuple(names), "metavar": metavar,
+        },
+    )  # fmt: skip
+
+
+def argument(
+    help_text: str, *, parse: Callable[[str], Any] = str, many: bool = False, required: bool = True
+) -> Any:
+    """Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
+    return dataclasses.field(
+        default=() if many else None,
+        metadata={
+            "help": help_text, "parse": parse, "choices": None, "many": many,
+            "required": required, "flag": False, "names": None, "metavar": None,
+        },
+    )  # fmt: skip
+
+
+def positive_int(text: str) -> int:
+    """A whole number of at least 1."""
+    return _number(text, int, lambda value: value >= 1, "a whole number of at least 1")
+
+
+def non_negative_int(text: str) -> int:
+    """A whole number of at least 0."""
+    return _number(text, int, lambda value: value >= 0, "a whole number of at least 0")
+
+
+def positive_float(text: str) -> float:
+    """A finite number above 0."""
+    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def non_negative_float(text: str) -> float:
+    """A finite number of at least 0."""
+    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
+def fraction(text: str) -> float:
+    """A number from 0 to 1."""
+    return _number(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def existing_file(text: str) -> Path:
+    """The path of a file that is there."""
+    path = Path(text)
+    if path.is_dir():
+        raise ValueError(f"found the folder {text}, expected a file")
+    if not path.exists():
+        raise ValueError(f"there is no file {text}")
+    return path
+
+
+def output_file(text: str) -> Path:
+    """The path of a file to write; its folder is made when it is written."""
+    path = Path(text)
+    if path.is_dir():
+        raise ValueError(f"found the folder {text}, expected the name of a file to write")
+    return path
+
+
+def run_command(
+    options_type: type[OptionsType],
+    main: Callable[[OptionsType], None],
+    program: str,
+    description: str | None,
+    arguments: Sequence[str] | None = None,
+) -> NoReturn:
+    """Parse the arguments, run ``main`` and leave with the exit code that scripts expect.
+
+    0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C. A mistake of the user's is
+    one message on stderr; a traceback is left for mistakes of ours.
+    """
+    warnings.showwarning = _show_warning
+    try:
+        main(parse_arguments(options_type, program, description, arguments))
+        sys.stdout.flush()
+    except UsageError as error:
+        lines = "".join(f"  {problem}\n" for problem in error.problems)
+        _leave(USAGE, f"{program}: bad usage:\n{lines}see {program} --help")
+    except (DataError, CollectionError, RerankerError) as error:
+        _leave(FAILURE, f"{program}: error: {error}")
+    except BrokenPipeError:
+        # The reader (head, less) has gone; stdout must not be flushed again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILURE)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _leave(FAILURE, f"{program}: error: {where}{error.strerror or error}")
+    except KeyboardInterrupt:
+        _leave(INTERRUPTED, f"{program}: interrupted; nothing half-written was left behind")
+    sys.exit(0)
+
+
+def parse_arguments(
+    options_type: type[OptionsType],
+    program: str,
+    description: str | None,
+    arguments: Sequence[str] | None = None,
+) -> OptionsType:
+    """Turn command-line arguments into an options dataclass.
+
+    Raises:
+        UsageError: naming every argument that is unknown, missing or malformed.
+    """
+    fields = dataclasses.fields(options_type)  # type: ignore[arg-type]
+    parser = _parser(fields, program, description)
+    found, unknown = parser.parse_known_intermixed_args(arguments)
+    problems = [_unknown(text, fields) for text in unknown]
+    values: dict[str, Any] = {}
+    for field in fields:
+        try:
+            if (value := _value(field, getattr(found, field.name))) is not None:
+                values[field.name] = value
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(problems)
+    return options_type(**values)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _parser(
+    fields: Sequence[dataclasses.Field[Any]], program: str, description: str | None
+) -> argparse.ArgumentParser:
+    """An argparse parser that leaves all checks to us, so that all problems can be reported."""
+    parser = _Parser(
+        prog=program,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for field in fields:
+        meta = field.metadata
+        help_text = meta["help"].replace("%", "%%")
+        if meta["names"] is None:
+            count = "*" if meta["many"] else "?"
+            parser.add_argument(field.name, nargs=count, help=help_text)
+            continue
+        names = meta["names"] or (f"--{field.name.replace('_', '-')}",)
+        if meta["flag"]:
+            parser.add_argument(*names, dest=field.name, action="store_true", help=help_text)
+            continue
+        if meta["choices"]:
+            help_text += f"; one of {', '.join(meta['choices'])}"
+        if field.default not in (None, ()):
+            help_text += f" (default: {field.default})"
+        parser.add_argument(
+            *names,
+            dest=field.name,
+            help=help_text,
+            action="append" if meta["many"] else "store",
+            metavar=meta["metavar"] or names[-1].lstrip("-").upper().replace("-", "_"),
+        )
+    return parser
+
+
+def _value(field: dataclasses.Field[Any], found: Any) -> Any:
+    """Check and convert what argparse found for one field; None means 'use the default'."""
+    meta = field.metadata
+    label = field.name if meta["names"] is None else (meta["names"] or [_flag(field)])[-1]
+    if meta["flag"]:
+        return found
+    if found is None or found == []:
+        if meta["required"]:
+            raise ValueError(f"{label} is missing: {meta['help']}")
+        return None
+    texts = found if meta["many"] else [found]
+    parsed = []
+    for text in texts:
+        if meta["choices"] and text not in meta["choices"]:
+            raise ValueError(
+                f"{label}: found {text!r}, expected one of {', '.join(meta['choices'])}"
+                + did_you_mean(text, meta["choices"])
+            )
+        try:
+            parsed.append(meta["parse"](text))
+        except ValueError as error:
+            raise ValueError(f"{label}: {error}") from None
+    return tuple(parsed) if meta["many"] else parsed[0]
+
+
+def did_you_mean(text: str, known: Sequence[str]) -> str:
+    """``; did you mean 'x'?`` for a name close to a known one, else nothing."""
+    close = difflib.get_close_matches(text, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _flag(field: dataclasses.Field[Any]) -> str:
+    return f"--{field.name.replace('_', '-')}"
+
+
+def _unknown(text: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
+    flags = [n for f in fields if f.metadata["names"] is not None
+             for n in (f.metadata["names"] or [_flag(f)])]  # fmt: skip
+    return f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}"
+
+
+def _number(
+    text: str, kind: Callable[[str], Any], allowed: Callable[[Any], bool], expected: str
+) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ValueError(f"found {text!r}, expected {expected}") from None
+    if not allowed(value):
+        raise ValueError(f"found {text}, expected {expected}")
+    return value
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
+    """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
+    from tqdm import tqdm
+
+    text = f"warning: {message}\n"
+    if category is not RuntimeWarning:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    # Not in the middle of a progress bar.
+    tqdm.write(text, file=file or sys.stderr, end="")
+
+
+def _leave(code: int, message: str) -> NoReturn:
+    sys.stdout.flush()
+    print(message, file=sys.stderr)
+    sys.exit(code)

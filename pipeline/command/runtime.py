@@ -1,0 +1,151 @@
+"""What commands share while they run: device and threads, progress bars, provenance."""
+
+import datetime
+import importlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.command.errors import UsageError
+
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+"""Settings of glibc's allocator that keep big buffers in the process. With the defaults PyTorch
+gives them back to the kernel after every layer and spends half of its time in page faults."""
+
+
+def keep_allocations() -> None:
+    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them.
+
+    The settings are read when a process starts, so the only way is to start it again. Does
+    nothing where they would not help (no glibc) or the user has set them otherwise.
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
+        return
+    os.environ.update(ALLOCATOR)
+    sys.stdout.flush()
+    os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
+
+
+_OPTIONAL = ("matplotlib", "pandas", "scipy", "sklearn")
+"""Packages that NLTK imports if they are there, and of which its tokenizers have no use."""
+
+
+def import_nltk_alone() -> None:
+    """Import NLTK without the optional packages that it looks for: a second and 120 MiB less.
+
+    For a command, which has no other use of NLTK; one of these packages that is imported later,
+    or has been before, is not affected.
+    """
+    hidden = [name for name in _OPTIONAL if name not in sys.modules]
+    # To an import statement a module that is None is one that cannot be found.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        importlib.import_module("nltk")
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def device_name(text: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` (every GPU) or ``cuda:N`` (one of them)."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
+        raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
+    return text
+
+
+def choose_device(device: str, threads: int | None = None) -> str:
+    """Set PyTorch's threads and turn ``auto`` into the device that is there.
+
+    Raises:
+        UsageError: CUDA, or a GPU of this number, is asked for and not there.
+    """
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    name, _, number = device.partition(":")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device: found no CUDA device for PyTorch; use --device cpu or auto")
+    if number and int(number) >= (count := torch.cuda.device_count()):
+        raise UsageError(f"--device: found {device}, expected cuda:N with N below {count}")
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def pair_bar(total: int, what: str) -> AbstractContextManager[Callable[[int], None]]:
+    """A progress bar over pairs; see :func:`bar`."""
+    return bar(total, what, "pair")
+
+
+@contextmanager
+def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; nothing where stderr is no terminal."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, disable=None) as shown:
+
+        def report(done: int) -> None:
+            shown.update(done)
+
+        yield report
+
+
+@contextmanager
+def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A progress bar over the steps of each epoch, and a line for each finished epoch."""
+    from tqdm import tqdm
+
+    with tqdm(total=steps, unit="step", disable=None) as bar:
+
+        def report(part: str, epoch: int, step: int, message: str) -> None:
+            if step == 0:
+                tqdm.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
+                return
+            bar.set_description(f"{part}, epoch {epoch}", refresh=False)
+            bar.set_postfix_str(message, refresh=False)
+            bar.n = step
+            bar.refresh()
+
+        yield report
+
+
+def provenance() -> dict[str, Any]:
+    """When, where and with what something was made."""
+    import torch
+
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a folder and all in it, if it is there."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file is in, or None outside of one."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty",
+             "--abbrev=12"],
+            capture_output=True, text=True, check=True, timeout=5,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

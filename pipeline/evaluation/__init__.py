@@ -1,0 +1,1 @@
+"""Measures, significance, and reports of runs."""

@@ -1,0 +1,159 @@
+"""Measures of a run against judgments, computed by trec_eval's code (pytrec_eval).
+
+Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@1000``,
+``AP(rel=2)``. Every judged topic counts, as under ``trec_eval -c``: one without results has 0, and
+so has one without a relevant document. A relevance of 1 or more is relevant, 0 or less is not.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeline.collections.trec import Qrels, Run, single_precision
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import did_you_mean
+
+DEFAULT_MEASURES = ("AP", "P@30")
+EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
+HIGHEST_PARAMETER = 1_000_000
+
+# What people write, in lower case, for ir_measures' names.
+_OTHER_NAMES = {
+    "map": "AP", "map_cut": "AP", "mrr": "RR", "ndcg_cut": "nDCG", "precision": "P",
+    "recall": "R", "recip_rank": "RR",
+}  # fmt: skip
+_WITHOUT_CUTOFF = {"RR", "Rprec", "Bpref"}
+_WITH_CUTOFF = {"P", "R", "Success"}
+
+
+def evaluate(
+    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES
+) -> dict[str, dict[str, float]]:
+    """Measure -> query_id -> value, for every judged topic, in the order of the judgments.
+
+    Raises:
+        UsageError: naming every measure that is unknown.
+        DataError: there are no judgments, or a score is NaN or infinite.
+    """
+    return Evaluator(qrels, measures)(run)
+
+
+class Evaluator:
+    """The same for many runs against the same judgments, which are prepared only once.
+
+    Raises:
+        UsageError: naming every measure that is unknown.
+        DataError: there are no judgments.
+    """
+
+    def __init__(self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> None:
+        import ir_measures
+
+        if not qrels:
+            raise DataError("found no judged topic, expected at least one")
+        self.measures = parse_measures(measures)
+        self.query_ids = list(qrels)
+        # pytrec_eval corrupts memory on a topic whose grades are all below 0, and gives wrong
+        # figures for one without any; whatever is retrieved for it, nothing in it is relevant.
+        judged = {
+            query_id: grades if max(grades.values(), default=-1) >= 0 else {"": 0}
+            for query_id, grades in qrels.items()
+        }
+        self._evaluator = ir_measures.pytrec_eval.evaluator(set(self.measures.values()), judged)
+
+    def __call__(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        """Measure -> query_id -> value; topics that are not judged are left out."""
+        # An empty result is evaluated like any other; a missing one would be skipped.
+        judged = {query_id: run.get(query_id, {}) for query_id in self.query_ids}
+        plain = {
+            query_id: dict(zip(scores, single_precision(scores, query_id), strict=True))
+            for query_id, scores in judged.items()
+        }
+        values = {
+            (metric.measure, metric.query_id): float(metric.value)
+            for metric in self._evaluator.iter_calc(plain)
+        }
+        return {
+            name: {query_id: values[measure, query_id] for query_id in self.query_ids}
+            for name, measure in self.measures.items()
+        }
+
+
+def mean(values: Mapping[str, float] | Iterable[float]) -> float:
+    """Arithmetic mean, of a mapping's values or of numbers; ValueError if there are none."""
+    numbers = list(values.values() if isinstance(values, Mapping) else values)
+    if not numbers:
+        raise ValueError("the mean of no values")
+    return math.fsum(numbers) / len(numbers)
+
+
+def without_results(qrels: Qrels, run: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Judged topics for which the run has nothing: they count as 0."""
+    return [query_id for query_id in qrels if not run.get(query_id)]
+
+
+def without_relevant(qrels: Qrels) -> list[str]:
+    """Judged topics without a relevant document: no run can have more than 0."""
+    return [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) < 1]
+
+
+def parse_measures(names: Sequence[str]) -> dict[str, Any]:
+    """Name -> ir_measures' measure.
+
+    Raises:
+        UsageError: naming every one that is unknown or malformed.
+    """
+    measures, problems = {}, []
+    for name in names:
+        try:
+            measures[name] = _parse(name)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(problems)
+    return measures
+
+
+def _parse(name: str) -> Any:
+    """One measure; ValueError says what is wrong with it."""
+    import ir_measures
+
+    try:
+        measure = ir_measures.parse_measure(name)
+        # It checks the parameters, too, with an assertion.
+        supported = ir_measures.pytrec_eval.supports(measure)
+    except (NameError, ValueError, AssertionError, TypeError, KeyError):
+        supported = False
+    if not supported:
+        raise ValueError(
+            f"found the measure {name!r}, expected one of trec_eval's under ir_measures' name, "
+            f"such as {EXAMPLES}{_suggestion(name)}"
+        )
+    for parameter in ("cutoff", "rel"):
+        value = measure.params.get(parameter, 1)
+        if isinstance(value, bool) or not 1 <= value <= HIGHEST_PARAMETER:
+            raise ValueError(
+                f"{name}: found {parameter} {value}, "
+                f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
+            )
+    return measure
+
+
+def _suggestion(name: str) -> str:
+    """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
+    import ir_measures
+
+    known = sorted({str(measure.NAME) for measure in ir_measures.pytrec_eval.SUPPORTED_MEASURES})
+    parts = re.fullmatch(r"(.*?)([@._ ]?[0-9]+)?", name.strip())
+    base, cutoff = (parts[1], parts[2] or "") if parts else (name, "")
+    found = {measure.lower(): measure for measure in known} | _OTHER_NAMES
+    close = found.get(base.lower())
+    if close is None:
+        return did_you_mean(name, known)
+    if close in _WITHOUT_CUTOFF:
+        cutoff = ""
+    elif close in _WITH_CUTOFF:
+        cutoff = cutoff or "@30"
+    suggestion = close + re.sub(r"^[@._ ]?(?=.)", "@", cutoff)
+    return f"; did you mean {suggestion!r}?" if suggestion != name else ""

@@ -1,0 +1,190 @@
+"""What reranking made of several runs: Table 6 of Severyn & Moschitti (SIGIR 2015) for any runs."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from indexes.files import atomic_file
+from pipeline.evaluation.measures import mean
+from pipeline.evaluation.reports import table
+from pipeline.evaluation.significance import paired_t_test
+
+MEASURES = ("P@30", "AP")
+"""What is reported; runs are placed by the first."""
+
+Values = Mapping[str, Mapping[str, float]]
+"""Measure -> query_id -> value."""
+
+_COMPRESSED = {".gz", ".bz2"}
+_SAME = 9
+"""Decimals up to which two means are the same: sums in another order differ in the last bits."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One measure of one run.
+
+    Attributes:
+        before: mean over topics of the run as it was given.
+        after: of the reranked run.
+        p: of the paired t-test over topics, two-sided.
+    """
+
+    before: float
+    after: float
+    p: float
+
+    @property
+    def percent(self) -> float | None:
+        """How much ``after`` is above ``before``, in % of it; None where that is 0."""
+        return 100 * (self.after - self.before) / self.before if self.before else None
+
+    @property
+    def mark(self) -> str:
+        """▲ or ▼ for p < .01, △ or ▽ for p < .05, up for a gain, else nothing."""
+        if self.p >= 0.05:
+            return ""
+        up, down = "▲▼" if self.p < 0.01 else "△▽"
+        return up if self.after > self.before else down
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Attributes:
+        name: of the run.
+        changes: measure -> before and after.
+        place: among all runs as they were given, by the first measure.
+        place_after: among the other runs as they were given, if this one alone is reranked.
+    """
+
+    name: str
+    changes: Mapping[str, Change]
+    place: int
+    place_after: int
+
+    @property
+    def places_gained(self) -> int:
+        """Above 0 for a rise."""
+        return self.place - self.place_after
+
+
+def reranked_name(name: str, model: str) -> str:
+    """``a.run`` -> ``a.run.sm_cnn`` and ``a.gz`` -> ``a.sm_cnn.gz``: what was packed stays so."""
+    path = Path(name)
+    if path.suffix.lower() in _COMPRESSED:
+        return f"{path.stem}.{model}{path.suffix}"
+    return f"{name}.{model}"
+
+
+def place(value: float, others: Iterable[float]) -> int:
+    """1 + the number of ``others`` that are better, so equal ones share a place."""
+    return 1 + sum(round(other, _SAME) > round(value, _SAME) for other in others)
+
+
+def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
+    """A row for each run, the best first: by the first measure before, then by name.
+
+    Args:
+        results: name of a run -> values before and after, both of the same measures and topics.
+    """
+    changes = {name: _changes(before, after) for name, (before, after) in results.items()}
+    leading = {name: next(iter(of_run.values())) for name, of_run in changes.items()}
+    rows = []
+    for name, change in leading.items():
+        others = [other.before for rival, other in leading.items() if rival != name]
+        rows.append(
+            Row(name, changes[name], place(change.before, others), place(change.after, others))
+        )
+    return sorted(rows, key=lambda row: (row.place, row.name))
+
+
+def average_changes(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Measure -> mean change in %, over the runs that have one; None if no run has."""
+    averages: dict[str, float | None] = {}
+    for measure in rows[0].changes:
+        percents = [row.changes[measure].percent for row in rows]
+        known = [percent for percent in percents if percent is not None]
+        averages[measure] = mean(known) if known else None
+    return averages
+
+
+def report(rows: Sequence[Row]) -> str:
+    """The rows as a table for a person, the averages of the changes as its last line."""
+    measures = list(rows[0].changes)
+    header = ["run"]
+    for title in (*measures, "R"):
+        header += [title, "reranked", "change"]
+    lines = [_line(row) for row in rows]
+    average = ["average change"]
+    for percent in average_changes(rows).values():
+        average += ["", "", _percent(percent)]
+    average += ["", "", f"{round(mean(row.places_gained for row in rows), 1) + 0.0:+.1f}"]
+    return "\n".join([table(header, [*lines, average]), *_notes(rows, measures)])
+
+
+def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object]) -> None:
+    """A line for each run, numbers unrounded.
+
+    Args:
+        path: file to write; it appears whole or not at all.
+        rows: the runs.
+        made: further columns that are the same in every line: with what the runs were reranked.
+    """
+    header = ["run"]
+    for measure in rows[0].changes:
+        header += [measure, f"{measure} reranked", f"{measure} change %", f"{measure} p"]
+    with atomic_file(path) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([*header, "R", "R reranked", "R change", *made])
+        for row in rows:
+            cells: list[object] = [row.name]
+            for change in row.changes.values():
+                # An unknown percentage is an empty cell.
+                cells += [change.before, change.after, change.percent, change.p]
+            cells += [row.place, row.place_after, row.places_gained]
+            writer.writerow([*cells, *made.values()])
+
+
+def _changes(before: Values, after: Values) -> dict[str, Change]:
+    return {
+        measure: Change(
+            mean(values),
+            mean(after[measure]),
+            paired_t_test([after[measure][topic] for topic in values], list(values.values())),
+        )
+        for measure, values in before.items()
+    }
+
+
+def _line(row: Row) -> list[str]:
+    cells = [row.name]
+    for change in row.changes.values():
+        # A space where there is no mark keeps the digits below one another.
+        cells += [
+            f"{change.before:.4f}", f"{change.after:.4f}{change.mark or ' '}",
+            _percent(change.percent),
+        ]  # fmt: skip
+    return [*cells, str(row.place), str(row.place_after), f"{row.places_gained:+d}"]
+
+
+def _percent(value: float | None) -> str:
+    # Adding 0 turns -0 into 0.
+    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}%"
+
+
+def _notes(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
+    """What the columns mean."""
+    notes = [
+        "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics of the run before and after "
+        "reranking, each run by itself (no correction for their number)",
+        f"R: place among the {len(rows)} runs by {measures[0]}, and the place if this run alone is "
+        "reranked and the others stay as they were; equal runs share a place, + is a rise",
+    ]
+    for measure in measures:
+        if zeros := [row.name for row in rows if row.changes[measure].percent is None]:
+            names = ", ".join(zeros)
+            notes.append(f"-: {measure} was 0 before; left out of the average: {names}")
+    return notes

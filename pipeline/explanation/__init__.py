@@ -1,0 +1,1 @@
+"""Explanations of a ranking, for the terminal and as HTML."""

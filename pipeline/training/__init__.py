@@ -1,0 +1,1 @@
+"""Training sets, folds of topics, and tuning of λ."""

@@ -1,0 +1,168 @@
+"""What a model is trained on: candidates, their judgments, and the texts of its vocabulary."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.posts import Post
+from pipeline.collections import named
+from pipeline.collections.named import Collection
+from pipeline.collections.trec import Qrels, Run, Topic, read_run
+from pipeline.command.errors import DataError
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.reranking import Candidates, RunRetriever, posts_of, priors_of
+
+if TYPE_CHECKING:
+    from pipeline.collections.answers import AnswerCollection
+
+
+@dataclass(frozen=True)
+class JudgedCandidates:
+    """Candidates of several collections and their judgments."""
+
+    candidates: Candidates
+    qrels: Qrels
+
+    def relevant(self) -> npt.NDArray[np.bool_]:
+        """[P] whether each candidate is relevant; posts without a judgment are not."""
+        return np.array(
+            [self.qrels.get(q, {}).get(d, 0) > 0 for q, d in self.candidates.keys()]  # noqa: SIM118
+        )
+
+    def run_of(self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> Run:
+        """The scores [B] of the pairs ``rows`` [B] as a run."""
+        keys = self.candidates.keys()
+        run: Run = {}
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            query_id, doc_id = keys[row]
+            run.setdefault(query_id, {})[doc_id] = score
+        return run
+
+    def mean_of(self, measure: str, run: Run) -> float:
+        """Mean of a measure over the judged topics of ``run``."""
+        qrels = {query_id: self.qrels[query_id] for query_id in run if query_id in self.qrels}
+        return mean(evaluate(qrels, run, [measure])[measure]) if qrels else 0.0
+
+
+def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
+    """The official query-likelihood candidates and the judgments of judged collections.
+
+    A candidate's prior is the mean over all official runs of its collection.
+
+    Raises:
+        DataError: files or judgments of a collection are missing.
+    """
+    topics: list[Topic] = []
+    run: Run = {}
+    posts: dict[str, Post] = {}
+    qrels: Qrels = {}
+    priors: Run = {}
+    for collection in collections:
+        judgments = collection.qrels()
+        if judgments is None:
+            raise DataError(f"{collection.name} has no judgments here and cannot be trained on")
+        first_stage = collection.runs["ql"]
+        candidates = RunRetriever(
+            read_run(first_stage), posts_of(collection), str(first_stage)
+        ).search([topic for topic in collection.topics() if topic.query_id in judgments])
+        topics += candidates.topics
+        run |= candidates.run
+        posts |= candidates.posts
+        qrels |= judgments
+        priors |= priors_of([read_run(path) for path in collection.runs.values()])
+    return JudgedCandidates(Candidates(topics, run, posts, priors), qrels)
+
+
+def load_answers(part: "AnswerCollection") -> JudgedCandidates:
+    """The given candidates and the judgments of one part of an answer-selection collection.
+
+    Raises:
+        DataError: files or judgments are missing.
+    """
+    judgments = part.qrels()
+    if judgments is None:
+        raise DataError(part.missing_judgments())
+    posts = {post.doc_id: post for post in part.posts()}
+    return JudgedCandidates(Candidates(part.topics(), part.candidates(), posts, {}), judgments)
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """All that a training command works with.
+
+    Attributes:
+        name: of the checkpoint's folder.
+        trained_on: names of the collections.
+        candidates: where the candidates are from, for reports.
+        training: what to learn from.
+        development: what chooses the epoch; None holds out topics of ``training``.
+        texts: posts whose words make the vocabulary (no judgments).
+        minimum_count: of these texts that must have a word.
+    """
+
+    name: str
+    trained_on: Sequence[str]
+    candidates: str
+    training: JudgedCandidates
+    development: JudgedCandidates | None
+    texts: Sequence[str]
+    minimum_count: int
+
+    def without_priors(self) -> "TrainingSet":
+        """The same to learn from, but for what the runs think of the candidates.
+
+        So is trained whose scores a fusion reads: the runs it reads itself, and its candidates
+        are not those of the runs alone.
+        """
+        candidates = replace(self.training.candidates, priors={})
+        return replace(self, training=replace(self.training, candidates=candidates))
+
+
+def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
+    """All judged microblog years but ``test``, and the words of every post that is here.
+
+    Raises:
+        UsageError: there is no collection ``test``.
+        DataError: files or judgments are missing.
+    """
+    trained_on = named.training_collections(test, data)
+    training = load_training_data([named.find(name, data) for name in trained_on])
+    texts = {post.doc_id: post.text for group in _groups(data) for post in group.posts()}
+    name = named.find(test, data).name if test else "all"
+    # A word of one post alone is matched as an unknown one, and its vector need not ship.
+    return TrainingSet(
+        name, trained_on, "official query-likelihood runs", training, None, list(texts.values()), 2
+    )
+
+
+def answer_training_set(collection: "AnswerCollection") -> TrainingSet:
+    """The training and development parts of ``collection``, and the words of all its parts.
+
+    Raises:
+        DataError: files or judgments are missing.
+    """
+    parts = [collection.part(name) for name in ("train", "dev", "test")]
+    texts = [text for part in parts for text in _texts(part)]
+    training, development = load_answers(parts[0]), load_answers(parts[1])
+    return TrainingSet(
+        collection.name, [collection.name], "given candidates", training, development, texts, 1
+    )
+
+
+def _texts(part: "AnswerCollection") -> Iterator[str]:
+    yield from (topic.text for topic in part.topics())
+    yield from (post.text for post in part.posts())
+
+
+def _groups(data: Path | None) -> list[Collection]:
+    """One microblog collection of each index group whose posts are here."""
+    groups = {}
+    for name in named.names():
+        collection = named.find(name, data)
+        if name.startswith("mb") and not collection.missing():
+            groups[collection.index_group] = collection
+    return list(groups.values())

@@ -1,0 +1,1 @@
+"""Scoring of many pairs: batches, fast paths, precomputed posts."""

@@ -1,0 +1,100 @@
+"""SM-CNN by distinct windows: its wide convolution as a sum of table rows, once for each."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rerankers.base import MASKED_WORDS, WORDS, Interactions
+from rerankers.engine.per_query import PerQueryFastPath
+from rerankers.engine.tokenized import Tokenized
+from rerankers.engine.windows import Ids, Texts, distinct, used_ids
+from rerankers.models.sm_cnn import Encoding, Model
+from rerankers.text.inputs import Packed
+
+_CPU = torch.device("cpu")
+
+
+VECTOR_VIEW = MASKED_WORDS
+"""The view of a post that is one vector to the model."""
+
+
+class PostVectors:
+    """Vectors of posts, by their windows.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        posts: their masked words.
+    """
+
+    def __init__(self, model: Model, posts: Packed) -> None:
+        ids = used_ids([posts])
+        rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int32)
+        rows[ids] = np.arange(1, len(ids) + 1)
+        convolution = model.post_sentence.convolution
+        self.width, self.bias = convolution.width, model.post_sentence.bias
+        self.posts = _widened(Packed(rows[posts.ids], posts.starts), self.width - 1)
+        self.longest = int(self.posts.lengths.max(initial=0))
+        # Row 0 of each offset is what lies beyond a text's ends.
+        vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
+        weights = convolution.weight.unflatten(0, (self.width, -1))
+        self.table = torch.einsum("ne,wef->nwf", vectors, weights).flatten(0, 1)
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return len(self.bias)
+
+    def of(self, rows: Ids) -> Tensor:
+        """Vectors [P, F] of the posts ``rows`` [P]."""
+        texts = Texts.of(self.posts, rows, self.longest)
+        windows = texts.windows(texts.ids, self.width)
+        first, which = distinct(windows)
+        places = np.stack([column[first] for column in windows], axis=1)
+        places = places * self.width + np.arange(self.width)
+        hidden = F.embedding_bag(torch.from_numpy(places), self.table, mode="sum")
+        hidden = F.relu_(hidden.add_(self.bias))
+        # After a ReLU nothing is below 0: the row for places beyond a text's windows.
+        hidden = F.pad(hidden, (0, 0, 0, 1))
+        padded = torch.from_numpy(texts.padded(which, len(first))).T
+        # The maximum over the first axis, of rows that index_select brings, is the quickest.
+        return hidden.index_select(0, padded.flatten()).view(*padded.shape, -1).amax(dim=0)
+
+
+class FastPath(PerQueryFastPath[Encoding]):
+    """Vectors of posts by their windows, or from the disk, compared as the model does it."""
+
+    def __init__(self, model: Model, encoded: Tokenized) -> None:
+        super().__init__(model, encoded)
+        self.words = encoded.posts[WORDS]
+        self.vectors_of: Callable[[Ids], Tensor]
+        if encoded.stored:
+            (stored,) = encoded.stored[VECTOR_VIEW].levels
+            self.words = Packed(self.words.ids.reshape(-1), self.words.starts)
+            self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
+        else:
+            self.vectors_of = PostVectors(model, encoded.posts[VECTOR_VIEW]).of
+
+    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+        """The pairs ``rows`` [P] of one query, compared but not yet judged."""
+        posts = self.encoded.post_index[rows]
+        found: Interactions = self.model.compare(
+            self.question(rows),
+            Encoding(self.vectors_of(posts), self.words.padded(posts, _CPU)),
+            torch.zeros(len(rows), dtype=torch.int64), self.encoded.features_of(rows, _CPU),
+        )  # fmt: skip
+        return found
+
+
+def _widened(packed: Packed, margin: int) -> Packed:
+    """Every text that has a term with ``margin`` zeros before it."""
+    lengths = packed.lengths
+    before = np.where(lengths > 0, margin, 0)
+    starts = np.concatenate([[0], np.cumsum(lengths + before)])
+    ids = np.zeros(starts[-1], dtype=packed.ids.dtype)
+    shifts = starts[:-1] + before - packed.starts[:-1]
+    ids[np.arange(len(packed.ids)) + np.repeat(shifts, lengths)] = packed.ids
+    return Packed(ids, starts)

@@ -1,0 +1,209 @@
+"""What is known of posts whatever the query: a table, of which a post is a row.
+
+Each column has a list of numbers for every post:
+
+``words``          rows of its words in the table of words
+``hashtag_words``  the same of the words of its hashtags
+``trigrams``       identifiers of its distinct character trigrams, spaces around words included
+``characters``     the counts of :class:`Counted`
+``link``           what its link says (:func:`rerankers.text.words.url_text`), in UTF-8; nothing without
+
+A column is computed when it is first asked for, so that nobody pays for what no family reads.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.features._word_table import WordTable
+from rerankers.text import words
+from rerankers.text.characters import Characters, distinct
+from rerankers.text.lexicon import Lexicon
+from rerankers.text.ragged import Ragged, Rows
+
+COLUMNS = ("words", "hashtag_words", "trigrams", "characters", "link")
+
+BLOCK = 4096
+"""Posts that are read together: more would not be quicker, but take more memory."""
+
+_RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
+
+
+class Counted(NamedTuple):
+    """What is counted of the characters of N posts, as far as posts are read: each [N].
+
+    Attributes:
+        characters: all of them.
+        hashtags: :func:`rerankers.text.words.hashtags`.
+        is_retweet: 1 if the post begins with ``RT``, else 0.
+        exclamation_marks, question_marks: number of ``!`` and ``?``.
+        other_scripts: characters outside ASCII.
+        digits: characters 0 to 9.
+        elongations: places where a letter a to z stands three times in a row.
+    """
+
+    characters: Rows
+    hashtags: Rows
+    is_retweet: Rows
+    exclamation_marks: Rows
+    question_marks: Rows
+    other_scripts: Rows
+    digits: Rows
+    elongations: Rows
+
+
+class Columns:
+    """Columns, each found when it is first asked for, which may be in several threads.
+
+    Args:
+        find: gives the column of a name.
+    """
+
+    def __init__(self, find: Callable[[str], Ragged]) -> None:
+        self._find = find
+        self._found: dict[str, Ragged] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, name: str) -> Ragged:
+        with self._lock:
+            if name not in self._found:
+                self._found[name] = self._find(name)
+            return self._found[name]
+
+
+class PostTable:
+    """N posts.
+
+    Args:
+        columns: name, as in :data:`COLUMNS` -> a column.
+        rows: [N] of the columns.
+    """
+
+    def __init__(self, columns: Columns | Mapping[str, Ragged], rows: Rows) -> None:
+        self._columns, self._rows = columns, rows
+        self._taken: dict[str, Ragged] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> Ragged:
+        """One of :data:`COLUMNS`."""
+        if name not in self._taken:
+            self._taken[name] = self._columns[name].take(self._rows)
+        return self._taken[name]
+
+    @property
+    def counted(self) -> Counted:
+        """The column ``characters``."""
+        return Counted(*self.column("characters").values.reshape(-1, len(Counted._fields)).T)
+
+    def take(self, rows: Rows) -> "PostTable":
+        """The posts ``rows`` [M], in this order."""
+        return PostTable(self._columns, self._rows[rows])
+
+    @classmethod
+    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> "PostTable":
+        """Read posts, of which those that are alike are read once.
+
+        Args:
+            texts, urls: [N].
+            words: grows by the words of the posts.
+        """
+        numbers: dict[tuple[str, str], int] = {}
+        rows = [numbers.setdefault(post, len(numbers)) for post in zip(texts, urls, strict=True)]
+        posts = list(numbers)
+        # At least one, if there are no posts an empty one.
+        starts = range(0, max(1, len(posts)), BLOCK)
+        blocks = [_Block(posts[start : start + BLOCK], words) for start in starts]
+
+        def find(name: str) -> Ragged:
+            return Ragged.joined([getattr(block, name) for block in blocks])
+
+        return cls(Columns(find), np.array(rows, dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: "Sequence[PostTable]") -> "PostTable":
+        """One after the other."""
+        columns = Columns(lambda name: Ragged.joined([part.column(name) for part in parts]))
+        return cls(columns, np.arange(sum(map(len, parts))))
+
+
+class _Block:
+    """Some posts, and their columns."""
+
+    def __init__(self, posts: Sequence[tuple[str, str]], table: WordTable) -> None:
+        self.texts, self.urls = [post for post, _ in posts], [url for _, url in posts]
+        self.table = table
+
+    @cached_property
+    def words(self) -> Ragged:
+        return _rows_of(self.texts, self.table)
+
+    @cached_property
+    def hashtag_words(self) -> Ragged:
+        return _rows_of([" ".join(tags) for tags in self._hashtags], self.table)
+
+    @property
+    def trigrams(self) -> Ragged:
+        words, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
+        lines = [f" {' '.join(words[a:b])} " for a, b in itertools.pairwise(starts)]
+        found, post = Characters.of(lines).trigrams()
+        kept = distinct(found, post)
+        return Ragged.of(found[kept], np.bincount(post[kept], minlength=len(lines)))
+
+    @property
+    def characters(self) -> Ragged:
+        read = [post[: words.MAX_CHARACTERS] for post in self.texts]
+        characters = Characters.of(read)
+        codes, is_retweet = characters.codes, [bool(_RETWEET.match(post)) for post in self.texts]
+        counted = Counted(
+            characters.counts,
+            np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
+            np.array(is_retweet, dtype=np.int64),
+            characters.count(codes == ord("!")),
+            characters.count(codes == ord("?")),
+            characters.count(codes > 127),
+            characters.count((codes >= ord("0")) & (codes <= ord("9"))),
+            characters.count(_third_in_a_row(codes, characters.text)),
+        )
+        table = np.stack(counted, axis=1).astype(np.int32)
+        return Ragged.of(table.reshape(-1), np.full(len(table), table.shape[1]))
+
+    @property
+    def link(self) -> Ragged:
+        said = [words.url_text(url) for url in self.urls]
+        # In the text that stands for no URL, no word must be found.
+        # Half a surrogate pair is no character, but it is in some posts.
+        letters = [
+            b"" if link == words.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
+            for link in said
+        ]
+        counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
+        return Ragged.of(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)
+
+    @cached_property
+    def _hashtags(self) -> list[list[str]]:
+        return [words.hashtags(post) for post in self.texts]
+
+
+def _rows_of(texts: Sequence[str], table: WordTable) -> Ragged:
+    """The words of each text, as rows of the table of words."""
+    lexicon = Lexicon.of(texts)
+    return Ragged(table.rows(lexicon.words)[lexicon.places].astype(np.int32), lexicon.starts)
+
+
+def _third_in_a_row(
+    codes: npt.NDArray[np.uint32], post: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether a letter and the two after it are the same, capital or not: [C - 2]."""
+    small = codes | 0x20
+    is_letter = (small >= ord("a")) & (small <= ord("z"))
+    same = (small[:-2] == small[1:-1]) & (small[1:-1] == small[2:]) & (post[:-2] == post[2:])
+    found: npt.NDArray[np.bool_] = same & is_letter[:-2]
+    return found

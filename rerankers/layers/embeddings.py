@@ -1,0 +1,141 @@
+"""Modules that turn identifiers into vectors: hashed, frozen in eight bits, or trained."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from rerankers.base import require_choice
+from rerankers.text.vocabulary import Vocabulary
+
+TYPICAL_LENGTH = 6.0
+"""About the Euclidean length of a 100-dimensional GloVe vector; unknown words get as much."""
+
+_PART = 2048
+
+
+def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
+    """Pseudo-random vectors that are the same on every machine and with every library version.
+
+    Two different rows are nearly orthogonal, so an unknown term matches itself and nothing else.
+    The generator is SplitMix64 (Steele et al. 2014) on the position of each number.
+
+    Returns:
+        [rows, size] numbers from -127 to 127.
+    """
+    codes = np.empty((rows, size), dtype=np.int8)
+    # A part at a time: the numbers in between take eight times the memory.
+    for start in range(0, rows, _PART):
+        part = codes[start : start + _PART]
+        first, state = start * size, np.arange(part.size, dtype=np.uint64)
+        state += np.uint64(first) + np.uint64(seed) * np.uint64(2**32)
+        state *= np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        numbers = (state >> np.uint64(40)) % np.uint64(255)
+        part[:] = (numbers.astype(np.int16) - 127).reshape(part.shape)
+    return codes
+
+
+class HashedVectors(nn.Module):
+    """A fixed pseudo-random vector for each identifier from 1 on; nothing of it is stored.
+
+    Args:
+        rows: number of identifiers, padding (0, a zero vector) not counted.
+        size: E.
+        length: expected Euclidean length of a vector.
+    """
+
+    table: Tensor
+
+    def __init__(self, rows: int, size: int, seed: int, length: float = 1.0) -> None:
+        super().__init__()
+        self.size = size
+        table = np.zeros((rows + 1, size), dtype=np.int8)
+        table[1:] = hashed_vectors(rows, size, seed)
+        self.register_buffer("table", torch.from_numpy(table), persistent=False)
+        # Uniform whole numbers from -127 to 127 have the standard deviation 73.6.
+        self.scale = length / (73.6 * size**0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up identifiers of any shape: [..., E]."""
+        return self.table[ids].float().mul_(self.scale)
+
+
+class FrozenVectors(nn.Module):
+    """Word vectors that are not trained, kept in eight bits a number.
+
+    Identifier 0 is padding (a zero vector), 1 … V are known words, and the ``buckets`` identifiers
+    after them belong to unknown words, whose vectors are hashed.
+
+    Args:
+        vectors: [V, E] vectors of the known words.
+        buckets: number of vectors for unknown words.
+        unknown_length: expected Euclidean length of the vector of an unknown word.
+    """
+
+    codes: Tensor
+    scales: Tensor
+
+    def __init__(
+        self, vectors: npt.NDArray[np.float32], buckets: int,
+        unknown_length: float = TYPICAL_LENGTH,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        known, self.size = vectors.shape
+        peak = np.abs(vectors).max(axis=1, keepdims=True, initial=1e-6)
+        codes = np.zeros((known + 1, self.size), dtype=np.int8)
+        codes[1:] = np.round(vectors / peak * 127)
+        scales = np.zeros((known + 1, 1), dtype=np.float32)
+        scales[1:] = peak / 127
+        self.register_buffer("codes", torch.from_numpy(codes))
+        self.register_buffer("scales", torch.from_numpy(scales))
+        self.unknown = HashedVectors(buckets, self.size, seed=1, length=unknown_length)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up identifiers of any shape: [..., E]."""
+        known = self.codes.shape[0]
+        inside = ids.clamp(max=known - 1)
+        vectors = self.codes[inside].float().mul_(self.scales[inside])
+        is_unknown = ids >= known
+        if bool(is_unknown.any()):
+            vectors[is_unknown] = self.unknown(ids[is_unknown] - known + 1)
+        return vectors
+
+
+class TrainedVectors(nn.Embedding):
+    """Vectors that training changes: ``known`` first, then new ones drawn from U[low, high].
+
+    Args:
+        known: [V, E] initial vectors of the identifiers 1 … V.
+        new: number of identifiers after them.
+    """
+
+    def __init__(
+        self, known: npt.NDArray[np.float32], new: int, low: float = 0.0, high: float = 0.1
+    ) -> None:
+        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=0)
+        with torch.no_grad():
+            self.weight.uniform_(low, high)
+            self.weight[0] = 0.0
+            self.weight[1 : 1 + len(known)] = torch.from_numpy(known)
+
+
+def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module:
+    """Vectors of all words of a vocabulary.
+
+    Args:
+        vocabulary: the words, with pre-trained vectors.
+        kind: ``static`` (pre-trained, left as they are), ``nonstatic`` (pre-trained, trained
+            further) or ``random`` (trained from random ones).
+        unknown: numbers of vectors that are not pre-trained are drawn from U[-unknown, unknown];
+            static ones are hashed to the same expected length.
+    """
+    require_choice("vectors", kind, ("static", "nonstatic", "random"))
+    vectors, buckets = vocabulary.vectors, vocabulary.buckets
+    size = vectors.shape[1]
+    if kind == "static":
+        return FrozenVectors(vectors, buckets, unknown * (size / 3) ** 0.5)
+    if kind == "nonstatic":
+        return TrainedVectors(vectors, buckets, -unknown, unknown)
+    return TrainedVectors(vectors[:0], len(vectors) + buckets, -unknown, unknown)

@@ -1,0 +1,131 @@
+"""What the two models of Yu et al. (2014) share: bilinear matching, and counts of common words.
+
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
+Selection*, 2014. The probability that an answer a is right for a question q is σ(qᵀ M a + b); with
+counts, a logistic regression over it and over the words that both have decides.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.layers.overlap import WordOverlap
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
+
+COUNTS = 2
+"""Number of common words, and the sum of their IDF."""
+
+
+class Encoding(NamedTuple):
+    """Texts as vectors [B, E], with the words that are counted."""
+
+    vectors: Tensor
+    words: Terms
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of both models."""
+
+    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
+
+
+class Bilinear(Reranker):
+    """Score of two composed vectors (section 3, equation 1); how they are composed is the model's.
+
+    Args:
+        config: whether a logistic regression adds the counts of common words.
+        vocabulary: has word vectors of E numbers, as many as composed ones, and tells stop words.
+    """
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "count": Config(),
+        "plain": Config(count=False),
+    }
+    training_settings = Settings(
+        loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05,
+        weight_decay=1e-4, batch_pairs=50, steps=47, epochs=40, patience=10,
+    )  # fmt: skip
+    query_inputs = (WORDS,)
+    post_inputs = (WORDS,)
+
+    coefficients: Tensor
+    intercept: Tensor
+    is_fitted: Tensor
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.config = config
+        count, size = config.count, vocabulary.vectors.shape[1]
+        self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.count = count
+        if count:
+            self.overlap = WordOverlap(vocabulary)
+            self.register_buffer("coefficients", torch.zeros(COUNTS + 1))
+            self.register_buffer("intercept", torch.zeros(()))
+            self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
+
+    @abstractmethod
+    def compose(self, ids: Tensor) -> Tensor:
+        """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
+
+    def encode_queries(self, inputs: Inputs) -> Encoding:
+        """Encode Q queries."""
+        return Encoding(self.compose(inputs[WORDS].ids), inputs[WORDS])
+
+    def encode_posts(self, inputs: Inputs) -> Encoding:
+        """Encode D posts."""
+        return Encoding(self.compose(inputs[WORDS].ids), inputs[WORDS])
+
+    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+        """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
+        transformed = posts.vectors @ self.matrix.t()
+        parts = [queries.vectors[query_of_post] * transformed]
+        if self.count:
+            counts = self.overlap(queries.words, posts.words.ids, query_of_post)
+            parts.append(counts[:, :COUNTS])
+        return {"match": torch.cat(parts, dim=1).unsqueeze(1)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """Products and counts: [P, E (+ 2)]."""
+        return interactions["match"].flatten(1)
+
+    def head(self, representations: Tensor) -> Tensor:
+        """qᵀ M a + b, or once it is fitted the regression's logit: [P]."""
+        if not self.count:
+            return representations.sum(dim=1) + self.bias
+        logits = representations[:, :-COUNTS].sum(dim=1) + self.bias
+        if not bool(self.is_fitted):
+            return logits
+        return self._features(representations) @ self.coefficients + self.intercept
+
+    def _features(self, representations: Tensor) -> Tensor:
+        """Counts and probability: [P, 3]."""
+        logits = representations[:, :-COUNTS].sum(dim=1, keepdim=True) + self.bias
+        return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
+
+    def needs_fit(self) -> bool:
+        """Whether the regression over counts comes after training."""
+        return self.count
+
+    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+        """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
+        from sklearn.linear_model import LogisticRegression
+
+        device = self.device_of()
+        with torch.no_grad():
+            features = self._features(representations.to(device)).cpu().numpy()
+        # scikit-learn's C is the inverse of the penalty.
+        regression = LogisticRegression(C=1 / 0.01, solver="lbfgs", max_iter=1000)
+        regression.fit(features, relevant.numpy())
+        self.coefficients.copy_(torch.from_numpy(regression.coef_[0]))
+        self.intercept.fill_(float(regression.intercept_[0]))
+        self.is_fitted.fill_(True)

@@ -1,0 +1,1 @@
+"""Texts to words, trigrams, identifiers and vectors."""

@@ -1,0 +1,119 @@
+"""Reading pre-trained word vectors: word2vec's binary form, and the text form of GloVe."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.errors import RerankerError
+from rerankers.text.vocabulary import WordVectors
+
+
+def read_vectors(path: Path) -> WordVectors:
+    """Read word vectors; a name with ``.bin`` is word2vec's binary form, any other is text.
+
+    Either may be compressed by gzip (``.gz``).
+
+    Raises:
+        RerankerError: the file is missing, cut short or of another form.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise RerankerError(
+            f"{path}: word vectors cannot be read ({error}); fetch them with "
+            "`python scripts/fetch_data.py embeddings`, or name a GloVe or word2vec file"
+        ) from None
+    parse = _parse_binary if ".bin" in path.suffixes else _parse_text
+    try:
+        vectors = parse(data)
+        if not np.isfinite(vectors.matrix).all():
+            raise ValueError("a number that is not finite")
+    except (ValueError, IndexError) as error:
+        raise RerankerError(
+            f"{path}: found no word vectors ({error}), expected word2vec's binary form in a .bin "
+            "file or lines of a word and its numbers"
+        ) from None
+    return vectors
+
+
+def beside(one: WordVectors, other: WordVectors) -> WordVectors:
+    """Both vectors of each word side by side, each of length 1; of the words of ``one``.
+
+    The half of a word that ``other`` does not know is 0.
+    """
+    rows = {word: row for row, word in enumerate(other.words)}
+    places = np.array([rows.get(word, -1) for word in one.words], dtype=np.int64)
+    second = _of_length_1(other.matrix)[places]
+    second[places < 0] = 0
+    return WordVectors(one.words, np.hstack([_of_length_1(one.matrix), second]))
+
+
+def narrowed(vectors: WordVectors, size: int) -> WordVectors:
+    """The same words in ``size`` numbers, whose dot products are as near to those before as can be.
+
+    The projection on the first right singular vectors of the matrix (Eckart & Young 1936).
+
+    Raises:
+        RerankerError: the vectors have fewer numbers.
+    """
+    matrix = vectors.matrix.astype(np.float64)
+    if size > matrix.shape[1]:
+        raise RerankerError(f"found vectors of {matrix.shape[1]} numbers, expected {size} or more")
+    _, axes = np.linalg.eigh(matrix.T @ matrix)  # In ascending order of what they account for
+    return WordVectors(vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32))
+
+
+def _of_length_1(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def word2vec_bytes(vectors: WordVectors) -> bytes:
+    """Vectors as the content of a file in word2vec's binary form."""
+    count, size = vectors.matrix.shape
+    rows = vectors.matrix.astype("<f4")
+    return f"{count} {size}\n".encode() + b"".join(
+        word.encode() + b" " + row.tobytes() + b"\n"
+        for word, row in zip(vectors.words, rows, strict=True)
+    )
+
+
+def _parse_binary(data: bytes) -> WordVectors:
+    """``V E\\n``, then for each word its name, a space and E little-endian floats."""
+    position = data.index(b"\n") + 1
+    count, size = map(int, data[:position].split())
+    if size < 1 or not 0 <= count * size <= len(data) // 4:
+        raise ValueError(f"{count} vectors of {size} numbers announced in {len(data)} bytes")
+    words, matrix = [], np.empty((count, size), dtype=np.float32)
+    for row in range(count):
+        end = data.index(b" ", position)
+        words.append(data[position:end].decode("utf-8", errors="replace").strip())
+        matrix[row] = np.frombuffer(data, dtype="<f4", count=size, offset=end + 1)
+        position = end + 1 + 4 * size
+    return WordVectors(words, matrix)
+
+
+def _parse_text(data: bytes) -> WordVectors:
+    """Lines of a word and E numbers; a first line of two numbers (word2vec's) is passed over."""
+    # Only \n ends a line: published files hold words of other line separators.
+    lines = [line.rstrip(" \r") for line in data.decode("utf-8", errors="replace").split("\n")]
+    if lines[-1] == "":
+        lines.pop()
+    if lines and len(lines[0].split()) == 2:
+        lines = lines[1:]
+    if not lines:
+        raise ValueError("an empty file")
+    size = len(lines[0].split(" ")) - 1
+    if size < 1:
+        raise ValueError(f"a first line without numbers, {lines[0][:40]!r}")
+    words, matrix = [], np.empty((len(lines), size), dtype=np.float32)
+    for row, line in enumerate(lines):
+        word, *numbers = line.rsplit(" ", size)
+        if len(numbers) != size:
+            raise ValueError(f"{len(numbers)} numbers for {word[:40]!r} in place of {size}")
+        words.append(word)
+        matrix[row] = np.array(numbers, dtype=np.float32)
+    return WordVectors(words, matrix)

@@ -1,0 +1,96 @@
+"""The state of interrupted training on disk: model, optimizer, best weights and history."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rerankers.base import Reranker
+from rerankers.errors import RerankerError
+from rerankers.training.settings import Settings
+
+
+@dataclasses.dataclass
+class History:
+    """What happened: one entry an epoch, and the best epoch's number (from 1)."""
+
+    epochs: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    best: int = 0
+
+
+def weights_of(model: Reranker) -> dict[str, Tensor]:
+    """A copy of all parameters and buffers that are saved."""
+    return {key: value.detach().clone() for key, value in model.state_dict().items()}
+
+
+def store(
+    path: Path, model: Reranker, optimizer: torch.optim.Optimizer, history: History,
+    best: Mapping[str, Tensor], settings: Settings,
+) -> None:  # fmt: skip
+    """Write the state of training, all of it or nothing."""
+    tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
+    tensors |= {f"best.{key}": value for key, value in best.items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items()}
+    metadata = {
+        "history": json.dumps(dataclasses.asdict(history)),
+        "settings": json.dumps(dataclasses.asdict(settings)),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(descriptor)
+    try:
+        contiguous = {key: value.cpu().clone().contiguous() for key, value in tensors.items()}
+        save_file(contiguous, temporary, metadata)
+        with Path(temporary).open("rb") as stream:
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def restore(
+    path: Path, model: Reranker, optimizer: torch.optim.Optimizer, settings: Settings
+) -> tuple[History, dict[str, Tensor]]:
+    """Put ``model`` and ``optimizer`` back to where :func:`store` was called."""
+    device = str(model.device_of())
+    try:
+        with safe_open(path, "pt", device=device) as file:
+            metadata: dict[str, Any] = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        history = History(**json.loads(metadata["history"]))
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise RerankerError(
+            f"{path}: the interrupted training cannot be read ({error}); "
+            "start it anew without --resume"
+        ) from None
+    if json.loads(metadata["settings"]) != dataclasses.asdict(settings):
+        raise RerankerError(
+            f"{path}: the interrupted training had other settings ({metadata['settings']}); "
+            "repeat them, or start anew without --resume"
+        )
+    try:
+        model.load_state_dict(_with_prefix(tensors, "model."))
+    except RuntimeError:
+        raise RerankerError(
+            f"{path}: the interrupted training was of a model of other sizes; "
+            "repeat its configuration, or start anew without --resume"
+        ) from None
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in _with_prefix(tensors, "optimizer.").items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    return history, _with_prefix(tensors, "best.")
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,1 @@
+"""Experiments on the papers' collections: cells, systems, tables and figures."""
