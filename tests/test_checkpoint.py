@@ -122,8 +122,8 @@ def setting(**changes: Any) -> Callable[[Path], None]:
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     **{f"{name} missing": ((lambda folder, name=name: (folder / name).unlink()), name)
-       for name in FILES},
-    **{f"{name} cut to {keep}": (cut(name, keep), name) for name in FILES for keep in (0, 0.5)},
+       for name in sorted(FILES)},
+    **{f"{name} cut to {keep}": (cut(name, keep), name) for name in sorted(FILES) for keep in (0, 0.5)},
     "no folder": (shutil.rmtree, "config.json"),
     "newer format": (config(format=99), r"config\.json: found checkpoint format 99, expected 1"),
     "no format": (config(format=None), r"config\.json"),
