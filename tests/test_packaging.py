@@ -101,8 +101,9 @@ def test_the_tests_can_use_every_optional_feature() -> None:
 
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     """Modules of other projects that a folder imports without naming their project."""
-    ours = {*PACKAGES, "tests", "conftest", *(p.stem for p in (ROOT / folder).glob("*.py"))}
-    ours |= {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+    # Tests import each other's helpers, and the packages below scripts/.
+    ours = {*PACKAGES, "tests", *(path.stem for path in (ROOT / folder).glob("*.py"))}
+    ours |= {path.parent.name for path in (ROOT / "scripts").glob("*/__init__.py")}
     distributions = metadata.packages_distributions()
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
