@@ -1,6 +1,13 @@
-"""Writing files and folders so that nobody ever sees half of one."""
+"""Atomic writing of files and folders: a reader sees the old content or the new, never a part.
+
+New content is written beside its target, into a hidden temporary file or folder, and renamed at
+the end. The temporary name holds the host and the process. A killed process leaves its temporary
+files behind; the next writer of the same target removes them, but never those of a living process
+or of another host that shares the disk.
+"""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,21 +16,12 @@ from pathlib import Path
 from typing import IO
 
 
-def _sync(path: Path) -> None:
-    """Ask the operating system to put a file's or folder's entry on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[IO[str]]:
-    """Open a UTF-8 text file that appears under ``path`` only when the block ends without error.
+    """Open a UTF-8 text file that replaces ``path`` when the block ends without an error.
 
-    On any error, Ctrl-C and a full disk included, what was under ``path`` before is untouched and
-    the temporary file beside it is removed.
+    On any error, Ctrl-C and a full disk included, ``path`` stays as it was and the temporary file
+    is removed.
     """
     with (
         _replacing(path) as descriptor,
@@ -35,7 +33,7 @@ def atomic_file(path: Path | str) -> Iterator[IO[str]]:
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
-    """Write a file as :func:`atomic_file` does."""
+    """Write a binary file with the guarantees of :func:`atomic_file`."""
     with _replacing(path) as descriptor, os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
@@ -43,51 +41,63 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 
 
 @contextmanager
+def atomic_directory(path: Path | str) -> Iterator[Path]:
+    """Yield an empty folder that replaces ``path`` when the block ends without an error.
+
+    All files are on the disk (fsync) before the folder gets its name. An existing folder is
+    replaced as a whole; on any error it stays as it was and the new one is removed.
+    """
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target)
+    temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
+    try:
+        yield temporary
+        for entry in (*temporary.rglob("*"), temporary):
+            _sync(entry)
+        temporary.chmod(0o777 & ~_umask())
+        if target.exists():
+            retired = tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent)
+            target.replace(retired)
+            temporary.replace(target)
+            shutil.rmtree(retired)
+        else:
+            temporary.replace(target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
 def _replacing(path: Path | str) -> Iterator[int]:
-    """The descriptor of a temporary file that takes the place of ``path`` at the end."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A symbolic link stays a link: the file that it points to is the one replaced.
-    target = path.resolve()
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    """Yield the descriptor of a temporary file that replaces ``path`` at the end."""
+    # A symbolic link stays: the file behind it is replaced.
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target)
+    descriptor, name = tempfile.mkstemp(prefix=_temporary_prefix(target), dir=target.parent)
     temporary = Path(name)
     try:
         yield descriptor
-        temporary.chmod(_mode_of(target))
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        temporary.chmod(mode)
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        # A full disk does not say which file it is about.
+        # The error of a full disk has no file name.
         error.filename = error.filename or str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def atomic_directory(path: Path | str) -> Iterator[Path]:
-    """Give a new folder that appears under ``path`` only when the block ends without error.
-
-    A folder already there is replaced at that moment; on any error it is untouched.
-    """
-    path = Path(path).resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+def _sync(path: Path) -> None:
+    """Write a file's content, or a folder's list of entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            _sync(file)
-        temporary.chmod(0o777 & ~_umask())
-        if path.exists():
-            retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            path.replace(retired)
-            temporary.replace(path)
-            shutil.rmtree(retired)
-        else:
-            temporary.replace(path)
-        _sync(path.parent)
+        os.fsync(descriptor)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
 
 
 def _umask() -> int:
@@ -97,6 +107,44 @@ def _umask() -> int:
     return value
 
 
-def _mode_of(path: Path) -> int:
-    """The permissions that a file written in place would have."""
-    return path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+def _temporary_prefix(target: Path) -> str:
+    """``.NAME.HOST.PROCESS-START.``, to which the module tempfile adds random characters."""
+    process = os.getpid()
+    return f".{target.name}.{os.uname().nodename}.{process}-{_start_time(process)}."
+
+
+def _start_time(process: int) -> int:
+    """Start of a process in clock ticks since boot, which tells two owners of one number apart.
+
+    0 where ``/proc`` is missing or does not show the process.
+    """
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    # The second field, the program's name in brackets, may hold spaces and brackets.
+    return int(status.rpartition(")")[2].split()[19])
+
+
+def _is_gone(process: int, start: int) -> bool:
+    """Whether the process of this host that started at ``start`` has ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # a process of another user
+        return False
+    return _start_time(process) != start
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what ended processes of this host have left beside ``target``."""
+    beginning = f".{target.name}.{os.uname().nodename}."
+    pattern = re.compile(re.escape(beginning) + r"([1-9][0-9]{0,8})-([0-9]+)\.\w+")
+    for path in target.parent.iterdir():
+        found = pattern.fullmatch(path.name)
+        if found and _is_gone(int(found[1]), int(found[2])):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,12 +1,20 @@
 """Files and folders that appear whole or not at all."""
 
 import errno
+import os
+import signal
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from indexes.files import atomic_directory, atomic_file
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def names(folder: Path) -> list[str]:
@@ -73,3 +81,51 @@ def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert names(path) == ["old"]
     assert names(tmp_path) == ["folder"]
+
+
+@contextmanager
+def writer_of(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has begun to replace a folder and a file, and waits."""
+    code = (
+        "import sys, time\n"
+        "from indexes.files import atomic_directory, atomic_file\n"
+        "with atomic_directory(sys.argv[1]) as folder, atomic_file(sys.argv[1] + '.txt'):\n"
+        "    (folder / 'half').write_text('half')\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(120)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout and process.stdout.readline() == "begun\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    (tmp_path / ".index.backup.1").mkdir()
+    elsewhere = tmp_path / ".index.another-host.999999-1.abcdefgh"
+    elsewhere.mkdir()
+    with writer_of(path) as killed, writer_of(path) as alive:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert len(names(tmp_path)) == 6
+        for _ in range(2):
+            with atomic_directory(path) as new, atomic_file(f"{path}.txt"):
+                (new / "new").write_text("new")
+            remaining = set(names(tmp_path)) - {"index", "index.txt", ".index.backup.1"}
+            assert elsewhere.name in remaining and len(remaining) == 3
+            assert sum(f".{alive.pid}-" in name for name in remaining) == 2
+    assert names(path) == ["new"]
+
+
+def test_a_process_number_that_is_used_again_protects_nothing(tmp_path: Path) -> None:
+    old = tmp_path / f".index.{os.uname().nodename}.{os.getpid()}-1.abcdefgh"
+    old.mkdir()
+    with atomic_directory(tmp_path / "index"):
+        pass
+    assert old.exists() is not Path("/proc/self/stat").exists()
