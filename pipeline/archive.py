@@ -32,7 +32,7 @@ from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
     from pipeline.collections.answers import AnswerCollection
-    from rerankers.checkpoint import Checkpoint
+    from rerankers.checkpoint import TrainedReranker
 
 DEFAULT_ALPHA = 0.7
 """Section 6.3 finds the best mixture around it, in both languages."""
@@ -84,10 +84,10 @@ class QuestionArchive:
 
     pairs: Mapping[str, Sequence[ArchivedPair]]
     index: DenseIndex
-    checkpoint: "Checkpoint"
+    checkpoint: "TrainedReranker"
 
     @classmethod
-    def build(cls, pairs: Iterable[ArchivedPair], checkpoint: "Checkpoint") -> Self:
+    def build(cls, pairs: Iterable[ArchivedPair], checkpoint: "TrainedReranker") -> Self:
         """Encode and index the questions of ``pairs``.
 
         Raises:
@@ -101,7 +101,9 @@ class QuestionArchive:
         return cls(grouped, index, checkpoint)
 
     @classmethod
-    def open(cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: "Checkpoint") -> Self:
+    def open(
+        cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: "TrainedReranker"
+    ) -> Self:
         """The same with the index that :meth:`save` wrote.
 
         Raises:
@@ -114,7 +116,11 @@ class QuestionArchive:
 
     @classmethod
     def cached(
-        cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: "Checkpoint", rebuild: str
+        cls,
+        directory: Path,
+        pairs: Iterable[ArchivedPair],
+        checkpoint: "TrainedReranker",
+        rebuild: str,
     ) -> Self:
         """The same with the index in ``directory``, which is written first if it does not fit.
 
@@ -226,7 +232,9 @@ def pairs_of(collection: "AnswerCollection") -> list[ArchivedPair]:
     return pairs
 
 
-def question_vectors(checkpoint: "Checkpoint", questions: Sequence[str]) -> npt.NDArray[np.float32]:
+def question_vectors(
+    checkpoint: "TrainedReranker", questions: Sequence[str]
+) -> npt.NDArray[np.float32]:
     """Sentence vectors of questions, at least one, of length 1: [N, E].
 
     Raises:
@@ -275,7 +283,9 @@ def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
     return grouped
 
 
-def _fingerprint(grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: "Checkpoint") -> str:
+def _fingerprint(
+    grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: "TrainedReranker"
+) -> str:
     """Of all that decides the vectors: the questions, the words and the weights."""
     digest = hashlib.sha256()
     words = checkpoint.encoder.vocabulary.known

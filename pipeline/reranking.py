@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from indexes.methods import Method
     from pipeline.collections.named import Collection
     from rerankers.base import Pairs
-    from rerankers.checkpoint import Checkpoint
+    from rerankers.checkpoint import TrainedReranker
     from rerankers.text.vocabulary import Idf
 
 Progress = Callable[[int], None]
@@ -197,7 +197,7 @@ def posts_of(collection: "Collection") -> Callable[[Sequence[str]], Mapping[str,
 class NeuralReranker:
     """Gives every candidate a new score by a trained model."""
 
-    checkpoint: "Checkpoint"
+    checkpoint: "TrainedReranker"
 
     @classmethod
     def load(

@@ -1,1 +1,41 @@
-"""Small neural rerankers for short posts: text in, scores out."""
+"""Small neural rerankers for short posts: text in, scores out.
+
+>>> import rerankers
+>>> reranker = rerankers.load("mp_hcnn")
+>>> best, *_ = reranker.rank("storm warning", ["my coffee is cold", "Storm warning for the coast"])
+>>> best.text
+'Storm warning for the coast'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rerankers.errors import RerankerError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from rerankers.checkpoint import TrainedReranker
+
+__all__ = ["RerankerError", "load"]
+
+
+def load(model: str | Path, device: torch.device | str = "cpu") -> TrainedReranker:
+    """Load a trained reranker.
+
+    Args:
+        model: name of a model that comes with the package (``mp_hcnn``, ``fusion``), or the
+            folder of a checkpoint.
+        device: ``cpu``, ``cuda`` for all GPUs, or ``cuda:1`` for one of them.
+
+    Raises:
+        RerankerError: there is no such model or folder, or a file of the checkpoint is missing,
+            damaged or of another version.
+    """
+    # PyTorch takes seconds to import, which `import rerankers` alone must not.
+    from rerankers import checkpoint
+
+    return checkpoint.load(checkpoint.find(model), device=device)

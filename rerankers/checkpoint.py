@@ -12,13 +12,14 @@ topics, and for no others are its weights right.
 """
 
 import dataclasses
+import difflib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,18 +43,36 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
 
+Post = str | tuple[str, str]
+"""A post's text, or its text and the URL that it links to."""
+
+
+class RankedPost(NamedTuple):
+    """A post with its score.
+
+    Attributes:
+        index: place of the post in the list that was ranked.
+        score: higher is better.
+        text: of the post.
+    """
+
+    index: int
+    score: float
+    text: str
+
+
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class TrainedReranker:
     """A reranker that is ready to score.
 
     Attributes:
-        name: the model's name.
+        name: of the model.
         model: on the device it was loaded for, in evaluation mode.
-        encoder: reads texts the way the model was trained.
-        metrics: the content of ``metrics.json``.
-        directory: where it was loaded from.
-        devices: share the topics to score; the model is on the first. Empty is the model's own.
-        encodings: what is known of posts on the disk, of which scoring makes use.
+        encoder: reads texts as in training.
+        metrics: content of ``metrics.json``.
+        directory: the checkpoint's folder.
+        devices: share the topics to score; the model is on the first. Empty: the model's own.
+        encodings: precomputed posts, which scoring looks up.
     """
 
     name: str
@@ -64,6 +83,42 @@ class Checkpoint:
     devices: Sequence[torch.device] = ()
     encodings: Encodings | StoredPosts | None = None
 
+    def rank(self, query: str, posts: Sequence[Post], top_k: int | None = None) -> list[RankedPost]:
+        """Rank posts for a query, best first; posts of equal scores keep their order.
+
+        Args:
+            query: text of the query.
+            posts: texts, or (text, URL) of posts with a link.
+            top_k: length of the result at most; None returns all posts.
+
+        Raises:
+            RerankerError: a post is neither a text nor (text, URL), or ``top_k`` is negative.
+        """
+        if top_k is not None and top_k < 0:
+            raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
+        scores = self.predict([(query, post) for post in posts])
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        return [RankedPost(row, float(scores[row]), _text_and_url(posts[row])[0]) for row in order]
+
+    def predict(self, pairs: Sequence[tuple[str, Post]]) -> npt.NDArray[np.float32]:
+        """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
+
+        Features that depend on a query's other candidates (the models over ``features``) see the
+        pairs of the same query as its list of candidates.
+
+        Raises:
+            RerankerError: a pair is not (query, post), with the post a text or (text, URL).
+        """
+        queries: dict[str, int] = {}
+        posts: dict[tuple[str, str], int] = {}
+        places = [
+            (queries.setdefault(query, len(queries)), posts.setdefault(post, len(posts)))
+            for query, post in map(_query_and_post, pairs)
+        ]
+        rows = np.array(places, dtype=np.int64).reshape(-1, 2)
+        texts, urls = [text for text, _ in posts], [url for _, url in posts]
+        return self.score(Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1]))
+
     def score(
         self,
         pairs: Pairs,
@@ -71,11 +126,33 @@ class Checkpoint:
         progress: Callable[[int], None] = lambda pairs_done: None,
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
-        """Score pairs: [P]; see :func:`rerankers.engine.scoring.score`."""
+        """Score pairs given as index arrays: [P]; see :func:`rerankers.engine.scoring.score`."""
         return scoring.score(
-            self.model, pairs, self.encoder, batch_size, progress, precision, self.devices,
+            self.model,
+            pairs,
+            self.encoder,
+            batch_size,
+            progress,
+            precision,
+            self.devices,
             self.encodings,
-        )  # fmt: skip
+        )
+
+
+def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:
+    """A query's text and a post's text and URL, checked."""
+    if isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str):
+        return pair[0], _text_and_url(pair[1])
+    raise RerankerError(f"found the pair {pair!r}, expected (query, post)")
+
+
+def _text_and_url(post: Any) -> tuple[str, str]:
+    """A post's text and its URL ("" without one), checked."""
+    if isinstance(post, str):
+        return post, ""
+    if isinstance(post, tuple | list) and [*map(type, post)] == [str, str]:
+        return post[0], post[1]
+    raise RerankerError(f"found the post {post!r}, expected a text or (text, URL)")
 
 
 def save(
@@ -146,12 +223,36 @@ def replace_directory(new: Path, directory: Path) -> None:
         new.replace(directory)
 
 
+def find(model: str | Path) -> Path:
+    """The checkpoint folder of a model that comes with the package, or a folder given by its path.
+
+    Args:
+        model: name of a model, whose checkpoint trained on all judged years is taken, or a path.
+            A name goes before a folder that is called the same; a ``Path`` is always a folder.
+
+    Raises:
+        RerankerError: there is no such model, and no such folder.
+    """
+    if isinstance(model, Path):
+        return model
+    names = sorted(path.parent.name for path in SHIPPED.glob("*/all"))
+    if model in names:
+        return SHIPPED / model / "all"
+    if Path(model).is_dir():
+        return Path(model)
+    similar = difflib.get_close_matches(model, names, n=1)
+    raise RerankerError(
+        f"found no model and no folder {model!r}, expected one of {', '.join(names)}, or the "
+        "folder of a checkpoint" + (f"; did you mean {similar[0]}?" if similar else "")
+    )
+
+
 def load(
     directory: Path,
     name: str | None = None,
     device: torch.device | str = "cpu",
     idf: Idf | None = None,
-) -> Checkpoint:
+) -> TrainedReranker:
     """Read a checkpoint folder.
 
     Args:
@@ -193,7 +294,7 @@ def load(
     model.read_files(directory)
     encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
     devices = devices_of(device)
-    return Checkpoint(
+    return TrainedReranker(
         found, model.to(devices[0]).eval(), encoder, _read_json(directory / "metrics.json"),
         directory, devices,
     )  # fmt: skip

@@ -31,7 +31,7 @@ TOPICS = [Topic(f"t{n}", text) for n, text in enumerate(QUERIES)]
 
 
 def trained(model: str = "cntn", configuration: str = "cntn_v", seed: int = 0) -> Any:
-    return checkpoint.Checkpoint(
+    return checkpoint.TrainedReranker(
         model, small_model(model, configuration, seed), encoder(), {}, Path("checkpoint")
     )
 

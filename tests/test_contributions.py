@@ -36,7 +36,7 @@ from pipeline.explanation.rank_changes import Place, RankChange, places, rank_ch
 from pipeline.fusion import MODELS
 from pipeline.reranking import Candidates, NeuralReranker
 from rerankers import models
-from rerankers.checkpoint import Checkpoint, idf_from, save
+from rerankers.checkpoint import TrainedReranker, idf_from, save
 from rerankers.text.inputs import TextEncoder
 
 FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
@@ -48,7 +48,7 @@ def trained(kind: str) -> NeuralReranker:
     model_type: Any = models.find(MODELS[kind])
     model = model_type(model_type.config_type(families=",".join(FAMILIES), **changes), vocabulary())
     fit(model, *pairs_that_rm3_orders())
-    return NeuralReranker(Checkpoint(MODELS[kind], model, encoder(), {}, Path("/x/made/up")))
+    return NeuralReranker(TrainedReranker(MODELS[kind], model, encoder(), {}, Path("/x/made/up")))
 
 
 @pytest.fixture(scope="module", params=list(MODELS))

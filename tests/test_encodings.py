@@ -11,7 +11,7 @@ import pytest
 
 from rerankers import checkpoint
 from rerankers.base import MASKED_WORDS, PRIOR
-from rerankers.checkpoint import Checkpoint
+from rerankers.checkpoint import TrainedReranker
 from rerankers.engine.precompute import encode
 from rerankers.engine.precomputed_folder import keys_of, keys_of_posts, version_of
 from rerankers.engine.precomputed_vectors import Encodings
@@ -32,13 +32,13 @@ ONE_VECTOR: list[tuple[str, dict[str, Any]]] = [
 
 
 def saved(directory: Path, name: str = "mp_hcnn", configuration: str = "robust", **changes: Any
-          ) -> Checkpoint:  # fmt: skip
+          ) -> TrainedReranker:  # fmt: skip
     model = small_model(name, configuration, **changes).eval()
     checkpoint.save(directory, name, model, encoder(), {})
-    return Checkpoint(name, model, encoder(), {}, directory)
+    return TrainedReranker(name, model, encoder(), {}, directory)
 
 
-def encoded(directory: Path, ready: Checkpoint, posts: list[tuple[str, str]]) -> Encodings:
+def encoded(directory: Path, ready: TrainedReranker, posts: list[tuple[str, str]]) -> Encodings:
     encode(directory, ready, [text for text, _ in posts], [url for _, url in posts])
     return Encodings.open(directory, version_of(ready.directory), REMEDY)
 

@@ -177,7 +177,7 @@ def save(model: Model, directory: Path) -> Path:
     return directory
 
 
-def load(directory: Path) -> checkpoint.Checkpoint:
+def load(directory: Path) -> checkpoint.TrainedReranker:
     return checkpoint.load(directory, NAME, idf=encoder().idf)
 
 

@@ -159,7 +159,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def load(directory: Path) -> checkpoint.Checkpoint:
+def load(directory: Path) -> checkpoint.TrainedReranker:
     return checkpoint.load(directory, NAME, idf=encoder().idf)
 
 

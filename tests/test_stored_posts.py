@@ -14,7 +14,7 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small
 
 from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
-from rerankers.checkpoint import Checkpoint
+from rerankers.checkpoint import TrainedReranker
 from rerankers.engine.precompute import encode, open_encodings
 from rerankers.engine.precomputed_posts import StoredPosts
 from rerankers.errors import RerankerError
@@ -35,13 +35,13 @@ def pairs_of(posts: list[tuple[str, str]]) -> Pairs:
     )
 
 
-def saved(directory: Path) -> Checkpoint:
+def saved(directory: Path) -> TrainedReranker:
     model = small_model("fusion", "all", families=",".join(FAMILIES))
     checkpoint.save(directory, "fusion", model, encoder(), {})
-    return Checkpoint("fusion", model, encoder(), {}, directory)
+    return TrainedReranker("fusion", model, encoder(), {}, directory)
 
 
-def stored(directory: Path, ready: Checkpoint, posts: list[tuple[str, str]]) -> StoredPosts:
+def stored(directory: Path, ready: TrainedReranker, posts: list[tuple[str, str]]) -> StoredPosts:
     encode(directory, ready, [text for text, _ in posts], [url for _, url in posts])
     found = open_encodings(directory, ready, "make them again")
     assert isinstance(found, StoredPosts)

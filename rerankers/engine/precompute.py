@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rerankers.base import Reranker
-from rerankers.checkpoint import Checkpoint, replace_directory
+from rerankers.checkpoint import TrainedReranker, replace_directory
 from rerankers.engine import fast_paths, precomputed_posts
 from rerankers.engine.precomputed_folder import DESCRIPTION, FORMAT, keys_of, version_of
 from rerankers.engine.precomputed_posts import StoredPosts
@@ -34,7 +34,7 @@ BLOCK = 4096
 
 def encode(
     directory: Path,
-    checkpoint: Checkpoint,
+    checkpoint: TrainedReranker,
     texts: Sequence[str],
     urls: Sequence[str],
     progress: Callable[[int], None] = lambda posts_done: None,
@@ -78,7 +78,9 @@ def encode(
     return size
 
 
-def open_encodings(directory: Path, checkpoint: Checkpoint, remedy: str) -> Encodings | StoredPosts:
+def open_encodings(
+    directory: Path, checkpoint: TrainedReranker, remedy: str
+) -> Encodings | StoredPosts:
     """What :func:`encode` wrote for a checkpoint; see :meth:`Encodings.open`.
 
     Raises:
@@ -102,7 +104,7 @@ Write = Callable[[Path, Sequence[str], Sequence[str], Callable[[int], None]], di
 """Folder, distinct texts and their URLs, progress -> what is to be in the description."""
 
 
-def _writer_of(checkpoint: Checkpoint) -> Write:
+def _writer_of(checkpoint: TrainedReranker) -> Write:
     """How the posts of a checkpoint's model are written."""
     model, encoder = checkpoint.model, checkpoint.encoder
     if reads_features_alone(model):
@@ -232,7 +234,7 @@ class _TowerWriter:
         self.written[depth] += len(vectors)
 
 
-def _finish(directory: Path, checkpoint: Checkpoint, described: Mapping[str, Any]) -> int:
+def _finish(directory: Path, checkpoint: TrainedReranker, described: Mapping[str, Any]) -> int:
     """Describe what has been written, and have it all on the disk: its size in bytes."""
     files = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
     description = {

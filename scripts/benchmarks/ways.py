@@ -60,7 +60,7 @@ def stored(
     """Everything but what the posts' vectors on the disk save; they are written here."""
     place = directory / "checkpoint"
     checkpoint.save(place, name, model, encoder, {})
-    ready = checkpoint.Checkpoint(name, model, encoder, {}, place)
+    ready = checkpoint.TrainedReranker(name, model, encoder, {}, place)
     started = time.perf_counter()
     size = encode(directory / "encodings", ready, pairs.texts, pairs.urls)
     seconds = time.perf_counter() - started

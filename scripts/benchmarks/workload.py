@@ -16,7 +16,7 @@ from pipeline.collections.trec import read_run
 from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
-from rerankers.checkpoint import Checkpoint
+from rerankers.checkpoint import TrainedReranker
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Vocabulary
 
@@ -77,7 +77,7 @@ class Workload:
         return self.all_pairs.part(np.arange(min(self.count, len(self.all_pairs))))
 
     @cached_property
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> TrainedReranker:
         """The trained MP-HCNN."""
         return checkpoint.load(self.directory, "mp_hcnn", self.device)
 

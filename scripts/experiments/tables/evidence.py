@@ -18,7 +18,7 @@ from pipeline.reranking import posts_of
 
 if TYPE_CHECKING:
     from indexes.posts import Post
-    from rerankers.checkpoint import Checkpoint
+    from rerankers.checkpoint import TrainedReranker
     from rerankers.evidence import Evidence
 
 TOPICS, POSTS = 5, 20
@@ -140,7 +140,7 @@ def cell_of(gains: Gains, results: Sequence[Result]) -> Cell:
     return results_of(mp_hcnn.MP_HCNN, results, gains.collection.name)[0].cell
 
 
-def _checkpoint(cell: Cell, workshop: Workshop) -> "Checkpoint":
+def _checkpoint(cell: Cell, workshop: Workshop) -> "TrainedReranker":
     from rerankers import checkpoint
 
     return checkpoint.load(workshop.directory / "checkpoints" / cell.key)
