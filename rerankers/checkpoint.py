@@ -56,7 +56,7 @@ class RankedPost(NamedTuple):
         text: of the post.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # Hides tuple.index
     score: float
     text: str
 
