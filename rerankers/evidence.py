@@ -191,7 +191,6 @@ def _similarities(
 ) -> Iterator[Tensor]:
     """Equation 1 up to the pooling, for each depth: [P, Lq, Ld]."""
     config = model.config
-    query_mask = mask_of(queries.terms[places.query_view].ids).unsqueeze(2)  # [1, Lq, 1]
     post_mask = mask_of(posts.terms[places.post_view].ids).unsqueeze(1)  # [P, 1, Ld]
     levels = zip(queries.levels[places.query_view], posts.levels[places.post_view], strict=True)
     for query, post in levels:
@@ -199,10 +198,6 @@ def _similarities(
         if config.normalization == "post":
             similarity = partial_softmax(
                 similarity * config.temperature, post_mask, 2, places.post_length
-            )
-        elif config.normalization == "query":
-            similarity = partial_softmax(
-                similarity * config.temperature, query_mask, 1, places.query_length
             )
         yield similarity
 

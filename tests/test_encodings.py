@@ -23,7 +23,7 @@ REMEDY = "make them again"
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("robust", {}), ("paper", {}), ("robust", {"depth": 0}), ("robust", {"use_words": False}),
     ("robust", {"use_post_trigrams": False, "use_url_trigrams": False}),
-    ("robust", {"similarity": "dot", "normalization": "query"}),
+    ("robust", {"similarity": "dot", "normalization": "post"}),
 ]  # fmt: skip
 
 ONE_VECTOR: list[tuple[str, dict[str, Any]]] = [

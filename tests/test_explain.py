@@ -127,7 +127,7 @@ def test_places_in_a_url() -> None:
 
 
 CONFIGURATIONS = [
-    ("robust", {}), ("paper", {}), ("paper", {"normalization": "query"}),
+    ("robust", {}), ("paper", {}), ("paper", {"normalization": "none"}),
     ("robust", {"similarity": "dot"}), ("robust", {"use_url_trigrams": False}),
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("robust", {"use_words": False}), ("robust", {"mean_pooling": False}),
         ("robust", {"max_pooling": False}), ("robust", {"idf_weights": False}),
         ("robust", {"use_post_trigrams": False, "use_url_trigrams": False, "url_presence": False}),
-        ("robust", {"normalization": "query", "similarity": "dot"}),
+        ("robust", {"normalization": "post", "similarity": "dot"}),
         ("paper", {"similarity": "cosine", "idf_weights": False}),
     ],
     "knrm": [

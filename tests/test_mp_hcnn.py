@@ -78,9 +78,8 @@ class Naive:
         ):
             s = np.array([[self.similarity(a, b) for b in d] for a in q])
             if config.normalization != "none":
-                axis = 1 if config.normalization == "post" else 0
                 s = np.exp(s * config.temperature)
-                s = s / s.sum(axis=axis, keepdims=True)
+                s = s / s.sum(axis=1, keepdims=True)
             s[:, len(post) :] = 0.0
             s[len(query) :] = 0.0
             for place in range(rows):
@@ -166,7 +165,7 @@ SWITCHES = [
     {"max_pooling": False}, {"mean_pooling": False}, {"idf_weights": False}, {"use_words": False},
     {"use_post_trigrams": False}, {"use_url_trigrams": False},
     {"use_post_trigrams": False, "use_url_trigrams": False}, *({"depth": n} for n in range(5)),
-    {"normalization": "query"}, {"normalization": "post", "temperature": 3.0},
+    {"normalization": "post", "temperature": 3.0},
     {"similarity": "dot", "normalization": "post"}, {"url_presence": True},
     {"url_presence": False},
 ]  # fmt: skip

@@ -24,14 +24,10 @@ def best(matches: Matches, texts: Texts) -> Tensor:
     return torch.where(torch.from_numpy(texts.lengths > 0)[:, None], found, 0.0)
 
 
-def mean(matches: Matches, texts: Texts, length: int | None = None) -> Tensor:
-    """Mean match of each query position: [N, Lq], 0 for a text without terms.
-
-    ``length`` places are divided by, or as many as a text has.
-    """
+def mean(matches: Matches, texts: Texts) -> Tensor:
+    """Mean match of each query position: [N, Lq], 0 for a text without terms."""
     starts = torch.from_numpy(np.cumsum(texts.lengths) - texts.lengths)
-    which, mode = torch.from_numpy(matches.which), "sum" if length else "mean"
-    return F.embedding_bag(which, matches.similarity, starts, mode=mode) / (length or 1)
+    return F.embedding_bag(torch.from_numpy(matches.which), matches.similarity, starts, mode="mean")
 
 
 def softmax(matches: Matches, texts: Texts, temperature: float, length: int) -> list[Tensor]:
@@ -52,16 +48,6 @@ def softmax(matches: Matches, texts: Texts, temperature: float, length: int) -> 
         means.append(held / all_of_it / length)
         start += len(top)
     return [torch.cat(largest), torch.cat(means)]
-
-
-def over_query(matches: Matches, temperature: float, length: int) -> Matches:
-    """The share of each query position in a softmax over ``length`` of them, for every window."""
-    logits = matches.similarity[:-1] * temperature
-    peak = logits.amax(dim=1, keepdim=True).clamp_min(0.0)
-    shares = torch.exp(logits - peak)
-    unused = (length - logits.shape[1]) * torch.exp(-peak)
-    shares = shares / (shares.sum(dim=1, keepdim=True) + unused)
-    return Matches(torch.cat([shares, matches.similarity[-1:]]), matches.which)
 
 
 def _by_place(matches: Matches, texts: Texts) -> Iterator[Tensor]:

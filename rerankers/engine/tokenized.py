@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers import features, learners
+from rerankers import features
 from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
 from rerankers.engine.precomputed_posts import StoredPosts
 from rerankers.engine.precomputed_vectors import Encodings, StoredTower
@@ -107,11 +107,8 @@ class Tokenized:
     def scores_of(
         self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
     ) -> torch.Tensor:
-        """Scores [B] of the pairs ``rows`` [B]: one forward pass, or what is as good."""
-        batch = self.batch(rows, device)
-        if torch.is_grad_enabled() and (interact := learners.find(model)):
-            return model.integrate(interact(model, *batch))
-        scores: torch.Tensor = model(*batch, self.features_of(rows, device))
+        """Scores [B] of the pairs ``rows`` [B], in one forward pass."""
+        scores: torch.Tensor = model(*self.batch(rows, device), self.features_of(rows, device))
         return scores
 
     def compared(

@@ -44,12 +44,6 @@ class Texts:
         return cls(ids, lengths, np.repeat(lengths, lengths) - places)
 
     @classmethod
-    def of_padded(cls, ids: Ids) -> "Texts":
-        """The texts that are the rows of ``ids`` [N, L], 0 after the last term of each."""
-        lengths = np.count_nonzero(ids, axis=1)
-        return cls(ids[ids != 0], lengths, np.repeat(lengths, lengths) - _count_within(lengths))
-
-    @classmethod
     def joined(cls, parts: Sequence["Texts"]) -> "Texts":
         """One after the other."""
         return cls(

@@ -90,8 +90,7 @@ class Config:
     depth: int = 2  # N, convolutional layers (section 4.3; Figure 2 varies it from 0 to 4)
     similarity: str = "cosine"  # ``cosine`` or ``dot`` (section 3.3)
     normalization: str = "none"
-    """``none``, ``post`` (softmax over the post's positions, section 3.3) or ``query`` (over the
-    query's, as in the authors' code)."""
+    """``none`` or ``post`` (softmax over the post's positions, section 3.3)."""
     temperature: float = 1.0  # Similarities are multiplied by it before the softmax
     max_pooling: bool = True  # Keep each query position's best match (Table 4)
     mean_pooling: bool = True  # Keep each query position's mean match (Table 4)
@@ -115,7 +114,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_choice("similarity", self.similarity, ("cosine", "dot"))
-        require_choice("normalization", self.normalization, ("none", "post", "query"))
+        require_choice("normalization", self.normalization, ("none", "post"))
         require_choice("evidence", self.evidence, ("terms", "positions"))
 
 
@@ -254,13 +253,12 @@ class Model(Reranker):
         self, queries: Encoding, posts: Encoding, query_of_post: Tensor, places: Perspective
     ) -> list[list[Tensor]]:
         """At every depth, pooled matches of each query position: [P, Lq] each."""
-        query_mask = mask_of(queries.terms[places.query_view].ids)[query_of_post]  # [P, Lq]
         post_mask = mask_of(posts.terms[places.post_view].ids)  # [P, Ld]
         levels = zip(queries.levels[places.query_view], posts.levels[places.post_view], strict=True)
         pooled = []
         for query, post in levels:
             similarity = torch.bmm(query[query_of_post], post.transpose(1, 2))  # [P, Lq, Ld]
-            pooled.append(self.pool(similarity, query_mask, post_mask, places))
+            pooled.append(self.pool(similarity, post_mask, places))
         return pooled
 
     def _features(
@@ -278,19 +276,13 @@ class Model(Reranker):
                 features += values
         return torch.stack(features, dim=2) * mask[query_of_post].unsqueeze(2)
 
-    def pool(
-        self, similarity: Tensor, query_mask: Tensor, post_mask: Tensor, places: Perspective
-    ) -> list[Tensor]:
+    def pool(self, similarity: Tensor, post_mask: Tensor, places: Perspective) -> list[Tensor]:
         """Normalise, then max and mean over the post's positions: [P, Lq] each."""
         config, length = self.config, None
         if config.normalization != "none":
-            over_post = config.normalization == "post"
             length = places.post_length
             similarity = partial_softmax(
-                similarity * config.temperature,
-                post_mask.unsqueeze(1) if over_post else query_mask.unsqueeze(2),
-                2 if over_post else 1,
-                length if over_post else places.query_length,
+                similarity * config.temperature, post_mask.unsqueeze(1), 2, length
             )
         pooled = []
         if config.max_pooling:

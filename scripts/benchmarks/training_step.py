@@ -4,10 +4,9 @@ Both ways start with the same weights, draw the same lists and lower the same lo
 weight decay is decoupled in both. The plain way pads every pair to the lengths that the model
 reads at most, has a copy of the query for each pair, and goes through all layers in every step;
 its Adam is PyTorch's dense one over all that trains. Ours computes what fixed weights give once,
-what trained ones give for each distinct window of a step (``rerankers/learners``), and moves only
-the vectors that a step has read (``rerankers/row_wise.py``). Dropout, whose draws depend on
-padding, is off. So the gradients of both ways differ by rounding alone; what the vectors that a
-step has not read are worth, AP on held-out topics shows.
+and moves only the vectors that a step has read (``rerankers/training/sparse_adamw.py``). Dropout,
+whose draws depend on padding, is off. So the gradients of both ways differ by rounding alone; what
+the vectors that a step has not read are worth, AP on held-out topics shows.
 
 Topics are those of the judged years but ``LEFT_OUT``, whatever collection the other parts take.
 """

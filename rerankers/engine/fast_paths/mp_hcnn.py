@@ -137,17 +137,14 @@ class FastPath(PerQueryFastPath[dict[str, Question]]):
 
     def _pool(self, matches: Matches, texts: Texts, places: Perspective) -> list[Tensor]:
         """Of the similarities of distinct windows, what each post has: [P, Lq] each."""
-        config, scale, length = self.model.config, MEAN_SCALE, None
+        config = self.model.config
         if config.normalization == "post":
             shares = pooling.softmax(matches, texts, config.temperature, places.post_length)
             wanted = (config.max_pooling, config.mean_pooling)
             return [values for values, kept in zip(shares, wanted, strict=True) if kept]
-        if config.normalization == "query":
-            matches = pooling.over_query(matches, config.temperature, places.query_length)
-            scale, length = 1.0, places.post_length
         pooled = []
         if config.max_pooling:
             pooled.append(pooling.best(matches, texts))
         if config.mean_pooling:
-            pooled.append(scale * pooling.mean(matches, texts, length))
+            pooled.append(MEAN_SCALE * pooling.mean(matches, texts))
         return pooled
