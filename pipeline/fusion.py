@@ -252,13 +252,13 @@ class Fusion:
             found[name][rows] = reranker.checkpoint.score(part)
         return found
 
-    def encoded_for(self, posts: "Sequence[Post]", directory: Path) -> "Fusion":
-        """The same with what is known of posts beforehand; see :func:`encodings.encoded_for`."""
+    def precomputed_for(self, posts: "Sequence[Post]", directory: Path) -> "Fusion":
+        """The same with what is known of posts beforehand; see :mod:`pipeline.precomputed`."""
         return replace(
             self,
-            reranker=precomputed.encoded_for(self.reranker, posts, directory / "fusion"),
+            reranker=precomputed.precomputed_for(self.reranker, posts, directory / "fusion"),
             neural={
-                name: precomputed.encoded_for(reranker, posts, directory / name)
+                name: precomputed.precomputed_for(reranker, posts, directory / name)
                 for name, reranker in self.neural.items()
             },
         )

@@ -2,15 +2,15 @@
 
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
-  python -m pipeline.index --collection mb2012 --encode fusion
+  python -m pipeline.index --collection mb2012 --precompute fusion
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "url"; posts in the form of Twitter's API are understood as they are.
 
-With --encode the posts' vectors are computed beforehand, so that a search only compares them with
-its topics; for a fusion the posts are read, word by word, and encoded for the rerankers whose
-scores it reads. An index that is there is kept; searches with the same checkpoint find what was
-encoded.
+With --precompute the posts' vectors are computed beforehand, so that a search only compares them
+with its topics. For a fusion, the posts' words and counts are precomputed, and the vectors for the
+rerankers whose scores it reads. An existing index is kept. A search with the same checkpoint uses
+the precomputed posts by itself.
 """
 
 import itertools
@@ -50,9 +50,9 @@ class Options:
         parse=Path,
         metavar="DIR",
     )
-    encode: str | None = option(
-        "checkpoint folder, or the name of a model whose default one is meant, to encode the posts "
-        "with",
+    precompute: str | None = option(
+        "checkpoint folder, or name of a model (its default checkpoint): precompute its vectors of "
+        "the posts",
         metavar="CHECKPOINT",
     )
     data: Path | None = option(
@@ -61,7 +61,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Build the index, or encode the posts of one that is there, and say what came of it."""
+    """Build the index, or precompute the posts of an existing one, and report size and time."""
     name = _collection_name(options)
     collection = None
     if name is None:
@@ -74,7 +74,7 @@ def main(options: Options) -> None:
         # First of all it says whether the collection has an index.
         usual = collection_directory(collection)
         directory = options.index or usual
-    checkpoint = _checkpoint(options.encode, name)
+    checkpoint = _checkpoint(options.precompute, name)
     if checkpoint is None or options.posts or not directory.is_dir():
         start = time.perf_counter()
         manifest = (
@@ -91,16 +91,16 @@ def main(options: Options) -> None:
         from pipeline import precomputed
 
         for folder, size, seconds in precomputed.write(directory, checkpoint):
-            print(f"encodings: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+            print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 
-def _checkpoint(encode: str | None, collection: str | None) -> Path | None:
-    """The folder that ``--encode`` means."""
-    if encode is None or "/" in encode or Path(encode).is_dir():
-        return None if encode is None else Path(encode)
+def _checkpoint(precompute: str | None, collection: str | None) -> Path | None:
+    """The folder that ``--precompute`` means."""
+    if precompute is None or "/" in precompute or Path(precompute).is_dir():
+        return None if precompute is None else Path(precompute)
     from pipeline.checkpoints import default_directory
 
-    return default_directory(encode, collection or "all")
+    return default_directory(precompute, collection or "all")
 
 
 def build_files(files: "tuple[Path, ...]", directory: Path) -> "Manifest":
@@ -125,7 +125,7 @@ def _collection_name(options: Options) -> str | None:
     if names and options.posts:
         problems.append("--posts cannot be combined with a collection; give one of them")
     is_there = options.index is not None and options.index.is_dir()
-    if not names and not options.posts and not (options.encode and is_there):
+    if not names and not options.posts and not (options.precompute and is_there):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
     if not names and options.posts and options.index is None:
         problems.append("--index DIR is missing: the folder to write the index into")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.reranking import NeuralReranker
 
-FOLDER = "encodings"
+FOLDER = "precomputed"
 """In an index: a folder for each checkpoint, named by what its vectors depend on."""
 
 
@@ -30,13 +30,13 @@ def write(index: Path, checkpoint: Path) -> list[Written]:
 
     Raises:
         CollectionError: there is no index, or it is damaged.
-        RerankerError: there is no checkpoint, or its model has no use for encodings.
+        RerankerError: there is no checkpoint, or its model has no use for precomputed posts.
     """
     from indexes.manifest import Manifest
     from indexes.store import POSTS_FILE, PostStore
     from pipeline.command.runtime import bar
     from rerankers import checkpoint as checkpoints
-    from rerankers.engine.precompute import encode, has_use
+    from rerankers.engine.precompute import has_use, precompute
 
     manifest = Manifest.read(index)
     manifest.check(index, None)
@@ -50,12 +50,12 @@ def write(index: Path, checkpoint: Path) -> list[Written]:
     with bar(len(loaded) * len(posts), "encoding", "post") as progress:
         for each in loaded:
             directory, started = _directory(index, each.directory), time.perf_counter()
-            size = encode(directory, each, texts, urls, progress)
+            size = precompute(directory, each, texts, urls, progress)
             written.append(Written(directory, size, time.perf_counter() - started))
     return written
 
 
-def with_encodings(
+def with_precomputed(
     reranker: "NeuralReranker", given: str | None, index: Path | None
 ) -> "NeuralReranker":
     """The reranker, and what has been encoded for it.
@@ -69,20 +69,20 @@ def with_encodings(
         DataError: the folder is not there.
         RerankerError: it is damaged, or of another checkpoint.
     """
-    from rerankers.engine.precompute import open_encodings
+    from rerankers.engine.precompute import open_precomputed
 
     checkpoint = reranker.checkpoint.directory
     remedy = f"make them again by\n  {_command(index, checkpoint)}"
     if given is not None and given != "none" and not Path(given).is_dir():
-        raise DataError(f"--encodings {given}: there is no such folder; {remedy}")
+        raise DataError(f"--precomputed {given}: there is no such folder; {remedy}")
     directory = _directory(index, checkpoint) if given is None and index else Path(given or "none")
     if given == "none" or not directory.is_dir():
         return reranker
-    found = open_encodings(directory, reranker.checkpoint, remedy)
-    return replace(reranker, checkpoint=replace(reranker.checkpoint, encodings=found))
+    found = open_precomputed(directory, reranker.checkpoint, remedy)
+    return replace(reranker, checkpoint=replace(reranker.checkpoint, precomputed=found))
 
 
-def encoded_for(
+def precomputed_for(
     reranker: "NeuralReranker", posts: "Sequence[Post]", directory: Path
 ) -> "NeuralReranker":
     """The reranker, and what it knows of posts in a folder that is written; itself if no use.
@@ -90,19 +90,19 @@ def encoded_for(
     Raises:
         RerankerError: the folder cannot be written.
     """
-    from rerankers.engine.precompute import encode, has_use, open_encodings
+    from rerankers.engine.precompute import has_use, open_precomputed, precompute
 
     checkpoint = reranker.checkpoint
     if not has_use(checkpoint.model):
         return reranker
-    encode(directory, checkpoint, [post.text for post in posts], [post.url for post in posts])
-    found = open_encodings(directory, checkpoint, "encode them again")
-    return replace(reranker, checkpoint=replace(checkpoint, encodings=found))
+    precompute(directory, checkpoint, [post.text for post in posts], [post.url for post in posts])
+    found = open_precomputed(directory, checkpoint, "encode them again")
+    return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
 
 
 def _command(index: Path | None, checkpoint: Path) -> str:
     """The command that encodes an index's posts."""
-    words = ["--index", str(index or "INDEX"), "--encode", str(checkpoint)]
+    words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint)]
     return f"python -m pipeline.index {shlex.join(words)}"
 
 

@@ -83,9 +83,9 @@ class Options:
         parse=device_name,
     )  # fmt: skip
     precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
-    encodings: str | None = option(
-        "posts' vectors on the disk, or none (default: the index's, if it has some by this "
-        "checkpoint; see pipeline.index --encode)",
+    precomputed: str | None = option(
+        "folder of precomputed posts, or none (default: the index's own for this checkpoint, if "
+        "any; see pipeline.index --precompute)",
         metavar="DIR",
     )
     output: Path | None = option(
@@ -131,7 +131,7 @@ def _interpolate(
 ) -> tuple["Candidates", "dict[str, Run]", float]:
     """Candidates, the run of each stage, and when the candidates were found."""
     from pipeline.checkpoints import load_reranker
-    from pipeline.precomputed import with_encodings
+    from pipeline.precomputed import with_precomputed
 
     first_stage = _first_stage(options, source)
     candidates = first_stage.search(source.topics)
@@ -142,7 +142,7 @@ def _interpolate(
             options.reranker, source, options.checkpoint, options.device, options.threads,
             options.idf,
         )  # fmt: skip
-        reranker = with_encodings(reranker, options.encodings, source.index_directory)
+        reranker = with_precomputed(reranker, options.precomputed, source.index_directory)
         scores = _score(options, reranker, candidates)
         directory = reranker.checkpoint.directory
         weight, origin = first_stage.weight(options.weight, directory, options.normalize)
@@ -160,21 +160,21 @@ def _fuse(options: Options, source: "Source") -> tuple["Candidates", "dict[str, 
     from pipeline.checkpoints import load_reranker
     from pipeline.collections.trec import best_of
     from pipeline.command.runtime import pair_bar
-    from pipeline.precomputed import with_encodings
+    from pipeline.precomputed import with_precomputed
 
-    def load(name: str, checkpoint: Path | None, encodings: str | None) -> "NeuralReranker":
+    def load(name: str, checkpoint: Path | None, precomputed: str | None) -> "NeuralReranker":
         reranker = load_reranker(
             name, source, checkpoint, options.device, options.threads, options.idf
         )
-        return with_encodings(reranker, encodings, source.index_directory)
+        return with_precomputed(reranker, precomputed, source.index_directory)
 
     def load_part(name: str, checkpoint: Path) -> "NeuralReranker":
-        # A folder of encodings that is named is the fusion's own.
-        return load(name, checkpoint, "none" if options.encodings == "none" else None)
+        # A named folder of precomputed posts is the fusion's own.
+        return load(name, checkpoint, "none" if options.precomputed == "none" else None)
 
     fusion.require_searched(source)
     learned = fusion.MODELS[options.fusion]
-    model = fusion.Fusion.of(load(learned, options.checkpoint, options.encodings), load_part)
+    model = fusion.Fusion.of(load(learned, options.checkpoint, options.precomputed), load_part)
     candidates = model.search(source)
     found = time.perf_counter()
     with pair_bar(len(candidates.keys()), options.fusion) as progress:

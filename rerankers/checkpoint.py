@@ -32,8 +32,8 @@ from rerankers import features, models
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import scoring
 from rerankers.engine.batch_scorer import devices_of
-from rerankers.engine.precomputed_posts import StoredPosts
-from rerankers.engine.precomputed_vectors import Encodings
+from rerankers.engine.precomputed_posts import PrecomputedPosts
+from rerankers.engine.precomputed_vectors import PrecomputedVectors
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
@@ -72,7 +72,7 @@ class TrainedReranker:
         metrics: content of ``metrics.json``.
         directory: the checkpoint's folder.
         devices: share the topics to score; the model is on the first. Empty: the model's own.
-        encodings: precomputed posts, which scoring looks up.
+        precomputed: posts' stored vectors or words, which scoring looks up.
     """
 
     name: str
@@ -81,7 +81,7 @@ class TrainedReranker:
     metrics: Mapping[str, Any]
     directory: Path
     devices: Sequence[torch.device] = ()
-    encodings: Encodings | StoredPosts | None = None
+    precomputed: PrecomputedVectors | PrecomputedPosts | None = None
 
     def rank(self, query: str, posts: Sequence[Post], top_k: int | None = None) -> list[RankedPost]:
         """Rank posts for a query, best first; posts of equal scores keep their order.
@@ -135,7 +135,7 @@ class TrainedReranker:
             progress,
             precision,
             self.devices,
-            self.encodings,
+            self.precomputed,
         )
 
 

@@ -12,9 +12,9 @@ import pytest
 from rerankers import checkpoint
 from rerankers.base import MASKED_WORDS, PRIOR
 from rerankers.checkpoint import TrainedReranker
-from rerankers.engine.precompute import encode
+from rerankers.engine.precompute import precompute
 from rerankers.engine.precomputed_folder import keys_of, keys_of_posts, version_of
-from rerankers.engine.precomputed_vectors import Encodings
+from rerankers.engine.precomputed_vectors import PrecomputedVectors
 from rerankers.errors import RerankerError
 from tests.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
@@ -38,20 +38,22 @@ def saved(directory: Path, name: str = "mp_hcnn", configuration: str = "robust",
     return TrainedReranker(name, model, encoder(), {}, directory)
 
 
-def encoded(directory: Path, ready: TrainedReranker, posts: list[tuple[str, str]]) -> Encodings:
-    encode(directory, ready, [text for text, _ in posts], [url for _, url in posts])
-    return Encodings.open(directory, version_of(ready.directory), REMEDY)
+def encoded(
+    directory: Path, ready: TrainedReranker, posts: list[tuple[str, str]]
+) -> PrecomputedVectors:
+    precompute(directory, ready, [text for text, _ in posts], [url for _, url in posts])
+    return PrecomputedVectors.open(directory, version_of(ready.directory), REMEDY)
 
 
 @pytest.mark.parametrize(("configuration", "changes"), VARIANTS)
-def test_scores_are_those_without_encodings(
+def test_scores_are_those_without_precomputed_vectors(
     configuration: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     ready = saved(tmp_path / "checkpoint", "mp_hcnn", configuration, **changes)
     pairs = all_pairs()
-    found = encoded(tmp_path / "encodings", ready, POSTS)
+    found = encoded(tmp_path / "precomputed", ready, POSTS)
     assert (found.keys.find(keys_of(pairs.texts, pairs.urls)) >= 0).all()
-    with_them = dataclasses.replace(ready, encodings=found)
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
 
@@ -63,10 +65,10 @@ def test_scores_by_one_vector_a_post(
     ready, pairs = saved(tmp_path / "checkpoint", "sm_cnn", configuration, **changes), all_pairs()
     prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
     pairs = dataclasses.replace(pairs, signals={PRIOR: prior})
-    found = encoded(tmp_path / "encodings", ready, POSTS[2:])
+    found = encoded(tmp_path / "precomputed", ready, POSTS[2:])
     (vectors,) = found.towers[MASKED_WORDS].levels
     assert vectors.shape == (len(POSTS) - 2, ready.model.config.filters)
-    with_them = dataclasses.replace(ready, encodings=found)
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
 
@@ -74,12 +76,12 @@ def test_posts_that_are_not_there_are_encoded_when_they_are_scored(tmp_path: Pat
     ready = saved(tmp_path / "checkpoint")
     # One post twice, and of one the text has changed since.
     changed = [(POSTS[0][0] + " again", POSTS[0][1]), *POSTS[1:4], POSTS[2]]
-    found = encoded(tmp_path / "encodings", ready, changed)
+    found = encoded(tmp_path / "precomputed", ready, changed)
     pairs = all_pairs()
     assert len(found.keys) == 4
     numbers = found.keys.find(keys_of(pairs.texts, pairs.urls))
     assert numbers.tolist() == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
-    with_them = dataclasses.replace(ready, encodings=found)
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
 
@@ -90,20 +92,20 @@ def test_blocks_do_not_change_what_is_found(
     monkeypatch.setattr("rerankers.engine.precompute.BLOCK", 2)
     done: list[int] = []
     texts, urls = [text for text, _ in POSTS], [url for _, url in POSTS]
-    size = encode(tmp_path / "encodings", ready, texts, urls, done.append)
+    size = precompute(tmp_path / "precomputed", ready, texts, urls, done.append)
     assert sum(done) == len(POSTS) and max(done) == 2
-    files = [p for p in (tmp_path / "encodings").iterdir() if p.name != "encodings.json"]
+    files = [p for p in (tmp_path / "precomputed").iterdir() if p.name != "precomputed.json"]
     assert size == sum(path.stat().st_size for path in files)
-    found = Encodings.open(tmp_path / "encodings", version_of(ready.directory), REMEDY)
-    with_them = dataclasses.replace(ready, encodings=found)
+    found = PrecomputedVectors.open(tmp_path / "precomputed", version_of(ready.directory), REMEDY)
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_allclose(with_them.score(pairs), ready.score(pairs), rtol=1e-5, atol=1e-6)
 
 
 def test_no_posts(tmp_path: Path) -> None:
     ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
-    found = encoded(tmp_path / "encodings", ready, [])
+    found = encoded(tmp_path / "precomputed", ready, [])
     assert (found.keys.find(keys_of(pairs.texts, pairs.urls)) == -1).all()
-    with_them = dataclasses.replace(ready, encodings=found)
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_array_equal(with_them.score(pairs), ready.score(pairs))
 
 
@@ -133,10 +135,10 @@ def test_keys_are_computed_once_for_the_same_posts_alone(monkeypatch: pytest.Mon
 
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
     ready = saved(tmp_path / "checkpoint")
-    encoded(tmp_path / "encodings", ready, POSTS)
+    encoded(tmp_path / "precomputed", ready, POSTS)
     other = saved(tmp_path / "other", "mp_hcnn", "robust", depth=1)
     with pytest.raises(RerankerError, match=r"checkpoint .*checkpoint as it was.*make them again"):
-        Encodings.open(tmp_path / "encodings", version_of(other.directory), REMEDY)
+        PrecomputedVectors.open(tmp_path / "precomputed", version_of(other.directory), REMEDY)
 
 
 def _shorter(directory: Path) -> None:
@@ -149,11 +151,11 @@ def _without(directory: Path) -> None:
 
 
 def _undescribed(directory: Path) -> None:
-    (directory / "encodings.json").write_text("{")
+    (directory / "precomputed.json").write_text("{")
 
 
 def _half_described(directory: Path) -> None:
-    path = directory / "encodings.json"
+    path = directory / "precomputed.json"
     description = json.loads(path.read_text())
     del description["towers"]
     path.write_text(json.dumps(description))
@@ -164,7 +166,7 @@ def _half_described(directory: Path) -> None:
     [
         (_shorter, r"words\.0: has \d+ bytes, expected \d+ bytes"),
         (_without, r"trigrams\.places: is missing"),
-        (_undescribed, "found no description of encodings"),
+        (_undescribed, "found no description of precomputed posts"),
         (_half_described, "found no towers"),
     ],
 )
@@ -172,10 +174,10 @@ def test_damaged_ones_are_refused(
     damage: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
     ready = saved(tmp_path / "checkpoint")
-    encoded(tmp_path / "encodings", ready, POSTS)
-    damage(tmp_path / "encodings")
+    encoded(tmp_path / "precomputed", ready, POSTS)
+    damage(tmp_path / "precomputed")
     with pytest.raises(RerankerError, match=f"{message}.*make them again"):
-        Encodings.open(tmp_path / "encodings", version_of(ready.directory), REMEDY)
+        PrecomputedVectors.open(tmp_path / "precomputed", version_of(ready.directory), REMEDY)
 
 
 def test_a_model_without_use_for_them_is_refused(tmp_path: Path) -> None:
@@ -183,19 +185,19 @@ def test_a_model_without_use_for_them_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         RerankerError, match=r"found a model knrm, expected one .*\(mp_hcnn, sm_cnn\)"
     ):
-        encode(tmp_path / "encodings", ready, ["a"], [""])
-    assert not (tmp_path / "encodings").exists()
+        precompute(tmp_path / "precomputed", ready, ["a"], [""])
+    assert not (tmp_path / "precomputed").exists()
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     ready = saved(tmp_path / "checkpoint")
-    encoded(tmp_path / "encodings", ready, POSTS)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "encodings").iterdir()}
+    encoded(tmp_path / "precomputed", ready, POSTS)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "precomputed").iterdir()}
 
     def fail(done: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode(tmp_path / "encodings", ready, [QUERIES[0]], [""], fail)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "encodings").iterdir()}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "encodings"]
+        precompute(tmp_path / "precomputed", ready, [QUERIES[0]], [""], fail)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "precomputed").iterdir()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "precomputed"]

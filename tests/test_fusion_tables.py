@@ -22,7 +22,7 @@ from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 from rerankers import models
-from rerankers.engine.precomputed_posts import StoredPosts
+from rerankers.engine.precomputed_posts import PrecomputedPosts
 
 MADE = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
 TIMES = {FROM_TEXTS: 41.26, FROM_ENCODED: 17.0}
@@ -156,9 +156,9 @@ def test_a_fusions_run_is_measured_and_timed_once(
     done: tuple[Workshop, list[Result]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workshop, results = done
-    find, found_before = StoredPosts.table, []
+    find, found_before = PrecomputedPosts.table, []
     monkeypatch.setattr(
-        StoredPosts, "table",
+        PrecomputedPosts, "table",
         lambda posts, *asked: (found_before.append(posts), find(posts, *asked))[1],
     )  # fmt: skip
     stages = [r for r in results if r.cell.collection == "mb2012"]

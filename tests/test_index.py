@@ -188,16 +188,18 @@ def test_the_sample(tmp_path: Path) -> None:
 def test_encoding_keeps_the_index_and_a_search_uses_it(tmp_path: Path, files: list[Path]) -> None:
     place, topics = tmp_path / "index", tmp_path / "topics.tsv"
     topics.write_text("1\talpha bravo\n")
-    done = run("--posts", files[0], "--posts", files[1], "--index", place, "--encode", "mp_hcnn")
+    done = run(
+        "--posts", files[0], "--posts", files[1], "--index", place, "--precompute", "mp_hcnn"
+    )
     assert done.returncode == 0, done.stderr
     built, where, encoded = done.stdout.splitlines()
     assert built.startswith("3 posts") and where == f"index: {place}"
-    assert encoded.startswith(f"encodings: {place}/encodings/") and " MB in " in encoded
-    again = run("--index", place, "--encode", CHECKPOINT)
+    assert encoded.startswith(f"precomputed: {place}/precomputed/") and " MB in " in encoded
+    again = run("--index", place, "--precompute", CHECKPOINT)
     assert again.returncode == 0, again.stderr
     (line,) = again.stdout.splitlines()
     assert line.split(",")[0] == encoded.split(",")[0]
-    folder = Path(line.removeprefix("encodings: ").partition(",")[0])
+    folder = Path(line.removeprefix("precomputed: ").partition(",")[0])
     rows = [search(place, topics, choice) for choice in ("none", str(folder))]
     for (found, score), (plain, plain_score) in zip(*rows, strict=True):
         assert found == plain
@@ -206,11 +208,11 @@ def test_encoding_keeps_the_index_and_a_search_uses_it(tmp_path: Path, files: li
     broken = run_search(place, topics)
     assert broken.returncode == 1
     assert "words.0: has 0 bytes" in broken.stderr
-    assert f"python -m pipeline.index --index {place} --encode" in broken.stderr
+    assert f"python -m pipeline.index --index {place} --precompute" in broken.stderr
 
 
-def search(place: Path, topics: Path, encodings: str) -> list[tuple[str, float]]:
-    done = run_search(place, topics, "--encodings", encodings)
+def search(place: Path, topics: Path, precomputed: str) -> list[tuple[str, float]]:
+    done = run_search(place, topics, "--precomputed", precomputed)
     assert done.returncode == 0, done.stderr
     lines = (topics.parent / "run.txt").read_text().splitlines()
     return [(line.split()[2], float(line.split()[4])) for line in lines]
@@ -225,14 +227,14 @@ def run_search(place: Path, topics: Path, *more: str) -> subprocess.CompletedPro
 def test_posts_are_read_for_a_fusion_beforehand(tmp_path: Path, files: list[Path]) -> None:
     place, topics, written = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
     topics.write_text("1\talpha bravo\n2\tcharlie\n")
-    done = run("--posts", files[0], "--posts", files[1], "--index", place, "--encode", "fusion")
+    done = run("--posts", files[0], "--posts", files[1], "--index", place, "--precompute", "fusion")
     assert done.returncode == 0, done.stderr
-    folder = Path(done.stdout.splitlines()[-1].removeprefix("encodings: ").partition(",")[0])
+    folder = Path(done.stdout.splitlines()[-1].removeprefix("precomputed: ").partition(",")[0])
     assert (folder / "words.json").is_file()
     words = ["--topics", topics, "--index", place, "--output", written, "--fusion", "learned"]
     runs = []
     for choice in ("none", folder):
-        found = run_module("pipeline.search", *words, "--encodings", choice)
+        found = run_module("pipeline.search", *words, "--precomputed", choice)
         assert found.returncode == 0, found.stderr
         runs.append(written.read_text())
     assert runs[0] == runs[1] and len(runs[0].splitlines()) > 1
@@ -243,7 +245,7 @@ def test_posts_are_read_for_a_fusion_beforehand(tmp_path: Path, files: list[Path
 
 def test_encoding_alone_needs_an_index(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as problems:
-        command.main(parse("--index", tmp_path / "none", "--encode", "mp_hcnn"))
+        command.main(parse("--index", tmp_path / "none", "--precompute", "mp_hcnn"))
     assert "nothing to index" in str(problems.value)
     with pytest.raises(DataError):
-        command.main(parse("--collection", "sample", "--encode", "no_such_model"))
+        command.main(parse("--collection", "sample", "--precompute", "no_such_model"))

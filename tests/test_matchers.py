@@ -61,7 +61,7 @@ CASES = [
 """(model, configuration, changes): every configuration of every model that has a fast_path."""
 
 
-def encoded_for(
+def tokenized_for(
     model: Reranker,
     queries: Sequence[str] = POOLS["queries"],
     posts: Sequence[tuple[str, str]] = POOLS["posts"],
@@ -101,7 +101,7 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
     name: str, configuration: str, changes: dict[str, Any]
 ) -> None:
     model = trained_a_little(small_model(name, configuration, **changes))
-    encoded = encoded_for(model)
+    encoded = tokenized_for(model)
     fast_path = matcher_for(model, encoded)
     with torch.inference_mode():
         for rows in batches_of(encoded, 100) + batches_of(encoded, 9)[::5] + some_pairs(encoded):
@@ -116,7 +116,7 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
 @pytest.mark.parametrize("name", MATCHED)
 def test_posts_without_a_term_have_scores(name: str) -> None:
     model = small_model(name, next(key for other, key in every_model() if other == name))
-    encoded = encoded_for(model, posts=[("", ""), ("!!!", "")])
+    encoded = tokenized_for(model, posts=[("", ""), ("!!!", "")])
     fast_path = matcher_for(model, encoded)
     with torch.inference_mode():
         for rows in batches_of(encoded, 2):

@@ -15,8 +15,8 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small
 from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
 from rerankers.checkpoint import TrainedReranker
-from rerankers.engine.precompute import encode, open_encodings
-from rerankers.engine.precomputed_posts import StoredPosts
+from rerankers.engine.precompute import open_precomputed, precompute
+from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.errors import RerankerError
 from rerankers.text.vocabulary import Idf
 
@@ -41,10 +41,12 @@ def saved(directory: Path) -> TrainedReranker:
     return TrainedReranker("fusion", model, encoder(), {}, directory)
 
 
-def stored(directory: Path, ready: TrainedReranker, posts: list[tuple[str, str]]) -> StoredPosts:
-    encode(directory, ready, [text for text, _ in posts], [url for _, url in posts])
-    found = open_encodings(directory, ready, "make them again")
-    assert isinstance(found, StoredPosts)
+def stored(
+    directory: Path, ready: TrainedReranker, posts: list[tuple[str, str]]
+) -> PrecomputedPosts:
+    precompute(directory, ready, [text for text, _ in posts], [url for _, url in posts])
+    found = open_precomputed(directory, ready, "make them again")
+    assert isinstance(found, PrecomputedPosts)
     return found
 
 
@@ -59,7 +61,7 @@ def test_features_are_those_of_posts_that_are_read_now(count: int, tmp_path: Pat
         again = features.table(pairs, FAMILIES, idf, VECTORS, found)
         np.testing.assert_array_equal(again.values, plain.values)
     before = len(found.known.words)
-    with_them = dataclasses.replace(ready, encodings=found)
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_array_equal(with_them.score(pairs), ready.score(pairs))
     assert len(found.known.words) == before
 
@@ -71,10 +73,10 @@ def test_blocks_do_not_change_what_is_stored(
     monkeypatch.setattr("rerankers.engine.precomputed_posts.BLOCK", 4)
     done: list[int] = []
     texts, urls = [text for text, _ in EVERY], [url for _, url in EVERY]
-    encode(tmp_path / "stored", ready, texts, urls, done.append)
+    precompute(tmp_path / "stored", ready, texts, urls, done.append)
     assert sum(done) == len(set(EVERY)) and max(done) == 4
-    found = open_encodings(tmp_path / "stored", ready, "make them again")
-    with_them = dataclasses.replace(ready, encodings=found)
+    found = open_precomputed(tmp_path / "stored", ready, "make them again")
+    with_them = dataclasses.replace(ready, precomputed=found)
     np.testing.assert_array_equal(with_them.score(pairs), ready.score(pairs))
 
 
@@ -107,7 +109,7 @@ def _without_words(directory: Path) -> None:
 
 
 def _half_described(directory: Path) -> None:
-    path = directory / "encodings.json"
+    path = directory / "precomputed.json"
     description = json.loads(path.read_text())
     del description["idf"]
     path.write_text(json.dumps(description))
@@ -128,7 +130,7 @@ def test_damaged_ones_are_refused(
     stored(tmp_path / "stored", ready, EVERY)
     damage(tmp_path / "stored")
     with pytest.raises(RerankerError, match=f"{message}.*make them again"):
-        open_encodings(tmp_path / "stored", ready, "make them again")
+        open_precomputed(tmp_path / "stored", ready, "make them again")
 
 
 def test_those_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
@@ -136,4 +138,4 @@ def test_those_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
     stored(tmp_path / "stored", ready, EVERY)
     (tmp_path / "checkpoint" / "vocabulary.json").write_text("{}")
     with pytest.raises(RerankerError, match=r"as it was.*make them again"):
-        open_encodings(tmp_path / "stored", ready, "make them again")
+        open_precomputed(tmp_path / "stored", ready, "make them again")

@@ -179,9 +179,11 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
     assert {"ql", "run_rm3", "mp_hcnn", "mean", "fused"} <= set(rows)
     assert {len(scores) for scores in read_run(tmp_path / "run.txt").values()} == {5}
 
-    encoded = run(data, tmp_path, "-m", "pipeline.index", "--topics", "mb2012", "--encode", folder)
+    encoded = run(
+        data, tmp_path, "-m", "pipeline.index", "--topics", "mb2012", "--precompute", folder
+    )
     assert encoded.returncode == 0, encoded.stderr
-    assert encoded.stdout.count("encodings: ") == 2, "posts for the fusion, and for its MP-HCNN"
+    assert encoded.stdout.count("precomputed: ") == 2, "posts for the fusion, and for its MP-HCNN"
 
     (folder / "mp_hcnn").rename(tmp_path / "elsewhere")
     lacking = run(data, tmp_path, *search)

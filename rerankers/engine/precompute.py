@@ -21,8 +21,8 @@ from rerankers.base import Reranker
 from rerankers.checkpoint import TrainedReranker, replace_directory
 from rerankers.engine import fast_paths, precomputed_posts
 from rerankers.engine.precomputed_folder import DESCRIPTION, FORMAT, keys_of, version_of
-from rerankers.engine.precomputed_posts import StoredPosts
-from rerankers.engine.precomputed_vectors import NUMBER, PLACE, Encodings
+from rerankers.engine.precomputed_posts import PrecomputedPosts
+from rerankers.engine.precomputed_vectors import NUMBER, PLACE, PrecomputedVectors
 from rerankers.engine.towers import Reading, TabulatedTower
 from rerankers.engine.windows import Ids, Texts
 from rerankers.errors import RerankerError
@@ -32,7 +32,7 @@ BLOCK = 4096
 """Posts whose windows are told apart from one another; more would take more memory."""
 
 
-def encode(
+def precompute(
     directory: Path,
     checkpoint: TrainedReranker,
     texts: Sequence[str],
@@ -52,7 +52,7 @@ def encode(
         Bytes written.
 
     Raises:
-        RerankerError: the model has no use for encodings, or the folder cannot be written.
+        RerankerError: the model has no use for precomputed posts, or the folder cannot be written.
     """
     write = _writer_of(checkpoint)
     if reads_features_alone(checkpoint.model):
@@ -78,15 +78,15 @@ def encode(
     return size
 
 
-def open_encodings(
+def open_precomputed(
     directory: Path, checkpoint: TrainedReranker, remedy: str
-) -> Encodings | StoredPosts:
-    """What :func:`encode` wrote for a checkpoint; see :meth:`Encodings.open`.
+) -> PrecomputedVectors | PrecomputedPosts:
+    """What :func:`precompute` wrote for a checkpoint; see :meth:`PrecomputedVectors.open`.
 
     Raises:
         RerankerError: it is no such folder, or of another checkpoint or format, or damaged.
     """
-    kind = StoredPosts if reads_features_alone(checkpoint.model) else Encodings
+    kind = PrecomputedPosts if reads_features_alone(checkpoint.model) else PrecomputedVectors
     return kind.open(directory, version_of(checkpoint.directory), remedy)
 
 
@@ -122,7 +122,7 @@ def _writer_of(checkpoint: TrainedReranker) -> Write:
         raise RerankerError(
             f"{checkpoint.directory}: found a model {checkpoint.name}, expected one whose posts "
             f"take long to encode ({', '.join(fast_paths.encodable())}) or one over features alone; "
-            "the others have no use for encodings"
+            "the others have no use for precomputed posts"
         )
     way = fast_paths.way_of(model)
 

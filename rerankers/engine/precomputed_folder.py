@@ -1,6 +1,6 @@
 """Folders of what has been computed of posts beforehand, for one checkpoint.
 
-``encodings.json``            which checkpoint made them, and how large every file is
+``precomputed.json``            which checkpoint made them, and how large every file is
 ``keys.npy``, ``rows.npy``    a hash of each text and URL, ascending, and the number of the post
 
 Posts are found by what they say, not by an id: one that is not there, or that has changed, is
@@ -22,7 +22,7 @@ from rerankers.errors import RerankerError
 
 FORMAT = 1
 """Of the files, and of how texts are read: where either changes, what is stored is of no use."""
-DESCRIPTION = "encodings.json"
+DESCRIPTION = "precomputed.json"
 
 _DESCRIBED = {"format", "version", "checkpoint", "files"}
 _PARTS = ("config.json", "model.safetensors", "vocabulary.json")
@@ -112,8 +112,8 @@ def describe(
     description = _read(directory / DESCRIPTION, remedy, _DESCRIBED | set(described))
     if description["format"] != FORMAT or description["version"] != version:
         raise RerankerError(
-            f"{directory}: found encodings by the checkpoint {description['checkpoint']} as it "
-            f"was ({str(description['version'])[:12]}), expected those of the one in use "
+            f"{directory}: found posts precomputed by the checkpoint {description['checkpoint']} as "
+            f"it was ({str(description['version'])[:12]}), expected those of the one in use "
             f"({version[:12]}); {remedy}"
         )
     for name, size in description["files"].items():
@@ -122,7 +122,8 @@ def describe(
         if found != size:
             state = "is missing" if found is None else f"has {found} bytes"
             raise RerankerError(
-                f"{path}: {state}, expected {size} bytes: the encodings are damaged; {remedy}"
+                f"{path}: {state}, expected {size} bytes: the precomputed posts are damaged; "
+                f"{remedy}"
             )
     return description
 
@@ -133,7 +134,7 @@ def _read(path: Path, remedy: str, described: set[str]) -> dict[str, Any]:
         missing = described - set(description)
     except (OSError, ValueError, TypeError) as error:
         raise RerankerError(
-            f"{path}: found no description of encodings ({error}); {remedy}"
+            f"{path}: found no description of precomputed posts ({error}); {remedy}"
         ) from None
     if missing:
         raise RerankerError(f"{path}: found no {', '.join(sorted(missing))}; {remedy}")

@@ -31,7 +31,7 @@ _KNOWN = ("idf", "stem", "vector", "is_stop_word", "is_personal")
 
 
 @dataclass(frozen=True)
-class StoredPosts:
+class PrecomputedPosts:
     """What a folder holds.
 
     Attributes:
@@ -47,8 +47,8 @@ class StoredPosts:
     idf: str
 
     @classmethod
-    def open(cls, directory: Path, version: str, remedy: str) -> "StoredPosts":
-        """Map a folder into memory; see :meth:`rerankers.engine.precomputed_vectors.Encodings.open`.
+    def open(cls, directory: Path, version: str, remedy: str) -> "PrecomputedPosts":
+        """Map a folder into memory; see :meth:`rerankers.engine.precomputed_vectors.PrecomputedVectors.open`.
 
         Raises:
             RerankerError: it is no such folder, or of another checkpoint or format, or damaged.

@@ -33,7 +33,7 @@ _NO_PLACES = np.zeros((0, 1), dtype=PLACE)
 
 
 @dataclass(frozen=True)
-class StoredTower:
+class PrecomputedTower:
     """The vectors of distinct windows at every depth, in place of a tower that computes them.
 
     Attributes:
@@ -58,7 +58,7 @@ class StoredTower:
 
 
 @dataclass(frozen=True)
-class Encodings:
+class PrecomputedVectors:
     """What a folder holds.
 
     Attributes:
@@ -71,10 +71,10 @@ class Encodings:
     directory: Path
     keys: Keys
     inputs: Mapping[str, Packed]
-    towers: Mapping[str, StoredTower]
+    towers: Mapping[str, PrecomputedTower]
 
     @classmethod
-    def open(cls, directory: Path, version: str, remedy: str) -> "Encodings":
+    def open(cls, directory: Path, version: str, remedy: str) -> "PrecomputedVectors":
         """Map a folder into memory.
 
         Args:
@@ -94,7 +94,7 @@ class Encodings:
             for view, width in description["inputs"].items()
         }
         towers = {
-            tower: StoredTower([
+            tower: PrecomputedTower([
                 torch.from_numpy(_mapped(directory / f"{tower}.{depth}", NUMBER, size))
                 for depth, size in enumerate(sizes)
             ])

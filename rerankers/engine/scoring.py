@@ -19,8 +19,8 @@ import torch
 from rerankers.base import Pairs, Reranker, require_choice
 from rerankers.engine.batch_scorer import PRECISIONS, BatchScorer, Rows, Scored
 from rerankers.engine.precomputed_folder import keys_of_posts
-from rerankers.engine.precomputed_posts import StoredPosts
-from rerankers.engine.precomputed_vectors import Encodings
+from rerankers.engine.precomputed_posts import PrecomputedPosts
+from rerankers.engine.precomputed_vectors import PrecomputedVectors
 from rerankers.engine.threads import one_thread_each
 from rerankers.engine.tokenized import Scorable, Tokenized
 from rerankers.errors import RerankerError
@@ -44,7 +44,7 @@ def score(
     progress: Callable[[int], None] = lambda pairs_done: None,
     precision: str = "fp32",
     devices: Sequence[torch.device] = (),
-    encodings: Encodings | StoredPosts | None = None,
+    precomputed: PrecomputedVectors | PrecomputedPosts | None = None,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -56,7 +56,7 @@ def score(
         progress: called with the number of pairs of each finished batch.
         precision: one of :data:`rerankers.engine.batch_scorer.PRECISIONS`.
         devices: share the topics; the model is on the first. Empty is the model's own device.
-        encodings: posts that need not be encoded any more, of use on a CPU in fp32, or need not be
+        precomputed: posts that need not be encoded any more, of use on a CPU in fp32, or need not be
             read any more for features.
 
     Returns:
@@ -67,17 +67,17 @@ def score(
             a single pair, or there is no such precision.
     """
     on_cpu = model.device_of().type == "cpu" and precision == "fp32"
-    if not (isinstance(encodings, Encodings) and on_cpu):
-        stored = encodings if isinstance(encodings, StoredPosts) else None
+    if not (isinstance(precomputed, PrecomputedVectors) and on_cpu):
+        stored = precomputed if isinstance(precomputed, PrecomputedPosts) else None
         encoded = Tokenized.of(pairs, encoder, model, stored)
         return score_tokenized(model, encoded, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
-    known = encodings.keys.find(keys_of_posts(pairs))[pairs.post_index]
+    known = precomputed.keys.find(keys_of_posts(pairs))[pairs.post_index]
     for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
         if len(rows):
             part = pairs if len(rows) == len(pairs) else pairs.part(rows)
             if known[rows[0]] >= 0:
-                encoded = Tokenized.by(part, known[rows], encoder, model, encodings)
+                encoded = Tokenized.by(part, known[rows], encoder, model, precomputed)
             else:
                 encoded = Tokenized.of(part, encoder, model)
             scores[rows] = score_tokenized(model, encoded, batch_size, progress)

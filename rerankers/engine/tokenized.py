@@ -10,8 +10,8 @@ import torch
 
 from rerankers import features
 from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
-from rerankers.engine.precomputed_posts import StoredPosts
-from rerankers.engine.precomputed_vectors import Encodings, StoredTower
+from rerankers.engine.precomputed_posts import PrecomputedPosts
+from rerankers.engine.precomputed_vectors import PrecomputedTower, PrecomputedVectors
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import Packed, TextEncoder, on_device
 
@@ -59,12 +59,12 @@ class Tokenized:
     post_index: npt.NDArray[np.int64]
     features: npt.NDArray[np.float32] | None = None
     other_features: OtherFeatures | None = None
-    stored: Mapping[str, StoredTower] | None = None
+    stored: Mapping[str, PrecomputedTower] | None = None
 
     @classmethod
     def of(
         cls, pairs: Pairs, encoder: TextEncoder, model: Reranker,
-        stored: StoredPosts | None = None,
+        stored: PrecomputedPosts | None = None,
     ) -> "Tokenized":  # fmt: skip
         """Read the texts of ``pairs`` into the inputs and features that ``model`` declares.
 
@@ -85,7 +85,7 @@ class Tokenized:
     @classmethod
     def by(
         cls, pairs: Pairs, numbers: npt.NDArray[np.int64], encoder: TextEncoder, model: Reranker,
-        encodings: Encodings,
+        precomputed: PrecomputedVectors,
     ) -> "Tokenized":  # fmt: skip
         """Read the queries alone: the posts ``numbers`` [P] of the pairs are on the disk.
 
@@ -100,8 +100,8 @@ class Tokenized:
             prior = pairs.signals.get(PRIOR, nothing).reshape(-1, 1)
         queries = dict(encoder.queries(pairs.queries, model.query_inputs))
         return cls(
-            queries, dict(encodings.inputs), pairs.query_index, numbers, prior,
-            stored=encodings.towers,
+            queries, dict(precomputed.inputs), pairs.query_index, numbers, prior,
+            stored=precomputed.towers,
         )  # fmt: skip
 
     def scores_of(

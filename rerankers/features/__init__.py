@@ -37,7 +37,7 @@ from rerankers.features._word_table import WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.engine.precomputed_posts import StoredPosts
+    from rerankers.engine.precomputed_posts import PrecomputedPosts
     from rerankers.text.unit_vectors import UnitVectors
     from rerankers.text.vocabulary import Idf
 
@@ -120,7 +120,7 @@ def compare_vectors(chosen: Sequence[str]) -> bool:
 
 def table(
     pairs: "Pairs", chosen: Sequence[str], idf: "Idf", vectors: "UnitVectors | None" = None,
-    stored: "StoredPosts | None" = None,
+    stored: "PrecomputedPosts | None" = None,
 ) -> FeatureTable:  # fmt: skip
     """Features of pairs; the pairs of one query are its list of candidates.
 
@@ -161,7 +161,7 @@ def table(
 
 
 def _posts_of(
-    pairs: "Pairs", words: WordTable, stored: "StoredPosts | None"
+    pairs: "Pairs", words: WordTable, stored: "PrecomputedPosts | None"
 ) -> Callable[[npt.NDArray[np.int64]], PostTable]:
     """A function that gives the posts of some numbers [N]."""
     if stored is None:

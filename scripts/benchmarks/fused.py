@@ -34,7 +34,7 @@ def measure(workload: Workload) -> list[Row]:
     fused = Fusion.of(reranker, lambda name, part: load_reranker(name, source, part))
     candidates = fused.search(source)
     with TemporaryDirectory() as directory:
-        encoded = fused.encoded_for(list(candidates.posts.values()), Path(directory))
+        encoded = fused.precomputed_for(list(candidates.posts.values()), Path(directory))
         size = sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
         print(f"reading {len(candidates.posts):,} posts: {size / 1e6:,.0f} MB on the disk")
         rows = _compare({NOW: fused, BEFOREHAND: encoded}, candidates, workload)

@@ -12,7 +12,7 @@ from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
 from pipeline.collections import answers
 from pipeline.command.errors import DataError
-from pipeline.precomputed import with_encodings
+from pipeline.precomputed import with_precomputed
 from pipeline.reranking import NeuralReranker
 
 LEAVING = "leaving the process"
@@ -28,7 +28,7 @@ def measure(workload: Workload) -> list[Row]:
     gives the stages (see ``staged_search.py``). The two take turns.
     """
     title = f"`pipeline.search --topics {workload.collection}`"
-    search = [*_arguments(workload), "--encodings", "none"]
+    search = [*_arguments(workload), "--precomputed", "none"]
     with tempfile.TemporaryDirectory() as folder:
         search += ["--output", str(Path(folder) / "run.txt")]
         result = Path(folder) / "stages.json"
@@ -45,7 +45,7 @@ def measure(workload: Workload) -> list[Row]:
             staged.seconds.append(seconds)
             found = json.loads(result.read_text(encoding="utf-8"))
             stages.append({**found, LEAVING: time.time() - found[ENDED]})
-        encoded = _with_encodings(search, workload)
+        encoded = _with_precomputed(search, workload)
     measured = f"{whole.median:.1f} s, {max(peaks) / 2**20:,.0f} MiB at most"
     print(f"{title}: {measured}; with a clock in it {staged.median:.1f} s, of which")
     rows = [(f"{title}, {len(workload.source.topics)} topics", measured)]
@@ -59,13 +59,13 @@ def measure(workload: Workload) -> list[Row]:
     return rows + encoded
 
 
-def _with_encodings(search: list[str], workload: Workload) -> list[Row]:
+def _with_precomputed(search: list[str], workload: Workload) -> list[Row]:
     """The same where the index has its posts' vectors, if it has them."""
-    search = [word for word in search if word not in ("--encodings", "none")]
+    search = [word for word in search if word not in ("--precomputed", "none")]
     folder = workload.source.index_directory
     reranker = NeuralReranker(workload.checkpoint)
-    if with_encodings(reranker, None, folder).checkpoint.encodings is None:
-        print("the posts have not been encoded (pipeline.index --encode)")
+    if with_precomputed(reranker, None, folder).checkpoint.precomputed is None:
+        print("the posts have not been encoded (pipeline.index --precompute)")
         return []
     seconds = Timing([
         _run([sys.executable, "-m", "pipeline.search", *search])[0] for _ in range(workload.rounds)

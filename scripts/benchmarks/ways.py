@@ -16,9 +16,9 @@ from benchmarks.workload import Workload
 from rerankers import checkpoint
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Pairs, Reranker, Terms
 from rerankers.engine import fast_paths
-from rerankers.engine.precompute import encode
+from rerankers.engine.precompute import precompute
 from rerankers.engine.precomputed_folder import version_of
-from rerankers.engine.precomputed_vectors import Encodings
+from rerankers.engine.precomputed_vectors import PrecomputedVectors
 from rerankers.engine.scoring import BATCH_SIZE, score_tokenized
 from rerankers.engine.tokenized import Tokenized
 from rerankers.text.inputs import Packed, TextEncoder
@@ -62,11 +62,11 @@ def stored(
     checkpoint.save(place, name, model, encoder, {})
     ready = checkpoint.TrainedReranker(name, model, encoder, {}, place)
     started = time.perf_counter()
-    size = encode(directory / "encodings", ready, pairs.texts, pairs.urls)
+    size = precompute(directory / "precomputed", ready, pairs.texts, pairs.urls)
     seconds = time.perf_counter() - started
     print(f"encoding {len(pairs.texts):,} posts: {seconds:.1f} s, {size / 1e6:,.0f} MB")
-    found = Encodings.open(directory / "encodings", version_of(place), "measure again")
-    with_them = replace(ready, encodings=found)
+    found = PrecomputedVectors.open(directory / "precomputed", version_of(place), "measure again")
+    with_them = replace(ready, precomputed=found)
     return lambda: with_them.score(pairs)
 
 

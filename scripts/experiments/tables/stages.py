@@ -28,7 +28,7 @@ NOTES = f"""\
 test over topics, p < .05, not corrected. Recall is the share of all relevant posts of the judgments
 that are among the first {DEPTH} of their topic. {FROM_TEXTS} candidates: from their texts to their
 scores, the neural one that a fusion reads included, by all cores, also where pipeline.index
---encode has seen the posts; the searches come before it."""
+--precompute has seen the posts; the searches come before it."""
 
 
 class Stages(ResultTable):

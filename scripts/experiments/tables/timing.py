@@ -15,7 +15,7 @@ from pipeline import fusion
 from pipeline.collections.sources import open_source
 from pipeline.command.runtime import choose_device, provenance
 from pipeline.first_stage import FirstStage
-from pipeline.precomputed import encoded_for
+from pipeline.precomputed import precomputed_for
 
 if TYPE_CHECKING:
     from pipeline.collections.sources import Source
@@ -39,7 +39,7 @@ Way = Callable[["Candidates"], "Run"]
 def milliseconds(cell: Cell, workshop: Workshop) -> Mapping[str, float]:
     """Milliseconds for 1000 candidates, from their texts to their scores by the cell's model.
 
-    ``FROM_TEXTS``, and ``FROM_ENCODED`` where ``pipeline.index --encode`` has seen the posts.
+    ``FROM_TEXTS``, and ``FROM_ENCODED`` where ``pipeline.index --precompute`` has seen the posts.
     The scores of other models that a fusion reads are in it, the searches are not. They are
     measured once on all cores, while no cell is computed, and kept beside the results.
 
@@ -78,14 +78,14 @@ def _ways(
             reranker, lambda name, part: load_reranker(name, source, part, device)
         )
         candidates = fused.search(source)
-        ready = fused.encoded_for(list(candidates.posts.values()), directory)
+        ready = fused.precomputed_for(list(candidates.posts.values()), directory)
         return (
             candidates,
             lambda found: fused.score(found).run(),
             lambda found: ready.score(found).run(),
         )
     candidates = FirstStage(source, "ql").search(source.topics)
-    encoded = encoded_for(reranker, list(candidates.posts.values()), directory / "encodings")
+    encoded = precomputed_for(reranker, list(candidates.posts.values()), directory / "precomputed")
     return candidates, reranker.score, encoded.score
 
 
