@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.options import argument, existing_file, option, run_command
+from pipeline.command.main import run
+from pipeline.command.options import argument, existing_file, option
 
 if TYPE_CHECKING:
     from pipeline.collections.trec import Qrels, Run
@@ -178,4 +179,4 @@ def _print_topics(paths: Sequence[Path], results: Sequence[Values]) -> None:
 
 
 if __name__ == "__main__":
-    run_command(Options, main, "python -m pipeline.evaluate", __doc__)
+    run("evaluate")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.command.errors import DataError, UsageError
+from pipeline.command.main import run
 from pipeline.command.options import (
     did_you_mean,
     existing_file,
@@ -24,9 +25,7 @@ from pipeline.command.options import (
     option,
     output_file,
     positive_int,
-    run_command,
 )
-from pipeline.command.runtime import keep_allocations
 from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
 from pipeline.interpolation import NORMALIZATIONS
 
@@ -279,5 +278,4 @@ def _some(names: list[str], most: int = 8) -> str:
 
 
 if __name__ == "__main__":
-    keep_allocations()
-    run_command(Options, main, "python -m pipeline.explain", __doc__)
+    run("explain")

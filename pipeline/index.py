@@ -14,15 +14,15 @@ the precomputed posts by itself.
 """
 
 import itertools
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.collections.collection_indexes import PROGRAM, build_collection, collection_directory
+from pipeline.collections.collection_indexes import build_collection, collection_directory
 from pipeline.command.errors import UsageError
-from pipeline.command.options import existing_file, option, run_command
+from pipeline.command.main import run
+from pipeline.command.options import existing_file, option
 
 if TYPE_CHECKING:
     from indexes.manifest import Manifest
@@ -135,4 +135,4 @@ def _collection_name(options: Options) -> str | None:
 
 
 if __name__ == "__main__":
-    run_command(Options, main, PROGRAM, __doc__, sys.argv[1:])
+    run("index")

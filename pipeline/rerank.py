@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.errors import DataError, UsageError
+from pipeline.command.main import run
 from pipeline.command.options import (
     argument,
     existing_file,
@@ -24,9 +25,8 @@ from pipeline.command.options import (
     option,
     output_file,
     positive_int,
-    run_command,
 )
-from pipeline.command.runtime import device_name, keep_allocations
+from pipeline.command.runtime import device_name
 from pipeline.first_stage import DEFAULT_HITS
 from pipeline.interpolation import NORMALIZATIONS
 
@@ -302,5 +302,4 @@ def _tell_lost_order(options: Options, reranker: "NeuralReranker") -> None:
 
 
 if __name__ == "__main__":
-    keep_allocations()
-    run_command(Options, main, "python -m pipeline.rerank", __doc__)
+    run("rerank")

@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.errors import UsageError
+from pipeline.command.main import run
 from pipeline.command.options import (
     existing_file,
     fraction,
     option,
     output_file,
     positive_int,
-    run_command,
 )
-from pipeline.command.runtime import keep_allocations
 
 if TYPE_CHECKING:
     from pipeline.archive import Found, Match, QuestionArchive
@@ -179,5 +178,4 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    keep_allocations()
-    run_command(Options, main, PROGRAM, __doc__)
+    run("retrieve")

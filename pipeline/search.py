@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.errors import UsageError
+from pipeline.command.main import run
 from pipeline.command.options import (
     existing_file,
     fraction,
@@ -20,9 +21,8 @@ from pipeline.command.options import (
     output_file,
     positive_float,
     positive_int,
-    run_command,
 )
-from pipeline.command.runtime import device_name, keep_allocations
+from pipeline.command.runtime import device_name
 from pipeline.first_stage import DEFAULT_HITS, DEFAULT_METHOD, METHODS, FirstStage
 from pipeline.interpolation import NORMALIZATIONS
 
@@ -234,5 +234,4 @@ def _score(options: Options, reranker: "NeuralReranker", candidates: "Candidates
 
 
 if __name__ == "__main__":
-    keep_allocations()
-    run_command(Options, main, "python -m pipeline.search", __doc__)
+    run("search")

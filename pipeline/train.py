@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.command.errors import UsageError
+from pipeline.command.main import run
 from pipeline.command.options import (
     argument,
     existing_file,
@@ -25,9 +26,7 @@ from pipeline.command.options import (
     option,
     positive_float,
     positive_int,
-    run_command,
 )
-from pipeline.command.runtime import keep_allocations
 from pipeline.training.trainer import Trainer, vectors_of
 from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
@@ -254,5 +253,4 @@ def _config(options: Options) -> Any:
 
 
 if __name__ == "__main__":
-    keep_allocations()
-    run_command(Options, main, "python -m pipeline.train", __doc__)
+    run("train")

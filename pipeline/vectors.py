@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.options import existing_file, option, output_file, positive_int, run_command
+from pipeline.command.main import run
+from pipeline.command.options import existing_file, option, output_file, positive_int
 
 if TYPE_CHECKING:
     from rerankers.text.vocabulary import WordVectors
-
-PROGRAM = "python -m pipeline.vectors"
 
 
 @dataclass(frozen=True)
@@ -95,4 +94,4 @@ def of_posts(texts: Sequence[str], general: Path | None, home: Path) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(Options, main, PROGRAM, __doc__)
+    run("vectors")

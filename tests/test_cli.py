@@ -1,6 +1,9 @@
 """Command lines from dataclasses."""
 
 import errno
+import re
+import subprocess
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 import torch
 
 from indexes.errors import CollectionError
-from pipeline.command import options
+from pipeline.command import main, options
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
     argument,
@@ -154,3 +157,36 @@ def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "What it does." in text
     assert "how many (default: 1000)" in text
     assert "way; one of ql, bm25 (default: ql)" in text
+
+
+def tweetrerank(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the console command as the script that pip makes of it does."""
+    program = "from pipeline.command.main import tweetrerank; tweetrerank()"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_console_command_lists_its_subcommands() -> None:
+    done = tweetrerank("--help")
+    assert done.returncode == 0
+    assert all(re.search(rf"^  {name} +[A-Z].*\.$", done.stdout, re.M) for name in main.COMMANDS)
+
+
+def test_subcommand_speaks_in_its_own_name() -> None:
+    done = tweetrerank("search", "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: tweetrerank search ")
+    assert "python -m pipeline" not in done.stdout
+    done = tweetrerank("search", "--topics", "sample", "--hits", "none")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tweetrerank search: bad usage:\n  --hits: found 'none'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(["serch"], "unknown command 'serch'; did you mean 'search'?"), ([], "no command")],
+)
+def test_unknown_subcommand_is_a_usage_error(arguments: list[str], problem: str) -> None:
+    done = tweetrerank(*arguments)
+    assert done.returncode == 2
+    assert problem in done.stderr

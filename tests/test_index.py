@@ -119,22 +119,6 @@ def test_bad_usage(arguments: list[str], problem: str) -> None:
         command.main(parse(*arguments))
 
 
-def test_help_is_there_without_java_or_numpy() -> None:
-    code = (
-        "import sys\n"
-        "from pipeline.command.options import run_command\n"
-        "from pipeline import index\n"
-        "try: run_command(index.Options, index.main, index.PROGRAM, index.__doc__, ['--help'])\n"
-        "except SystemExit: pass\n"
-        "print({'jnius', 'numpy', 'torch', 'tqdm'} & sys.modules.keys())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "--collection NAME" in done.stdout
-    assert done.stdout.splitlines()[-1] == "set()"
-
-
 @dataclass(frozen=True)
 class Tiny:
     """As much of a collection as indexing needs."""

@@ -1,0 +1,56 @@
+"""The console command ``tweetrerank``, whose subcommands are modules of :mod:`pipeline`.
+
+``tweetrerank search …`` and ``python -m pipeline.search …`` are the same. A command's module has an
+``Options`` dataclass (see :mod:`pipeline.command.options`), a function ``main`` that takes one, and
+a docstring that is the help text.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import NoReturn
+
+from pipeline.command.options import USAGE, did_you_mean, run_command
+from pipeline.command.runtime import keep_allocations
+
+COMMANDS = ("search", "rerank", "explain", "retrieve", "index", "train", "evaluate", "vectors")
+
+
+def run(name: str) -> NoReturn:
+    """Run the command of this name as ``python -m`` does; call it at the end of its module."""
+    keep_allocations()
+    _run(name, f"python -m pipeline.{name}", sys.argv[1:])
+
+
+def tweetrerank() -> NoReturn:
+    """Run the console command."""
+    name, *arguments = sys.argv[1:] or [""]
+    if name in COMMANDS:
+        keep_allocations()
+        _run(name, f"tweetrerank {name}", arguments)
+    if name in ("-h", "--help"):
+        print(_help())
+        sys.exit()
+    if name == "--version":
+        print(f"tweetrerank {version('tweetrerank')}")
+        sys.exit()
+    problem = f"unknown command {name!r}{did_you_mean(name, COMMANDS)}" if name else "no command"
+    print(f"tweetrerank: bad usage:\n  {problem}\nsee tweetrerank --help", file=sys.stderr)
+    sys.exit(USAGE)
+
+
+def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
+    command = import_module(f"pipeline.{name}")
+    description = command.__doc__
+    if description and program.startswith("tweetrerank"):
+        description = description.replace("python -m pipeline.", "tweetrerank ")
+    run_command(command.Options, command.main, program, description, arguments)
+
+
+def _help() -> str:
+    lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
+    for name in COMMANDS:
+        summary = (import_module(f"pipeline.{name}").__doc__ or "").partition("\n")[0]
+        lines.append(f"  {name:<10}{summary}")
+    return "\n".join([*lines, "", "Options of a command: tweetrerank COMMAND --help"])
