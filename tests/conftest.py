@@ -1,9 +1,16 @@
-"""What the tests share: where the real data is, and a home folder of their own."""
+"""Fixtures of all tests: the folder of real data, and a home folder of each test's own."""
 
 import os
 from pathlib import Path
 
 import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that read the real collections."""
+    for item in items:
+        if "data_dir" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.data)
 
 
 @pytest.fixture(scope="session")

@@ -329,6 +329,7 @@ def run(home: Path, module: str, *arguments: str | Path) -> subprocess.Completed
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_sample_is_explained_as_it_is_searched(tmp_path: Path) -> None:
     """The ranks in the terminal and on the page are those of the run that a search writes."""
     home = tmp_path / "home"

@@ -29,6 +29,7 @@ def cell(folder: Path, collection: str, *training: str, seed: int = 1) -> Cell:
     return Cell("Bag of words", "bag_of_words", (*QUICK, *vectors, *training), collection, seed)
 
 
+@pytest.mark.slow
 def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     data = write_answers(tmp_path / "data")
     todo = cell(data, "trecqa-raw")
@@ -47,6 +48,7 @@ def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     assert kept.stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_microblog_cell_is_mixed_with_a_weight_tuned_on_training_topics(tmp_path: Path) -> None:
     data = write_microblog(tmp_path / "data")
     todo = cell(data, "mb2012")
@@ -57,6 +59,7 @@ def test_a_microblog_cell_is_mixed_with_a_weight_tuned_on_training_topics(tmp_pa
     assert (tmp_path / "kept" / "runs" / f"{todo.key}.interpolated.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_names_itself_and_loses_no_other(tmp_path: Path) -> None:
     data = write_answers(tmp_path / "data")
     good, bad = cell(data, "trecqa-raw"), cell(data, "trecqa-raw", "--optimizer", "nonsense")
@@ -79,6 +82,7 @@ def test_keys_tell_cells_apart() -> None:
     assert Cell("a", "m", ("x",), "wikiqa").key == Cell("b", "m", ("x",), "wikiqa").key
 
 
+@pytest.mark.slow
 def test_the_same_work_by_two_names_is_done_once(tmp_path: Path) -> None:
     data = write_answers(tmp_path / "data")
     todo = cell(data, "trecqa-raw")

@@ -152,6 +152,7 @@ def test_recall_counts_relevant_posts_alike_and_as_deep_as_asked() -> None:
     assert recall({"3": {"y": 0}}, run) == 0.0
 
 
+@pytest.mark.slow
 def test_a_fusions_run_is_measured_and_timed_once(
     done: tuple[Workshop, list[Result]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,7 @@ def test_the_sample(tmp_path: Path) -> None:
     assert all(found.values())
 
 
+@pytest.mark.slow
 def test_encoding_keeps_the_index_and_a_search_uses_it(tmp_path: Path, files: list[Path]) -> None:
     place, topics = tmp_path / "index", tmp_path / "topics.tsv"
     topics.write_text("1\talpha bravo\n")
@@ -208,6 +209,7 @@ def run_search(place: Path, topics: Path, *more: str) -> subprocess.CompletedPro
     return run_module("pipeline.search", *words)
 
 
+@pytest.mark.slow
 def test_posts_are_read_for_a_fusion_beforehand(tmp_path: Path, files: list[Path]) -> None:
     place, topics, written = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
     topics.write_text("1\talpha bravo\n2\tcharlie\n")

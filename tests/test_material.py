@@ -255,6 +255,7 @@ def run(data: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_training_on_a_part(answers: Path, tmp_path: Path) -> None:
     """The checkpoint, and its figures of the development part, from that part's own scores."""
     small = ["--epochs", "3", "--steps", "4", "--batch-pairs", "8"]
@@ -291,6 +292,7 @@ def test_training_on_a_part(answers: Path, tmp_path: Path) -> None:
     assert f"development: AP {figure:.4f} on the development part" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
     """Nothing is fitted after training, so the figures of the history are those of the scores."""
     small = ["--configuration", "plain", "--epochs", "4", "--steps", "3", "--select", "mrr"]
@@ -309,6 +311,7 @@ def test_the_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> Non
     assert found["RR"] != pytest.approx(found["AP"], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -199,6 +199,7 @@ def orders(run: Run) -> dict[str, list[str]]:
     return {query_id: [d for d, _ in ranked(scores)] for query_id, scores in run.items()}
 
 
+@pytest.mark.slow
 def test_several_runs_from_files_to_report(command: Command, tmp_path: Path) -> None:
     write_run(tmp_path / "mine.gz", backwards(official()), "mine")
     code, output, errors = command(
@@ -305,6 +306,7 @@ def test_without_judgments_there_are_runs_and_no_report(command: Command, home: 
     assert not Path("report.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_read_ranks(command: Command, data: Path, tmp_path: Path) -> None:
     trained = python(
         tmp_path, data, "-m", "pipeline.train", "sm_cnn", "--test", "mb2012", "--folds", "1",
@@ -376,6 +378,7 @@ def test_without_a_checkpoint_it_is_said_how_to_train_one(command: Command) -> N
     assert "python -m pipeline.train sm_cnn --test mb2013" in errors
 
 
+@pytest.mark.slow
 def test_topics_and_posts_of_ones_own(data: Path, home: Path, tmp_path: Path) -> None:
     (tmp_path / "posts.jsonl").write_text(
         '{"id": "a", "text": "storm at the harbour"}\n{"id": "b", "text": "coffee, lol"}\n'

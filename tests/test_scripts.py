@@ -132,17 +132,19 @@ def test_an_old_python_is_refused_in_words(checkout: Checkout) -> None:
     assert not checkout.calls
 
 
-def test_the_test_script_adds_its_tools_and_fails_fast(checkout: Checkout) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "selection"),
+    [(["-k", "trec"], "-k trec"), (["--quick"], "-m not slow and not data")],
+)
+def test_the_test_script_adds_its_tools_and_fails_fast(
+    checkout: Checkout, arguments: list[str], selection: str
+) -> None:
     checkout.run("quickstart")
-    assert checkout.run("test", "-k", "trec").returncode == 0
+    assert checkout.run("test", *arguments).returncode == 0
     assert f"{checkout.root}[cpu,dev]" in checkout.installations
-    assert [call for call in checkout.calls if call.startswith("-m ")] == [
-        "-m ruff check .",
-        "-m ruff format --check .",
-        "-m mypy",
-        "-m pytest tests/test_architecture.py",
-        "-m pytest -k trec",
-    ]
+    *style, tests = [call for call in checkout.calls if call.startswith("-m ")]
+    assert style == ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+    assert tests.startswith("-m pytest ") and tests.endswith(selection)
 
 
 @pytest.mark.parametrize("script", BASH_SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -151,8 +153,11 @@ def test_a_script_can_be_run_and_stops_at_errors(script: Path) -> None:
     assert "\nset -euo pipefail\n" in script.read_text()
 
 
-def test_quickstart_explains_itself(checkout: Checkout) -> None:
-    helped = checkout.run("quickstart", "--help")
+@pytest.mark.parametrize(
+    ("script", "words"), [("quickstart", "Needs Python 3.11"), ("test", "scripts/test --quick")]
+)
+def test_a_script_explains_itself(checkout: Checkout, script: str, words: str) -> None:
+    helped = checkout.run(script, "--help")
     assert helped.returncode == 0
-    assert "Needs Python 3.11" in helped.stdout
+    assert words in helped.stdout
     assert not checkout.calls

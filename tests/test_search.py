@@ -53,6 +53,7 @@ def test_the_sample_from_topics_to_run(home: Path, tmp_path: Path) -> None:
         assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_every_time_and_for_every_batch_size(home: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     search(home, "--topics", "sample", "--output", first)
@@ -62,6 +63,7 @@ def test_a_run_is_the_same_every_time_and_for_every_batch_size(home: Path, tmp_p
     assert all(a[q][d] == pytest.approx(b[q][d], abs=1e-5) for q in a for d in a[q])
 
 
+@pytest.mark.slow
 def test_the_weight_decides_between_the_scores(home: Path, tmp_path: Path) -> None:
     alone = tmp_path / "lexical"
     search(home, "--topics", "sample", "--reranker", "none", "--output", alone)
@@ -76,6 +78,7 @@ def test_the_weight_decides_between_the_scores(home: Path, tmp_path: Path) -> No
         assert (orders[0] == orders[1]) == same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["bm25", "rm3", "axiom"])
 def test_every_first_stage(method: str, home: Path, tmp_path: Path) -> None:
     result = search(home, "--topics", "sample", "--method", method, "--reranker", "none",
@@ -84,6 +87,7 @@ def test_every_first_stage(method: str, home: Path, tmp_path: Path) -> None:
     assert max(map(len, read_run(tmp_path / "run").values())) == 20
 
 
+@pytest.mark.slow
 def test_reranking_a_run(home: Path, tmp_path: Path) -> None:
     given = tmp_path / "given"
     search(home, "--topics", "sample", "--reranker", "none", "--hits", "15", "--output", given)
@@ -93,6 +97,7 @@ def test_reranking_a_run(home: Path, tmp_path: Path) -> None:
     assert {q: set(s) for q, s in before.items()} == {q: set(s) for q, s in after.items()}
 
 
+@pytest.mark.slow
 def test_idf_of_the_collection(home: Path, tmp_path: Path) -> None:
     result = search(home, "--topics", "sample", "--idf", "index", "--output", tmp_path / "run")
     assert result.returncode == 0, result.stderr
@@ -108,6 +113,7 @@ POSTS = [
 ]
 
 
+@pytest.mark.slow
 def test_ones_own_posts_with_strange_texts(home: Path, tmp_path: Path) -> None:
     posts, topics = tmp_path / "posts.jsonl", tmp_path / "topics.tsv"
     posts.write_text("".join(json.dumps(post) + "\n" for post in POSTS), encoding="utf-8")
@@ -123,6 +129,7 @@ def test_ones_own_posts_with_strange_texts(home: Path, tmp_path: Path) -> None:
     assert "\x00" not in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -53,6 +53,7 @@ def test_folds_hold_every_topic_out_once() -> None:
     assert len(np.unique(query_index[single.held_out])) == 2
 
 
+@pytest.mark.slow
 def test_train_tune_search(data: Path, tmp_path: Path) -> None:
     """Everything that a year's figures need, and none of it from that year's judgments."""
     result = train(data, tmp_path, "--test", "mb12")
@@ -85,6 +86,7 @@ def test_train_tune_search(data: Path, tmp_path: Path) -> None:
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
+@pytest.mark.slow
 def test_the_weights_of_the_test_year_do_not_depend_on_its_judgments(
     data: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_the_weights_of_the_test_year_do_not_depend_on_its_judgments(
     assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
+@pytest.mark.slow
 def test_a_leak_is_refused(data: Path, tmp_path: Path) -> None:
     """Held-out scores that include the test year's topics cannot tune its λ."""
     result = train(data, tmp_path, "--output", tmp_path / "everything")
@@ -126,6 +129,7 @@ def test_a_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
     assert "held_out.run.gz:1" in tuned.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -143,6 +147,7 @@ def test_mistakes(arguments: list[str], message: str, data: Path, tmp_path: Path
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> None:
     families = "signal:ql,signal:run_rm3,signal:mp_hcnn,overlap,soft_match"
     result = run(
@@ -232,6 +237,7 @@ def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:
     assert "--collection: fusion ranks what searches find" in result.stderr
 
 
+@pytest.mark.slow
 def test_vectors_of_the_posts_are_written(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "posts.bin"
     arguments = ["-m", "pipeline.vectors", "--size", "6", "--epochs", "2", "--output", path]
