@@ -3,14 +3,15 @@
 
     python scripts/tune_lambda.py --test mb2012
 
-takes the scores that training gave to held-out topics (``held_out.run.gz`` in the checkpoint's
-folder), mixes them with the official query-likelihood run of the same topics, and looks for the
-λ with the best mean measure. The judgments of the test collection play no part.
+mixes neural scores of held-out training topics (``held_out.run.gz`` in the checkpoint's folder)
+with the official query-likelihood run of these topics, and takes the λ with the best mean measure.
+The test collection's judgments play no part. λ is written to ``lambda.json`` in the checkpoint's
+folder, for a shipped checkpoint to ``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.command.options import (
     non_negative_int,
@@ -19,56 +20,63 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
+from pipeline.interpolation import NORMALIZATIONS
+
+if TYPE_CHECKING:
+    from pipeline.training.tuning import Tuning
 
 
 @dataclass(frozen=True)
 class Options:
     """Which λ to tune, and how."""
 
-    test: str = option("collection that must not be looked at", required=True, metavar="NAME")
+    test: str = option("collection left out of training and tuning", required=True, metavar="NAME")
     reranker: str = option("model", default="mp_hcnn")
     checkpoint: Path | None = option(
         "folder of the trained model (default: the one for --test)", parse=Path, metavar="DIR"
     )
-    measure: str = option("what λ is to make best, as ir_measures names it", default="AP")
+    measure: str = option("measure to maximise, as ir_measures names it", default="AP")
     normalize: str = option(
-        "of scores before mixing", default="minmax",
-        choices=("minmax", "zscore", "reciprocal", "none"),
-    )  # fmt: skip
+        "normalisation of scores before mixing", default="minmax", choices=NORMALIZATIONS
+    )
     folds: int = option("parts of the cross-validation", default=5, parse=positive_int)
-    seed: int = option("of the split into folds", default=1, parse=non_negative_int)
+    seed: int = option("seed of the split into folds", default=1, parse=non_negative_int)
     plot: Path | None = option("draw the curve into this file", parse=output_file, metavar="PNG")
     output: Path | None = option(
-        "file to write (default: lambda.json in the checkpoint's folder)",
-        parse=output_file, metavar="JSON",
-    )  # fmt: skip
+        "file to write (default: where pipeline.search looks for it)",
+        parse=output_file,
+        metavar="JSON",
+    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
-    from pipeline.training import tuning
+    from pipeline.checkpoints import default_directory, tuning_files
+    from pipeline.collections import named
+    from pipeline.training.tuning import HeldOut
 
-    directory, held_out = tuning.held_out_scores(
-        options.reranker, options.test, options.checkpoint, options.data
-    )
-    result = tuning.tune(held_out, options.measure, options.normalize, options.folds, options.seed)
-    print(f"λ     mean {options.measure} on {', '.join(held_out.collections)}")
-    for weight, value in result.curve.items():
-        print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == result.weight else ''}")
-    print(f"cross-validated over {options.folds} folds of topics: {result.cross_validated:.4f}")
-    path = tuning.save(directory, options.output, held_out, result)
+    test = named.find(options.test, options.data).name
+    checkpoint = options.checkpoint or default_directory(options.reranker, test)
+    held_out = HeldOut.read(checkpoint, test, options.data)
+    tuning = held_out.tune(options.measure, options.normalize, options.folds, options.seed)
+    print(f"λ     mean {options.measure} on {', '.join(tuning.collections)}")
+    for weight, value in tuning.curve.items():
+        print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
+    print(f"cross-validated over {options.folds} folds of topics: {tuning.cross_validated:.4f}")
+    path = options.output or tuning_files(checkpoint)[0]
+    tuning.save(path)
     print(f"wrote {path}")
     if options.plot:
-        _plot(options, result)
+        _plot(options, tuning)
 
 
-def _plot(options: Options, result: Any) -> None:
+def _plot(options: Options, tuning: "Tuning") -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))
-    axes.plot(list(result.curve), list(result.curve.values()), marker="o", markersize=3)
-    axes.axvline(result.weight, linestyle=":", color="grey")
+    axes.plot(list(tuning.curve), list(tuning.curve.values()), marker="o", markersize=3)
+    axes.axvline(tuning.weight, linestyle=":", color="grey")
     axes.set_xlabel("λ (0: first stage alone, 1: neural score alone)")
     axes.set_ylabel(f"mean {options.measure} on training topics")
     axes.set_title(f"{options.reranker}, test collection {options.test} left out")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +30,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data"))
 
 
-def run(data: Path, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"TWEETRERANK_HOME": str(home), "TWEETRERANK_DATA": str(data)}
+def run(
+    data: Path, home: Path, *arguments: str | Path, cwd: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ, "TWEETRERANK_HOME": str(home), "TWEETRERANK_DATA": str(data), **variables
+    }  # fmt: skip
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, env=environment
-    )
+        [sys.executable, *map(str, arguments)],
+        capture_output=True, text=True, env=environment, cwd=cwd,
+    )  # fmt: skip
 
 
 def train(data: Path, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -53,37 +59,78 @@ def test_folds_hold_every_topic_out_once() -> None:
     assert len(np.unique(query_index[single.held_out])) == 2
 
 
-@pytest.mark.slow
-def test_train_tune_search(data: Path, tmp_path: Path) -> None:
-    """Everything that a year's figures need, and none of it from that year's judgments."""
-    result = train(data, tmp_path, "--test", "mb12")
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder trained without 2012."""
+    home = tmp_path_factory.mktemp("trained")
+    result = train(data, home, "--test", "mb12")
     assert result.returncode == 0, result.stderr
-    folder = tmp_path / "checkpoints" / "mp_hcnn" / "mb2012"
-    assert {path.name for path in folder.iterdir()} == {
+    return home / "checkpoints" / "mp_hcnn" / "mb2012"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_other_years(trained: Path) -> None:
+    assert {path.name for path in trained.iterdir()} == {
         "config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz",
     }  # fmt: skip
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = json.loads((trained / "metrics.json").read_text())
     assert metrics["trained_on"] == ["mb2011", "mb2013"]
     assert metrics["left_out"] == "mb12"
     assert metrics["topics"] == 16
     assert 0 < metrics["validation"]["AP"] <= 1
-    held_out = read_run(folder / "held_out.run.gz")
+    held_out = read_run(trained / "held_out.run.gz")
     assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 25)]}
 
+
+@pytest.mark.slow
+def test_a_trained_checkpoint_keeps_its_tuned_weight(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints" / "mp_hcnn" / "mb2012"
+    shutil.copytree(trained, folder)
     tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
                 "--plot", tmp_path / "curve.png")  # fmt: skip
     assert tuned.returncode == 0, tuned.stderr
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "lambda.json").read_text())
     assert content["collections"] == ["mb2011", "mb2013"]
+    assert content["checkpoint"] == "mp_hcnn/mb2012"
     assert len(content["curve"]) == 21
     assert "<- chosen" in tuned.stdout
-
     found = run(data, tmp_path, "-m", "pipeline.search", "--topics", "mb2012", "--candidates",
                 "ql", "--output", tmp_path / "run.txt")  # fmt: skip
     assert found.returncode == 0, found.stderr
-    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013" in found.stderr
+    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013; {folder}" in found.stderr
     assert len(read_run(tmp_path / "run.txt")) == 8
+
+
+@pytest.mark.slow
+def test_the_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Path) -> None:
+    """The tuned λ of a shipped checkpoint lies in the home folder and is found there first."""
+    site, home = tmp_path / "site", tmp_path / "home"
+    for package in ("pipeline", "rerankers", "indexes"):
+        shutil.copytree(
+            ROOT / package, site / package, ignore=shutil.ignore_patterns("checkpoints", "*.pyc")
+        )
+    shipped = site / "rerankers" / "checkpoints" / "mp_hcnn" / "mb2012"
+    shutil.copytree(trained, shipped)
+    (shipped / "lambda.json").write_text("not to be read")
+    paths = sorted(site.rglob("*"), reverse=True)
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.stat().st_mtime_ns for path in paths}
+
+    outside = {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
+    script = ROOT / "scripts" / "tune_lambda.py"
+    tuned = run(data, home, script, "--test", "mb2012", cwd=site, **outside)
+    assert tuned.returncode == 0, tuned.stderr
+    file = home / "lambda" / "mp_hcnn" / "mb2012.json"
+    assert tuned.stdout.endswith(f"wrote {file}\n")
+    found = run(data, home, "-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql",
+                "--output", tmp_path / "run.txt", cwd=site, **outside)  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert f"(tuned on mb2011, mb2013; {file})" in found.stderr
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from pipeline.command.errors import DataError
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import interpolate
-from pipeline.training import tuning
+from pipeline.training.tuning import HELD_OUT_FILE, HeldOut
 
 RUN, SHIPPED, HELD_OUT = "run", "shipped", "held-out"
 """What may stand with a colon before a cell's model."""
@@ -293,7 +293,7 @@ def _held_out_means(cell: Cell, checkpoint: Path, data: Path | None) -> dict[str
     qrels: Qrels = {}
     for name in named.training_collections(cell.collection, data):
         qrels |= named.find(name, data).qrels() or {}
-    run = read_run(checkpoint / tuning.HELD_OUT_FILE)
+    run = read_run(checkpoint / HELD_OUT_FILE)
     return _means_of(qrels, run, named.find(cell.collection).measures)
 
 
@@ -307,9 +307,9 @@ def _measure(
     scores = read_run(neural)
     if not _is_mixed(cell):
         return _means(collection, scores), {}, None
-    _, held_out = tuning.held_out_scores(cell.model, cell.collection, checkpoint, data)
+    held_out = HeldOut.read(checkpoint, cell.collection, data)
     folds = min(5, len(held_out.qrels))
-    weight = tuning.tune(held_out, "AP", "minmax", folds, seed=1).weight
+    weight = held_out.tune("AP", "minmax", folds, seed=1).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight, "minmax")
     write_run(_mixture(neural), mixed, "interpolated")
     return _means(collection, scores), _means(collection, mixed), weight
