@@ -20,7 +20,7 @@ from torch import Tensor
 from rerankers.base import Pairs
 from rerankers.engine.tokenized import Tokenized
 from rerankers.layers.similarity import mask_of, partial_softmax
-from rerankers.models.mp_hcnn import Encoding, Model
+from rerankers.models.mp_hcnn import Model, PhraseVectors
 from rerankers.perspectives import Perspective
 from rerankers.text import words as reading
 from rerankers.text.inputs import TextEncoder
@@ -187,12 +187,12 @@ def measure_of(model: Model) -> str:
 
 
 def _similarities(
-    model: Model, queries: Encoding, posts: Encoding, places: Perspective
+    model: Model, queries: PhraseVectors, posts: PhraseVectors, places: Perspective
 ) -> Iterator[Tensor]:
     """Equation 1 up to the pooling, for each depth: [P, Lq, Ld]."""
     config = model.config
-    post_mask = mask_of(posts.terms[places.post_view].ids).unsqueeze(1)  # [P, 1, Ld]
-    levels = zip(queries.levels[places.query_view], posts.levels[places.post_view], strict=True)
+    post_mask = mask_of(posts.terms[places.post_input].ids).unsqueeze(1)  # [P, 1, Ld]
+    levels = zip(queries.levels[places.query_input], posts.levels[places.post_input], strict=True)
     for query, post in levels:
         similarity = query @ post.transpose(1, 2)
         if config.normalization == "post":
@@ -203,11 +203,11 @@ def _similarities(
 
 
 def _crop(
-    level: Tensor, queries: Encoding, posts: Encoding, places: Perspective, row: int
+    level: Tensor, queries: PhraseVectors, posts: PhraseVectors, places: Perspective, row: int
 ) -> Values:
     """One post's similarities [Lq, Ld] without padding."""
-    query_length = int(queries.terms[places.query_view].ids[0].ne(0).sum())
-    post_length = int(posts.terms[places.post_view].ids[row].ne(0).sum())
+    query_length = int(queries.terms[places.query_input].ids[0].ne(0).sum())
+    post_length = int(posts.terms[places.post_input].ids[row].ne(0).sum())
     return level[row, :query_length, :post_length].float().cpu().numpy()
 
 
@@ -240,7 +240,7 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
 
 def find_words(text: str) -> list[Word]:
     """The words of a text, as :func:`rerankers.text.words.words` gives them, and where they are from."""
-    traced = _Traced.of(text[: reading.MAX_CHARACTERS])
+    traced = _Traced.from_text(text[: reading.MAX_CHARACTERS])
     traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
         traced = traced.fold()
@@ -258,7 +258,7 @@ def find_url(url: str) -> tuple[str, list[Span]]:
 
     Where there is no URL there is no letter.
     """
-    traced = _Traced.of(url[: reading.MAX_CHARACTERS])
+    traced = _Traced.from_text(url[: reading.MAX_CHARACTERS])
     start = len(traced.text) - len(traced.text.lstrip())
     traced = traced.part(start, max(start, len(traced.text.rstrip())))
     traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
@@ -275,7 +275,7 @@ class _Traced:
     spans: list[Span]
 
     @classmethod
-    def of(cls, text: str) -> "_Traced":
+    def from_text(cls, text: str) -> "_Traced":
         return cls(text, [(place, place + 1) for place in range(len(text))])
 
     def part(self, start: int, end: int) -> "_Traced":

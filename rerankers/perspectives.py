@@ -15,16 +15,16 @@ class Perspective(NamedTuple):
     """What is compared with what.
 
     Attributes:
-        query_view: read of the query.
-        post_view: read of the post.
+        query_input: read of the query.
+        post_input: read of the post.
         post_length: positions of a post that are read.
         query_length: positions of a query that are read.
         width: terms under a filter.
         weighted: levels, from the term vectors on, whose matches are scaled by IDF.
     """
 
-    query_view: str
-    post_view: str
+    query_input: str
+    post_input: str
     post_length: int
     query_length: int
     width: int

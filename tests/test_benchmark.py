@@ -88,10 +88,10 @@ def counted_one_by_one(model: Any, encoded: Tokenized) -> int:
                 total += convolutions(tower, cut(inputs, view, row, longest))
     for query, post in zip(encoded.query_index, encoded.post_index, strict=True):
         for name, places in model.perspectives.items():
-            tower = model.towers[WORDS if places.query_view == WORDS else TRIGRAMS]
+            tower = model.towers[WORDS if places.query_input == WORDS else TRIGRAMS]
             sizes = [level.shape[2] for level in tower(torch.ones(1, 1, dtype=torch.int64))]
-            terms = cut(encoded.queries, places.query_view, query, places.query_length)
-            others = cut(encoded.posts, places.post_view, post, places.post_length)
+            terms = cut(encoded.queries, places.query_input, query, places.query_length)
+            others = cut(encoded.posts, places.post_input, post, places.post_length)
             total += sum(1 for _ in itertools.product(range(terms), range(others))) * sum(sizes)
             if config.evidence == "terms":
                 first, *_, last = model.position[name]

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from rerankers.engine.windows import Texts, distinct, used_ids
+from rerankers.engine.windows import TokenSequences, distinct, used_ids
 from rerankers.text.inputs import Packed
 
 
-def texts(rows: list[list[int]], longest: int = 100) -> Texts:
+def texts(rows: list[list[int]], longest: int = 100) -> TokenSequences:
     packed = Packed.of([[7, 7, 7], *rows])
-    return Texts.of(packed, np.arange(1, len(rows) + 1), longest)
+    return TokenSequences.from_packed(packed, np.arange(1, len(rows) + 1), longest)
 
 
 ROWS = [[1, 2, 3, 1, 2], [], [4], [1, 2, 9], [2, 2, 2, 2]]

@@ -166,7 +166,7 @@ def test_matches_equal_loops() -> None:
         for name, places in model.perspectives.items():
             tower = model.towers["words" if name == "words" else "trigrams"]
             sides = []
-            for packed in (read_query[places.query_view], read_post[places.post_view]):
+            for packed in (read_query[places.query_input], read_post[places.post_input]):
                 with torch.no_grad():
                     levels = tower(torch.tensor(packed.ids[None].astype(np.int64)))
                 sides.append([level[0].numpy() for level in levels])

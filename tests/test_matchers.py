@@ -24,7 +24,7 @@ from rerankers.engine import fast_paths
 from rerankers.engine.fast_paths import FastPath
 from rerankers.engine.scoring import batches_of
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Texts
+from rerankers.engine.windows import TokenSequences
 
 POOLS = {"posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
          "queries": [*QUERIES, *AWKWARD.values()]}  # fmt: skip
@@ -133,8 +133,10 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
         encoded = Tokenized.of(all_pairs(["storm"], [(text, url)] * copies), encoder(), model)
         fast_path: Any = fast_paths.find(model, encoded)
         posts = {
-            view: Texts.of(encoded.posts[view], np.arange(copies), reading.longest)
-            for view, reading in fast_path.readings.items()
+            view: TokenSequences.from_packed(
+                encoded.posts[view], np.arange(copies), tower_input.longest
+            )
+            for view, tower_input in fast_path.tower_inputs.items()
         }
         matches = fast_path._matches(fast_path.ask(0), posts)
         counts.append({view: [len(x.similarity) for x in of] for view, of in matches.items()})

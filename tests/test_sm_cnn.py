@@ -23,7 +23,7 @@ from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import FrozenVectors, TrainedVectors
-from rerankers.models.sm_cnn import Config, Encoding, Model
+from rerankers.models.sm_cnn import Config, Model, SentenceVectors
 from rerankers.text.words import words
 from rerankers.training import loop
 from rerankers.training.loop import Examples, train
@@ -194,7 +194,9 @@ def test_similarity_is_equation_2() -> None:
     of_post = torch.tensor([1, 0, 1])
     nothing = Terms(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 1))
     with torch.no_grad():
-        join = model.interact(Encoding(q, nothing), Encoding(d, nothing), of_post)["join"]
+        join = model.interact(SentenceVectors(q, nothing), SentenceVectors(d, nothing), of_post)[
+            "join"
+        ]
     matrix = weights_of(model)["similarity"]
     for row, query in enumerate(of_post.tolist()):
         expected = naive_similarity(matrix, q[query].double().numpy(), d[row].double().numpy())

@@ -5,8 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from rerankers.engine.towers import FLOOR, TabulatedTower
-from rerankers.engine.windows import Texts, used_ids
+from rerankers.engine.towers import PADDING_SIMILARITY, TabulatedTower
+from rerankers.engine.windows import TokenSequences, used_ids
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import TrainedVectors
 from rerankers.text.inputs import Packed
@@ -21,7 +21,7 @@ def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalize
     vectors = TrainedVectors(np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32), 1)
     tower = ConvolutionTower(vectors, 5, 7, width, depth).eval()
     packed = Packed.of(TEXTS)
-    texts = Texts.of(packed, np.arange(len(TEXTS)), 6)
+    texts = TokenSequences.from_packed(packed, np.arange(len(TEXTS)), 6)
     padded = packed.padded(np.arange(len(TEXTS)), torch.device("cpu")).ids[:, :6]
     with torch.no_grad():
         expected = tower(padded)
@@ -38,4 +38,4 @@ def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalize
     for (similarity, which), vectors in zip(matches, wanted, strict=True):
         products = similarity[torch.from_numpy(which)]
         torch.testing.assert_close(products, vectors @ vectors.T, rtol=1e-5, atol=1e-5)
-        assert similarity[-1].tolist() == [FLOOR] * len(vectors)
+        assert similarity[-1].tolist() == [PADDING_SIMILARITY] * len(vectors)

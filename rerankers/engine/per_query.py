@@ -11,11 +11,11 @@ from torch import Tensor
 from rerankers.base import Interactions, Reranker
 from rerankers.engine.tokenized import Tokenized
 
-Question = TypeVar("Question")
+QueryVectors = TypeVar("QueryVectors")
 """A query as posts are compared with it."""
 
 
-class PerQueryFastPath(ABC, Generic[Question]):
+class PerQueryFastPath(ABC, Generic[QueryVectors]):
     """Compares pairs of one query at a time, as a model's ``interact`` does.
 
     Args:
@@ -26,7 +26,7 @@ class PerQueryFastPath(ABC, Generic[Question]):
     def __init__(self, model: Reranker, encoded: Tokenized) -> None:
         self.model: Any = model
         self.encoded = encoded
-        self._last: tuple[int, Question] | None = None
+        self._last: tuple[int, QueryVectors] | None = None
 
     @abstractmethod
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
@@ -37,7 +37,7 @@ class PerQueryFastPath(ABC, Generic[Question]):
         scores: Tensor = self.model.integrate(self.compared(rows))
         return scores
 
-    def question(self, rows: npt.NDArray[np.int64]) -> Question:
+    def question(self, rows: npt.NDArray[np.int64]) -> QueryVectors:
         """The query of the pairs ``rows``; kept until another query comes."""
         query, last = int(self.encoded.query_index[rows[0]]), self._last
         # Threads may ask for different queries at the same time.
@@ -45,9 +45,9 @@ class PerQueryFastPath(ABC, Generic[Question]):
             self._last = last = query, self.ask(query)
         return last[1]
 
-    def ask(self, query: int) -> Question:
+    def ask(self, query: int) -> QueryVectors:
         """Read a query, by its row."""
         row, cpu = np.array([query]), torch.device("cpu")
         inputs = {view: part.padded(row, cpu) for view, part in self.encoded.queries.items()}
-        question: Question = self.model.encode_queries(inputs)
+        question: QueryVectors = self.model.encode_queries(inputs)
         return question

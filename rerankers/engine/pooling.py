@@ -11,26 +11,28 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.engine.towers import Matches
-from rerankers.engine.windows import Texts
+from rerankers.engine.towers import WindowSimilarities
+from rerankers.engine.windows import TokenSequences
 
 GROUP = 64
 """Texts whose places are looked at together: these fit the cache."""
 
 
-def best(matches: Matches, texts: Texts) -> Tensor:
+def best(matches: WindowSimilarities, texts: TokenSequences) -> Tensor:
     """Best match of each query position: [N, Lq], 0 for a text without terms."""
     found = torch.cat([places.amax(dim=0) for places in _by_place(matches, texts)])
     return torch.where(torch.from_numpy(texts.lengths > 0)[:, None], found, 0.0)
 
 
-def mean(matches: Matches, texts: Texts) -> Tensor:
+def mean(matches: WindowSimilarities, texts: TokenSequences) -> Tensor:
     """Mean match of each query position: [N, Lq], 0 for a text without terms."""
     starts = torch.from_numpy(np.cumsum(texts.lengths) - texts.lengths)
     return F.embedding_bag(torch.from_numpy(matches.which), matches.similarity, starts, mode="mean")
 
 
-def softmax(matches: Matches, texts: Texts, temperature: float, length: int) -> list[Tensor]:
+def softmax(
+    matches: WindowSimilarities, texts: TokenSequences, temperature: float, length: int
+) -> list[Tensor]:
     """Largest and mean share of each query position: two of [N, Lq].
 
     Shares are those of a softmax over ``length`` places, of which a text has some; the others
@@ -50,7 +52,7 @@ def softmax(matches: Matches, texts: Texts, temperature: float, length: int) -> 
     return [torch.cat(largest), torch.cat(means)]
 
 
-def _by_place(matches: Matches, texts: Texts) -> Iterator[Tensor]:
+def _by_place(matches: WindowSimilarities, texts: TokenSequences) -> Iterator[Tensor]:
     """For a group of texts at a time their places' similarities [L, B, Lq], L the longest's."""
     similarity, which = matches
     rows = torch.from_numpy(texts.padded(which, len(similarity) - 1))  # [N, L]

@@ -23,8 +23,8 @@ from rerankers.engine import fast_paths, precomputed_posts
 from rerankers.engine.precomputed_folder import DESCRIPTION, FORMAT, keys_of, version_of
 from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.engine.precomputed_vectors import NUMBER, PLACE, PrecomputedVectors
-from rerankers.engine.towers import Reading, TabulatedTower
-from rerankers.engine.windows import Ids, Texts
+from rerankers.engine.towers import TabulatedTower, TowerInput
+from rerankers.engine.windows import Ids, TokenSequences
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import Packed
 
@@ -131,23 +131,23 @@ def _writer_of(checkpoint: TrainedReranker) -> Write:
     ) -> dict[str, Any]:
         packed = encoder.posts(texts, urls, model.post_inputs)
         with torch.inference_mode():
-            vectors = way.PostVectors(model, packed[way.VECTOR_VIEW])
-            _write_texts(directory, packed, way.VECTOR_VIEW, vectors.of, progress)
+            vectors = way.PostVectors(model, packed[way.VECTOR_INPUT])
+            _write_texts(directory, packed, way.VECTOR_INPUT, vectors.vectors, progress)
         # Of the view that has become a vector, the lengths are left.
-        inputs = {view: int(view != way.VECTOR_VIEW) for view in model.post_inputs}
-        return {"inputs": inputs, "towers": {way.VECTOR_VIEW: [vectors.size]}}
+        inputs = {view: int(view != way.VECTOR_INPUT) for view in model.post_inputs}
+        return {"inputs": inputs, "towers": {way.VECTOR_INPUT: [vectors.size]}}
 
     def write_towers(
         directory: Path, texts: Sequence[str], urls: Sequence[str], progress: Callable[[int], None]
     ) -> dict[str, Any]:
         packed = encoder.posts(texts, urls, model.post_inputs)
-        readings: dict[str, Reading] = way.readings(model)
+        tower_inputs: dict[str, TowerInput] = way.tower_inputs(model)
         with torch.inference_mode():
             towers: dict[str, TabulatedTower] = way.towers(model, packed)
-            _write_views(directory, packed, readings, towers, progress)
+            _write_views(directory, packed, tower_inputs, towers, progress)
         # A view that no tower reads has lengths only.
         inputs = {
-            view: len(towers[readings[view].tower].sizes) if view in readings else 0
+            view: len(towers[tower_inputs[view].tower].sizes) if view in tower_inputs else 0
             for view in model.post_inputs
         }
         return {"inputs": inputs, "towers": {name: tower.sizes for name, tower in towers.items()}}
@@ -156,16 +156,16 @@ def _writer_of(checkpoint: TrainedReranker) -> Write:
 
 
 def _write_texts(
-    directory: Path, packed: Mapping[str, Packed], vector_view: str,
+    directory: Path, packed: Mapping[str, Packed], vector_input: str,
     vectors_of: Callable[[Ids], Tensor], progress: Callable[[int], None],
 ) -> None:  # fmt: skip
     """A vector for every text of one view, and the other inputs' terms as they are."""
     for view, texts in packed.items():
         np.save(directory / f"{view}.starts.npy", texts.starts, allow_pickle=False)
-        if view != vector_view:
+        if view != vector_input:
             texts.ids.astype(PLACE, copy=False).tofile(directory / f"{view}.places")
-    count = len(packed[vector_view].lengths)
-    with (directory / f"{vector_view}.0").open("wb") as stream:
+    count = len(packed[vector_input].lengths)
+    with (directory / f"{vector_input}.0").open("wb") as stream:
         for start in range(0, count, BLOCK):
             rows = np.arange(start, min(start + BLOCK, count))
             vectors_of(rows).numpy().astype(NUMBER, copy=False).tofile(stream)
@@ -173,14 +173,14 @@ def _write_texts(
 
 
 def _write_views(
-    directory: Path, packed: Mapping[str, Packed], readings: Mapping[str, Reading],
+    directory: Path, packed: Mapping[str, Packed], tower_inputs: Mapping[str, TowerInput],
     towers: Mapping[str, TabulatedTower], progress: Callable[[int], None],
 ) -> None:  # fmt: skip
     """Every text of every view by its windows, and the windows' vectors."""
     for view, texts in packed.items():
         lengths = texts.lengths
-        if view in readings:
-            lengths = np.minimum(lengths, readings[view].longest)
+        if view in tower_inputs:
+            lengths = np.minimum(lengths, tower_inputs[view].longest)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         np.save(directory / f"{view}.starts.npy", starts, allow_pickle=False)
     with ExitStack() as files:
@@ -192,12 +192,14 @@ def _write_views(
             name: _TowerWriter(tower, [create(f"{name}.{n}") for n in range(len(tower.sizes))])
             for name, tower in towers.items()
         }
-        places = {view: create(f"{view}.places") for view in readings}
+        places = {view: create(f"{view}.places") for view in tower_inputs}
         count = len(next(iter(packed.values())).lengths)
         for start in range(0, count, BLOCK):
             rows = np.arange(start, min(start + BLOCK, count))
-            for view, (tower, longest) in readings.items():
-                writers[tower].write(Texts.of(packed[view], rows, longest), places[view])
+            for view, (tower, longest) in tower_inputs.items():
+                writers[tower].write(
+                    TokenSequences.from_packed(packed[view], rows, longest), places[view]
+                )
             progress(len(rows))
 
 
@@ -214,7 +216,7 @@ class _TowerWriter:
         self.written = [0] * len(files)
         self._append(0, tower.terms)
 
-    def write(self, texts: Texts, places: IO[bytes]) -> None:
+    def write(self, texts: TokenSequences, places: IO[bytes]) -> None:
         """Write the windows of texts, and which of them each place has."""
         before = [0, *self.written[1:]]
         found = self.tower.walk(texts, self._append_comparable)

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from rerankers.engine.precomputed_folder import Keys, describe
-from rerankers.engine.towers import WINDOWS, Matches, Question
-from rerankers.engine.windows import Texts, distinct
+from rerankers.engine.towers import WINDOWS, QueryVectors, WindowSimilarities
+from rerankers.engine.windows import TokenSequences, distinct
 from rerankers.text.inputs import Packed
 
 PLACE, NUMBER = np.dtype("<i4"), np.dtype("<f4")
@@ -42,7 +42,7 @@ class PrecomputedTower:
 
     levels: Sequence[Tensor]
 
-    def compare(self, texts: Texts, question: Question) -> list[Matches]:
+    def compare(self, texts: TokenSequences, question: QueryVectors) -> list[WindowSimilarities]:
         """A query against the places of ``texts``, whose identifiers are [T, depth + 1]."""
         found = []
         for depth, (level, phrases) in enumerate(zip(self.levels, question.phrases, strict=True)):
@@ -53,7 +53,7 @@ class PrecomputedTower:
                 level.index_select(0, used[start : start + WINDOWS]) @ columns
                 for start in range(0, len(used), WINDOWS)
             ]
-            found.append(Matches(torch.cat([*parts, question.nothing]), which))
+            found.append(WindowSimilarities(torch.cat([*parts, question.padding]), which))
         return found
 
 

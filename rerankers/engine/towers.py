@@ -15,29 +15,29 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.engine.windows import Ids, Texts, distinct
+from rerankers.engine.windows import Ids, TokenSequences, distinct
 from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
 
 WINDOWS = 2048
 """Windows that go through a layer together."""
 
-FLOOR = -1e4
+PADDING_SIMILARITY = -1e4
 """Below every cosine: what a place beyond a text's end adds to a maximum."""
 
 
-class Reading(NamedTuple):
+class TowerInput(NamedTuple):
     """Which tower reads a view of a post, and how many of its terms."""
 
     tower: str
     longest: int
 
 
-class Matches(NamedTuple):
+class WindowSimilarities(NamedTuple):
     """One query against the places of texts, at one depth.
 
     Attributes:
         similarity: [U + 1, Lq] of distinct windows and the query's positions; the last row is
-            ``FLOOR``.
+            ``PADDING_SIMILARITY``.
         which: [T] row of ``similarity`` for each place.
     """
 
@@ -45,16 +45,16 @@ class Matches(NamedTuple):
     which: Ids
 
 
-class Question(NamedTuple):
+class QueryVectors(NamedTuple):
     """A query as posts are compared with it.
 
     Attributes:
         phrases: its vectors [Lq, F] at each depth.
-        nothing: [1, Lq] of ``FLOOR``, its similarity with what lies beyond a text's end.
+        padding: [1, Lq] of ``PADDING_SIMILARITY``.
     """
 
     phrases: Sequence[Tensor]
-    nothing: Tensor
+    padding: Tensor
 
 
 Visit = Callable[[int, Tensor], None]
@@ -84,7 +84,9 @@ class TabulatedTower:
         self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         self.biases = [convolution.bias for convolution in self.convolutions]
-        self.weights = [by_offset(convolution).to(number) for convolution in self.convolutions]
+        self.weights = [
+            weights_by_offset(convolution).to(number) for convolution in self.convolutions
+        ]
         self.table = torch.empty(0)
         if self.convolutions:
             self.table = (vectors.to(number) @ self.weights[0]).view(-1, len(self.biases[0]))
@@ -96,7 +98,7 @@ class TabulatedTower:
         """Numbers of a vector at each depth."""
         return [self.terms.shape[1], *(len(bias) for bias in self.biases)]
 
-    def ask(self, texts: Texts) -> Question:
+    def ask(self, texts: TokenSequences) -> QueryVectors:
         """One query, whose terms are the places of ``texts``."""
         parts = [[bias.new_empty(0, len(bias))] for bias in self.biases]
 
@@ -111,9 +113,9 @@ class TabulatedTower:
                 for part, which in zip(parts, deeper, strict=True)
             ),
         ]
-        return Question(phrases, self.terms.new_full((1, len(first)), FLOOR))
+        return QueryVectors(phrases, self.terms.new_full((1, len(first)), PADDING_SIMILARITY))
 
-    def compare(self, texts: Texts, question: Question) -> list[Matches]:
+    def compare(self, texts: TokenSequences, question: QueryVectors) -> list[WindowSimilarities]:
         """A query against the T places of ``texts``, at every depth."""
         columns = [phrase.T.contiguous() for phrase in question.phrases]
         parts: list[list[Tensor]] = [[] for _ in self.convolutions]
@@ -125,14 +127,14 @@ class TabulatedTower:
         places, which = distinct([first])
         terms = self.terms.index_select(0, torch.from_numpy(first[places]))
         return [
-            Matches(torch.cat([terms @ columns[0], question.nothing]), which),
+            WindowSimilarities(torch.cat([terms @ columns[0], question.padding]), which),
             *(
-                Matches(torch.cat([*part, question.nothing]), which)
+                WindowSimilarities(torch.cat([*part, question.padding]), which)
                 for part, which in zip(parts, deeper, strict=True)
             ),
         ]
 
-    def walk(self, texts: Texts, visit: Visit) -> list[Ids]:
+    def walk(self, texts: TokenSequences, visit: Visit) -> list[Ids]:
         """Have all distinct windows visited, depth by depth: which of them each place has.
 
         At depth 0 these are rows of :attr:`terms`, which are not visited.
@@ -187,7 +189,7 @@ class _Buffers(threading.local):
         return self.kept[name][: count * size].view(count, size)
 
 
-def by_offset(convolution: MaskedConvolution) -> Tensor:
+def weights_by_offset(convolution: MaskedConvolution) -> Tensor:
     """[E, width · F]: the weights of each offset side by side."""
     filters = convolution.bias.shape[0]
     by_offset = convolution.weight.view(convolution.width, -1, filters)

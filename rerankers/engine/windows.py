@@ -22,7 +22,7 @@ _HIGHEST_KEY = 2**64 - 1
 
 
 @dataclass(frozen=True)
-class Texts:
+class TokenSequences:
     """N texts laid end to end: T places in all.
 
     Attributes:
@@ -36,7 +36,7 @@ class Texts:
     remaining: Ids
 
     @classmethod
-    def of(cls, packed: Packed, rows: Ids, longest: int) -> "Texts":
+    def from_packed(cls, packed: Packed, rows: Ids, longest: int) -> "TokenSequences":
         """The texts ``rows`` [N], of each its first ``longest`` terms."""
         lengths = np.minimum(packed.lengths[rows], longest)
         places = _count_within(lengths)
@@ -44,7 +44,7 @@ class Texts:
         return cls(ids, lengths, np.repeat(lengths, lengths) - places)
 
     @classmethod
-    def joined(cls, parts: Sequence["Texts"]) -> "Texts":
+    def joined(cls, parts: Sequence["TokenSequences"]) -> "TokenSequences":
         """One after the other."""
         return cls(
             np.concatenate([part.ids for part in parts]),

@@ -22,7 +22,7 @@ COUNTS = 2
 """Number of common words, and the sum of their IDF."""
 
 
-class Encoding(NamedTuple):
+class ComposedTexts(NamedTuple):
     """Texts as vectors [B, E], with the words that are counted."""
 
     vectors: Tensor
@@ -77,15 +77,17 @@ class Bilinear(Reranker):
     def compose(self, ids: Tensor) -> Tensor:
         """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
 
-    def encode_queries(self, inputs: Inputs) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> ComposedTexts:
         """Encode Q queries."""
-        return Encoding(self.compose(inputs[WORDS].ids), inputs[WORDS])
+        return ComposedTexts(self.compose(inputs[WORDS].ids), inputs[WORDS])
 
-    def encode_posts(self, inputs: Inputs) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> ComposedTexts:
         """Encode D posts."""
-        return Encoding(self.compose(inputs[WORDS].ids), inputs[WORDS])
+        return ComposedTexts(self.compose(inputs[WORDS].ids), inputs[WORDS])
 
-    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: ComposedTexts, posts: ComposedTexts, query_of_post: Tensor
+    ) -> Interactions:
         """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
         transformed = posts.vectors @ self.matrix.t()
         parts = [queries.vectors[query_of_post] * transformed]

@@ -72,7 +72,7 @@ class Config:
             )
 
 
-class Texts(NamedTuple):
+class TermVectors(NamedTuple):
     """A batch of texts.
 
     Attributes:
@@ -112,19 +112,21 @@ class Model(Reranker):
         else:  # All words count alike at first.
             self.gate = nn.Parameter(torch.zeros(vocabulary.vectors.shape[1]))
 
-    def encode_queries(self, inputs: Inputs) -> Texts:
+    def encode_queries(self, inputs: Inputs) -> TermVectors:
         """Look Q queries up."""
         return self._encode(inputs)
 
-    def encode_posts(self, inputs: Inputs) -> Texts:
+    def encode_posts(self, inputs: Inputs) -> TermVectors:
         """Look D posts up."""
         return self._encode(inputs)
 
-    def _encode(self, inputs: Inputs) -> Texts:
+    def _encode(self, inputs: Inputs) -> TermVectors:
         terms = inputs[WORDS]
-        return Texts(terms, F.normalize(self.vectors(terms.ids), dim=2, eps=1e-6))
+        return TermVectors(terms, F.normalize(self.vectors(terms.ids), dim=2, eps=1e-6))
 
-    def interact(self, queries: Texts, posts: Texts, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: TermVectors, posts: TermVectors, query_of_post: Tensor
+    ) -> Interactions:
         """Histograms [P, Lq, bins] and, for the gate, identifier and IDF of each word [P, Lq, 2].
 
         An identifier stands for its word's vector: kept for every pair, vectors would be the

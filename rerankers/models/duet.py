@@ -81,7 +81,7 @@ class Config:
         return -(-(self.post_words + self.width - 1) // self.region)
 
 
-class Encoding(NamedTuple):
+class RegionVectors(NamedTuple):
     """A batch of texts.
 
     Attributes:
@@ -129,16 +129,16 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(2 * config.hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> RegionVectors:
         """Q queries; the whole query is one region."""
         ids, words = self._words(inputs, self.config.query_words)
         windows = ids.shape[1] + self.config.width - 1
-        return Encoding(ids, self.query(words, ids, windows))
+        return RegionVectors(ids, self.query(words, ids, windows))
 
-    def encode_posts(self, inputs: Inputs) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> RegionVectors:
         """D posts."""
         ids, words = self._words(inputs, self.config.post_words)
-        return Encoding(ids, self.post(words, ids, self.config.region))
+        return RegionVectors(ids, self.post(words, ids, self.config.region))
 
     def _words(self, inputs: Inputs, most: int) -> tuple[Tensor, Tensor]:
         """Identifiers [B, L] and vectors [B, L, E] of the first ``most`` words of each text."""
@@ -148,7 +148,9 @@ class Model(Reranker):
         trigrams = inputs[TRIGRAMS].ids
         return ids, sum_by_word(self.vectors(trigrams), trigrams, ids.shape[1])
 
-    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: RegionVectors, posts: RegionVectors, query_of_post: Tensor
+    ) -> Interactions:
         """Filters over exact matches [P, Lq, C], and products of meanings [P, R, F]."""
         query_ids = queries.ids[query_of_post]
         exact = query_ids.unsqueeze(2) == posts.ids.unsqueeze(1)  # [P, Lq, Ld]

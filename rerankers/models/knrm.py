@@ -85,7 +85,7 @@ class Config:
             )
 
 
-class Ngrams(NamedTuple):
+class NgramVectors(NamedTuple):
     """A batch of texts.
 
     Attributes:
@@ -125,21 +125,23 @@ class Model(Reranker):
         matrices = max(1, longest) ** 2
         self.score = nn.Linear(matrices * (config.soft_kernels + 1), 1)
 
-    def encode_queries(self, inputs: Inputs) -> Ngrams:
+    def encode_queries(self, inputs: Inputs) -> NgramVectors:
         """N-grams of Q queries."""
         return self._encode(inputs)
 
-    def encode_posts(self, inputs: Inputs) -> Ngrams:
+    def encode_posts(self, inputs: Inputs) -> NgramVectors:
         """N-grams of D posts, by the same convolutions."""
         return self._encode(inputs)
 
-    def _encode(self, inputs: Inputs) -> Ngrams:
+    def _encode(self, inputs: Inputs) -> NgramVectors:
         ids = inputs[WORDS].ids
         words, mask = self.vectors(ids), mask_of(ids)
         levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]
-        return Ngrams([F.normalize(level, dim=2, eps=1e-6) for level in levels], mask)
+        return NgramVectors([F.normalize(level, dim=2, eps=1e-6) for level in levels], mask)
 
-    def interact(self, queries: Ngrams, posts: Ngrams, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: NgramVectors, posts: NgramVectors, query_of_post: Tensor
+    ) -> Interactions:
         """Logarithms of soft counts of each pair of lengths side by side: [P, Lq, K]."""
         turned = [post.transpose(1, 2) for post in posts.levels]  # [P, F, Ld]
         counts = [

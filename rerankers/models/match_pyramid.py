@@ -78,7 +78,7 @@ class Config:
             )
 
 
-class Words(NamedTuple):
+class WordVectors(NamedTuple):
     """A batch of texts, as they are compared.
 
     Attributes:
@@ -117,26 +117,28 @@ class Model(Reranker):
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
         self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
 
-    def encode_queries(self, inputs: Inputs) -> Words:
+    def encode_queries(self, inputs: Inputs) -> WordVectors:
         """Look up the words of Q queries."""
         return self._read(inputs[WORDS].ids[:, : self.config.query_words])
 
-    def encode_posts(self, inputs: Inputs) -> Words:
+    def encode_posts(self, inputs: Inputs) -> WordVectors:
         """Look up the words of D posts."""
         return self._read(inputs[WORDS].ids[:, : self.config.post_words])
 
-    def _read(self, ids: Tensor) -> Words:
+    def _read(self, ids: Tensor) -> WordVectors:
         if self.config.similarity == "indicator":
-            return Words(ids, torch.zeros(*ids.shape, 0, device=ids.device))
+            return WordVectors(ids, torch.zeros(*ids.shape, 0, device=ids.device))
         vectors = self.vectors(ids)
         if self.config.similarity == "cosine":
-            return Words(ids, F.normalize(vectors, dim=2, eps=1e-6))
-        return Words(ids, vectors / TYPICAL_LENGTH)
+            return WordVectors(ids, F.normalize(vectors, dim=2, eps=1e-6))
+        return WordVectors(ids, vectors / TYPICAL_LENGTH)
 
-    def interact(self, queries: Words, posts: Words, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: WordVectors, posts: WordVectors, query_of_post: Tensor
+    ) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
         config = self.config
-        aligned = Words(queries.ids[query_of_post], queries.vectors[query_of_post])
+        aligned = WordVectors(queries.ids[query_of_post], queries.vectors[query_of_post])
         matrix = self.matching_matrix(aligned, posts)
         maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
         rows = dynamic_pooling(maps, aligned.ids.ne(0).sum(dim=1), config.pooled_rows)
@@ -145,7 +147,7 @@ class Model(Reranker):
         )  # [P, F, columns, rows]
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
 
-    def matching_matrix(self, queries: Words, posts: Words) -> Tensor:
+    def matching_matrix(self, queries: WordVectors, posts: WordVectors) -> Tensor:
         """The image: [P, Lq, Ld] of P queries and P posts; 0 where there is no word."""
         if self.config.similarity == "indicator":
             same = queries.ids.unsqueeze(2) == posts.ids.unsqueeze(1)

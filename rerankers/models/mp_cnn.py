@@ -69,7 +69,7 @@ class Config:
         require_choice("l1", self.l1, ("elements", "sum"))
 
 
-class Encoding(NamedTuple):
+class PooledTexts(NamedTuple):
     """Texts, pooled.
 
     Attributes:
@@ -112,15 +112,15 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> PooledTexts:
         """Encode Q queries."""
         return self._encode(inputs[WORDS].ids)
 
-    def encode_posts(self, inputs: Inputs) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> PooledTexts:
         """Encode D posts, by the same filters as queries."""
         return self._encode(inputs[WORDS].ids)
 
-    def _encode(self, ids: Tensor) -> Encoding:
+    def _encode(self, ids: Tensor) -> PooledTexts:
         """Blocks A and B (section 3 of He et al. 2015)."""
         terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
         convolved = torch.stack(
@@ -133,9 +133,11 @@ class Model(Reranker):
         else:
             holistic = [convolved, whole]
         dimensions = [convolution(terms, inside) for convolution in self.by_dimension]
-        return Encoding(holistic, torch.stack(dimensions, dim=2))
+        return PooledTexts(holistic, torch.stack(dimensions, dim=2))
 
-    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: PooledTexts, posts: PooledTexts, query_of_post: Tensor
+    ) -> Interactions:
         """The structured comparison (Algorithms 1 and 2 of He et al. 2015)."""
         holistic = [query[query_of_post] for query in queries.holistic]
         dimensions = queries.dimensions[query_of_post]

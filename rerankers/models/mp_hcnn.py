@@ -118,7 +118,7 @@ class Config:
         require_choice("evidence", self.evidence, ("terms", "positions"))
 
 
-class Encoding(NamedTuple):
+class PhraseVectors(NamedTuple):
     """A batch of texts at every depth.
 
     Attributes:
@@ -171,11 +171,11 @@ class Model(Reranker):
             size = sum(pooled * places.query_length for places in self.perspectives.values())
         self.score = perceptron(size + config.url_presence, config.hidden, 1, config.dropout)
 
-    def encode_queries(self, inputs: Inputs) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> PhraseVectors:
         """Encode Q queries."""
         return self._encode(self.read_queries(inputs))
 
-    def encode_posts(self, inputs: Inputs) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> PhraseVectors:
         """Encode D posts and their URLs."""
         return self._encode(self.read_posts(inputs))
 
@@ -190,7 +190,7 @@ class Model(Reranker):
         return _cut(inputs, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
                             URL_TRIGRAMS: config.url_trigrams})  # fmt: skip
 
-    def _encode(self, terms: dict[str, Terms]) -> Encoding:
+    def _encode(self, terms: dict[str, Terms]) -> PhraseVectors:
         levels = {}
         for view, (ids, _) in terms.items():
             tower = WORDS if view == WORDS else TRIGRAMS
@@ -198,9 +198,11 @@ class Model(Reranker):
                 levels[view] = self.towers[tower](ids)
                 if self.config.similarity == "cosine":
                     levels[view] = [F.normalize(x, dim=2, eps=1e-6) for x in levels[view]]
-        return Encoding(levels, terms)
+        return PhraseVectors(levels, terms)
 
-    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: PhraseVectors, posts: PhraseVectors, query_of_post: Tensor
+    ) -> Interactions:
         """Equation 1 for each perspective: its features and, last, the IDF of each position."""
         pooled = {
             name: self._pooled(queries, posts, query_of_post, places)
@@ -215,7 +217,7 @@ class Model(Reranker):
         """The interactions, of pooled matches [P, Lq] at every depth of each perspective."""
         interactions = {}
         for name, places in self.perspectives.items():
-            terms = queries[places.query_view]
+            terms = queries[places.query_input]
             features = self._features(pooled[name], terms, query_of_post, places)  # [P, Lq, K]
             weights = terms.weights if self.config.idf_weights else mask_of(terms.ids)
             interactions[name] = torch.cat(
@@ -250,11 +252,17 @@ class Model(Reranker):
         return not (self.config.train_vectors or self.config.train_filters)
 
     def _pooled(
-        self, queries: Encoding, posts: Encoding, query_of_post: Tensor, places: Perspective
+        self,
+        queries: PhraseVectors,
+        posts: PhraseVectors,
+        query_of_post: Tensor,
+        places: Perspective,
     ) -> list[list[Tensor]]:
         """At every depth, pooled matches of each query position: [P, Lq] each."""
-        post_mask = mask_of(posts.terms[places.post_view].ids)  # [P, Ld]
-        levels = zip(queries.levels[places.query_view], posts.levels[places.post_view], strict=True)
+        post_mask = mask_of(posts.terms[places.post_input].ids)  # [P, Ld]
+        levels = zip(
+            queries.levels[places.query_input], posts.levels[places.post_input], strict=True
+        )
         pooled = []
         for query, post in levels:
             similarity = torch.bmm(query[query_of_post], post.transpose(1, 2))  # [P, Lq, Ld]

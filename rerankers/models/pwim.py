@@ -90,7 +90,7 @@ class Config:
         return [max(8, 8 * round(self.channel_share * count / 8)) for count in CHANNELS]
 
 
-class Contexts(NamedTuple):
+class LstmStates(NamedTuple):
     """A batch of texts in context; zeros where there is no word.
 
     Attributes:
@@ -132,15 +132,15 @@ class Model(Reranker):
         )
         self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
 
-    def encode_queries(self, inputs: Inputs) -> Contexts:
+    def encode_queries(self, inputs: Inputs) -> LstmStates:
         """Read Q queries."""
         return self._read(inputs)
 
-    def encode_posts(self, inputs: Inputs) -> Contexts:
+    def encode_posts(self, inputs: Inputs) -> LstmStates:
         """Read D posts."""
         return self._read(inputs)
 
-    def _read(self, inputs: Inputs) -> Contexts:
+    def _read(self, inputs: Inputs) -> LstmStates:
         """Section 4; both kinds of text are read by the same LSTMs."""
         ids = inputs[WORDS].ids[:, : self.config.size]
         mask = mask_of(ids)
@@ -150,12 +150,14 @@ class Model(Reranker):
         # Each text is turned around by itself, so neither direction comes to its padding first.
         from_end, _ = self.from_end(vectors.gather(1, turned.expand_as(vectors)))
         backward = from_end.gather(1, turned.expand_as(from_end))
-        return Contexts(forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask)
+        return LstmStates(forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask)
 
-    def interact(self, queries: Contexts, posts: Contexts, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
+    ) -> Interactions:
         """Sections 5 and 6, the cube in focus: [P, Lq, size · 13], zeros where words are not."""
         config = self.config
-        aligned = Contexts(*(values[query_of_post] for values in queries))
+        aligned = LstmStates(*(values[query_of_post] for values in queries))
         words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
         cube = torch.stack(compare(aligned, posts), dim=3) * words.unsqueeze(3)
         if config.focus:
@@ -200,7 +202,7 @@ def backwards(ids: Tensor) -> Tensor:
     return torch.where(from_end >= 0, from_end, places)
 
 
-def compare(queries: Contexts, posts: Contexts) -> list[Tensor]:
+def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
     """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
 
     Cosine, distance and dot product of states side by side, then of forward, backward and added

@@ -61,7 +61,7 @@ class Config:
         require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
 
 
-class Encoding(NamedTuple):
+class SentenceVectors(NamedTuple):
     """Texts as vectors [B, F], with the words that the overlap is counted on."""
 
     vectors: Tensor
@@ -103,19 +103,21 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> Encoding:
+    def encode_queries(self, inputs: Inputs) -> SentenceVectors:
         """Encode Q queries."""
         return self._encode(self.query_sentence, inputs)
 
-    def encode_posts(self, inputs: Inputs) -> Encoding:
+    def encode_posts(self, inputs: Inputs) -> SentenceVectors:
         """Encode D posts."""
         return self._encode(self.post_sentence, inputs)
 
-    def _encode(self, sentence: "_Sentence", inputs: Inputs) -> Encoding:
+    def _encode(self, sentence: "_Sentence", inputs: Inputs) -> SentenceVectors:
         ids = inputs[MASKED_WORDS].ids
-        return Encoding(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
+        return SentenceVectors(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
 
-    def interact(self, queries: Encoding, posts: Encoding, query_of_post: Tensor) -> Interactions:
+    def interact(
+        self, queries: SentenceVectors, posts: SentenceVectors, query_of_post: Tensor
+    ) -> Interactions:
         """Both texts' vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
         query, post = queries.vectors[query_of_post], posts.vectors
         similarity = ((query @ self.similarity) * post).sum(dim=1, keepdim=True)

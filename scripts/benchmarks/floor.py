@@ -157,9 +157,9 @@ def matching(model: Any, queries: Lengths, posts: Lengths) -> int:
     """Similarities of all positions at every depth, for pairs of these lengths ([P] a view)."""
     total = 0
     for places in model.perspectives.values():
-        tower: Any = _tower(model, places.query_view)
+        tower: Any = _tower(model, places.query_input)
         sizes = [_vector_size(tower), *(c.weight.shape[1] for c in tower.convolutions)]
-        total += int((queries[places.query_view] * posts[places.post_view]).sum()) * sum(sizes)
+        total += int((queries[places.query_input] * posts[places.post_input]).sum()) * sum(sizes)
     return total
 
 
@@ -169,7 +169,7 @@ def judging(model: Model, queries: Lengths) -> int:
     total = pairs * _linear(model.score)
     if model.config.evidence == "terms":
         for name, places in model.perspectives.items():
-            total += int(queries[places.query_view].sum()) * _linear(model.position[name])
+            total += int(queries[places.query_input].sum()) * _linear(model.position[name])
     return total
 
 

@@ -45,8 +45,8 @@ def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> FastPat
 def way_of(model: Reranker) -> Any:
     """The module that is a model's faster way, None if it has none.
 
-    Beside its ``FastPath`` it may have ``readings(model)`` and ``towers(model, *texts)``, vectors of
-    windows, or ``PostVectors(model, packed)``, one vector for all of the view ``VECTOR_VIEW``: then
+    Beside its ``FastPath`` it may have ``tower_inputs(model)`` and ``towers(model, *texts)``, vectors of
+    windows, or ``PostVectors(model, packed)``, one vector for all of the view ``VECTOR_INPUT``: then
     posts can be encoded beforehand; see :mod:`rerankers.engine.precompute`.
     """
     name = type(model).__module__.rpartition(".")[2]
@@ -63,7 +63,7 @@ def encodable() -> list[str]:
 
 def can_encode(way: Any) -> bool:
     """Whether a model's faster way, None if it has none, can encode posts beforehand."""
-    return hasattr(way, "readings") or hasattr(way, "PostVectors")
+    return hasattr(way, "tower_inputs") or hasattr(way, "PostVectors")
 
 
 def _names() -> list[str]:

@@ -13,13 +13,12 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions, Terms
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, Texts, distinct
+from rerankers.engine.windows import Ids, TokenSequences, distinct
 from rerankers.layers.similarity import mask_of
-from rerankers.models.drmm import Model, histograms
-from rerankers.models.drmm import Texts as Asked
+from rerankers.models.drmm import Model, TermVectors, histograms
 
 
-class FastPath(PerQueryFastPath[Asked]):
+class FastPath(PerQueryFastPath[TermVectors]):
     """Histograms of the query's words."""
 
     def __init__(self, model: Model, encoded: Tokenized) -> None:
@@ -40,10 +39,10 @@ class FastPath(PerQueryFastPath[Asked]):
             "words": torch.stack([ids.float(), weights], dim=2).expand(len(rows), -1, -1),
         }
 
-    def _counts(self, question: Asked, posts: Ids) -> Tensor:
+    def _counts(self, question: TermVectors, posts: Ids) -> Tensor:
         """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""
         bins = self.model.config.bins
-        texts = Texts.of(self.encoded.posts[WORDS], posts, self.longest)
+        texts = TokenSequences.from_packed(self.encoded.posts[WORDS], posts, self.longest)
         first, which = distinct([texts.ids])
         # Each distinct word as a post of its own.
         ids = torch.from_numpy(texts.ids[first]).unsqueeze(1)

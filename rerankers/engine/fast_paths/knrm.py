@@ -12,12 +12,12 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, Texts, distinct, used_ids
+from rerankers.engine.windows import Ids, TokenSequences, distinct, used_ids
 from rerankers.layers.convolutions import MaskedConvolution
-from rerankers.models.knrm import LEAST_COUNT, LOG_SCALE, Model, Ngrams
+from rerankers.models.knrm import LEAST_COUNT, LOG_SCALE, Model, NgramVectors
 
 
-class FastPath(PerQueryFastPath[Ngrams]):
+class FastPath(PerQueryFastPath[NgramVectors]):
     """Soft counts of the query's n-grams."""
 
     def __init__(self, model: Model, encoded: Tokenized) -> None:
@@ -35,12 +35,14 @@ class FastPath(PerQueryFastPath[Ngrams]):
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
         question = self.question(rows)
-        texts = Texts.of(self.encoded.posts[WORDS], self.encoded.post_index[rows], self.longest)
+        texts = TokenSequences.from_packed(
+            self.encoded.posts[WORDS], self.encoded.post_index[rows], self.longest
+        )
         counts = self._counts(question, texts)
         logarithms = torch.log(counts.clamp_min(LEAST_COUNT))
         return {"matches": LOG_SCALE * logarithms * question.mask.unsqueeze(2)}
 
-    def _counts(self, question: Ngrams, texts: Texts) -> Tensor:
+    def _counts(self, question: NgramVectors, texts: TokenSequences) -> Tensor:
         """Soft counts of each pair of lengths side by side: [P, Lq, K]."""
         posts, levels, length = len(texts.lengths), len(question.levels), question.mask.shape[1]
         asked = torch.cat(question.levels, dim=1)[0]  # [levels · Lq, F]

@@ -11,14 +11,14 @@ from torch import Tensor
 from rerankers.base import MASKED_WORDS, WORDS, Interactions
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, Texts, distinct, used_ids
-from rerankers.models.sm_cnn import Encoding, Model
+from rerankers.engine.windows import Ids, TokenSequences, distinct, used_ids
+from rerankers.models.sm_cnn import Model, SentenceVectors
 from rerankers.text.inputs import Packed
 
 _CPU = torch.device("cpu")
 
 
-VECTOR_VIEW = MASKED_WORDS
+VECTOR_INPUT = MASKED_WORDS
 """The view of a post that is one vector to the model."""
 
 
@@ -48,9 +48,9 @@ class PostVectors:
         """Numbers of a vector."""
         return len(self.bias)
 
-    def of(self, rows: Ids) -> Tensor:
+    def vectors(self, rows: Ids) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""
-        texts = Texts.of(self.posts, rows, self.longest)
+        texts = TokenSequences.from_packed(self.posts, rows, self.longest)
         windows = texts.windows(texts.ids, self.width)
         first, which = distinct(windows)
         places = np.stack([column[first] for column in windows], axis=1)
@@ -64,7 +64,7 @@ class PostVectors:
         return hidden.index_select(0, padded.flatten()).view(*padded.shape, -1).amax(dim=0)
 
 
-class FastPath(PerQueryFastPath[Encoding]):
+class FastPath(PerQueryFastPath[SentenceVectors]):
     """Vectors of posts by their windows, or from the disk, compared as the model does it."""
 
     def __init__(self, model: Model, encoded: Tokenized) -> None:
@@ -72,18 +72,18 @@ class FastPath(PerQueryFastPath[Encoding]):
         self.words = encoded.posts[WORDS]
         self.vectors_of: Callable[[Ids], Tensor]
         if encoded.stored:
-            (stored,) = encoded.stored[VECTOR_VIEW].levels
+            (stored,) = encoded.stored[VECTOR_INPUT].levels
             self.words = Packed(self.words.ids.reshape(-1), self.words.starts)
             self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
         else:
-            self.vectors_of = PostVectors(model, encoded.posts[VECTOR_VIEW]).of
+            self.vectors_of = PostVectors(model, encoded.posts[VECTOR_INPUT]).vectors
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """The pairs ``rows`` [P] of one query, compared but not yet judged."""
         posts = self.encoded.post_index[rows]
         found: Interactions = self.model.compare(
             self.question(rows),
-            Encoding(self.vectors_of(posts), self.words.padded(posts, _CPU)),
+            SentenceVectors(self.vectors_of(posts), self.words.padded(posts, _CPU)),
             torch.zeros(len(rows), dtype=torch.int64), self.encoded.features_of(rows, _CPU),
         )  # fmt: skip
         return found
