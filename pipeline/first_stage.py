@@ -82,7 +82,7 @@ class FirstStage:
         """
         from indexes.methods import METHODS as KNOWN
         from pipeline.collections.trec import read_run
-        from pipeline.command.settings import change
+        from pipeline.command.options import apply_changes
         from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
 
         source, hits = self.source, self.hits or DEFAULT_HITS
@@ -94,7 +94,7 @@ class FirstStage:
             doc_ids = [doc_id for scores in run.values() for doc_id in scores]
             # Without scores there are no ranks to make priors of.
             return Candidates(topics, run, source.find_posts(doc_ids), priors={})
-        method = change(KNOWN[self.method or DEFAULT_METHOD](), self.changes)
+        method = apply_changes(KNOWN[self.method or DEFAULT_METHOD](), self.changes)
         return LuceneRetriever(source.index(), method).search(topics, hits)
 
     def weight(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
+    apply_changes,
     argument,
     existing_file,
     non_negative_float,
@@ -242,14 +243,13 @@ def _settings(options: Options) -> "Settings":
 
 def _config(options: Options) -> Any:
     """The named configuration with the changes of ``--set``."""
-    from pipeline.command.settings import change
     from rerankers import models
 
     known = models.find(options.model).configurations
     name = options.configuration or next(iter(known))
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
-    return change(known[name], options.set)
+    return apply_changes(known[name], options.set)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ FAILURE = 1
 USAGE = 2
 INTERRUPTED = 130
 
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
 
 def option(
     help_text: str,
@@ -249,6 +251,36 @@ def _value(field: dataclasses.Field[Any], found: Any) -> Any:
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from None
     return tuple(parsed) if meta["many"] else parsed[0]
+
+
+def apply_changes(config: Any, changes: Sequence[str], flag: str = "--set") -> Any:
+    """A copy of the dataclass ``config`` with each ``NAME=VALUE`` of ``changes`` applied.
+
+    Args:
+        config: a frozen dataclass.
+        changes: values take the type of their field.
+        flag: the option's name, for messages.
+
+    Raises:
+        UsageError: naming every change with an unknown name or an unsuitable value.
+    """
+    kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    values, problems = {}, []
+    for text in changes:
+        name, _, value = text.partition("=")
+        if name not in kinds:
+            problems.append(
+                f"{flag} {text}: found the name {name!r}, expected one of {', '.join(kinds)}"
+                + did_you_mean(name, list(kinds))
+            )
+            continue
+        try:
+            values[name] = _BOOLEANS[value.lower()] if kinds[name] is bool else kinds[name](value)
+        except (KeyError, ValueError):
+            problems.append(f"{flag} {text}: found {value!r}, expected a {kinds[name].__name__}")
+    if problems:
+        raise UsageError(problems)
+    return dataclasses.replace(config, **values)
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:
