@@ -68,7 +68,7 @@ class Options:
     )
     negatives: int | None = option("negatives for each positive", parse=positive_int)
     positives: int | None = option("positives of each topic in a step", parse=positive_int)
-    lists: int | None = option("topics in a step", parse=positive_int)
+    batch_topics: int | None = option("topics in a step", parse=positive_int)
     batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
     optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
