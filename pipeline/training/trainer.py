@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from indexes.files import atomic_directory
+
 if TYPE_CHECKING:
     from pipeline.train import Options
     from pipeline.training.folds import Outcome
@@ -102,13 +104,12 @@ class Trainer:
         self, directory: Path, outcome: "Outcome", extras: Mapping[str, bytes] | None = None,
         parts: Mapping[str, Path] | None = None,
     ) -> None:  # fmt: skip
-        """Write the checkpoint; see :func:`rerankers.checkpoint.save`."""
+        """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`."""
         from rerankers import checkpoint
 
-        checkpoint.save(
-            directory, self.options.model, outcome.model, self.encoder, self._metrics(outcome),
-            extras, parts,
-        )  # fmt: skip
+        name, metrics = self.options.model, self._metrics(outcome)
+        with atomic_directory(directory) as new:
+            checkpoint.save(new, name, outcome.model, self.encoder, metrics, extras, parts)
 
     def _metrics(self, outcome: "Outcome") -> dict[str, Any]:
         from pipeline.command import runtime
