@@ -148,5 +148,5 @@ def vectors_of(options: "Options", training_set: "TrainingSet") -> Path:
 
     general = named.data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
     if options.vectors is None and options.model in fusion.MODELS.values():
-        return vectors.of_posts(training_set.texts, general, named.home_directory())
+        return vectors.cached_vectors(training_set.texts, general, named.home_directory())
     return options.vectors or general

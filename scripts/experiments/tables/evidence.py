@@ -81,8 +81,7 @@ class Categories(Table):
 
 def kinds_of(query: str, post: "Post", evidence: "Evidence") -> Iterator[str]:
     """The kinds of matches between a query and a post, by :data:`RULES`."""
-    from rerankers.text.stop_words import STOP_WORDS
-    from rerankers.text.words import URL_PLACEHOLDER, url_text, words
+    from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
     asked = words(query)
     content = [word for word in asked if word not in STOP_WORDS] or asked
