@@ -154,8 +154,8 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
         assert found.shape == (most, 3)
         expected = torch.zeros(most, 3)
         for place, token in enumerate(tokens[:most]):
-            trigrams, _ = character_trigrams([token])
-            expected[place] = table[torch.from_numpy(trigrams + 1).long()].sum(dim=0)
+            of_word, _ = character_trigrams([token])
+            expected[place] = table[torch.from_numpy(of_word + 1).long()].sum(dim=0)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
