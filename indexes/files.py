@@ -57,13 +57,9 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
             _sync(entry)
         temporary.chmod(0o777 & ~_umask())
         if target.exists():
-            retired = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
+            retired = tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent)
             target.replace(retired)
-            try:
-                temporary.replace(target)
-            except BaseException:
-                retired.replace(target)
-                raise
+            temporary.replace(target)
             shutil.rmtree(retired)
         else:
             temporary.replace(target)

@@ -31,7 +31,7 @@ from pipeline.collections.trec import Run, Topic
 from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.collections.answers import AnswerCollection
+    from pipeline.collections.collection import AnswerCollection
     from rerankers.checkpoint import TrainedReranker
 
 DEFAULT_ALPHA = 0.7
@@ -217,13 +217,13 @@ def pairs_of(collection: "AnswerCollection") -> list[ArchivedPair]:
         DataError: files or judgments are missing, or no question has a relevant answer.
     """
     part = collection.part("train")
-    judgments = part.qrels()
+    judgments = part.qrels
     if judgments is None:
-        raise DataError(part.missing_judgments())
+        raise DataError(part.missing_judgments)
     posts = {post.doc_id: post for post in part.posts()}
     pairs = [
         ArchivedPair(topic.query_id, topic.text, posts[doc_id])
-        for topic in part.topics()
+        for topic in part.topics
         for doc_id, relevance in judgments.get(topic.query_id, {}).items()
         if relevance > 0 and doc_id in posts
     ]

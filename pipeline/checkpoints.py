@@ -11,14 +11,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.collections import answers
-from pipeline.collections.named import home_directory
+from pipeline.collections.locations import home_directory
+from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.training.tuning import Tuning
 
 if TYPE_CHECKING:
-    from pipeline.collections.sources import Source
-    from pipeline.reranking import NeuralReranker
+    from pipeline.collections.collection import Collection
+    from pipeline.reranking import Mixing, NeuralReranker
+
+UNTUNED_WEIGHT = 0.5
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and its provenance."""
@@ -35,7 +37,7 @@ def default_directory(model: str, collection: str) -> Path:
     """
     from rerankers.checkpoint import SHIPPED
 
-    own_training = collection in answers.NAMES
+    own_training = collection in ANSWERS
     # A model trained on posts alone does not fit questions and answers.
     names = [collection] if own_training else [collection, "all"]
     folders = [
@@ -81,19 +83,53 @@ def tuned_weight(checkpoint: Path, normalization: str) -> tuple[float, str] | No
     return None
 
 
+def choose_mixing(
+    weight: float | None,
+    normalization: str,
+    is_scored: bool,
+    checkpoint: Path,
+    collection: Collection,
+) -> Mixing:
+    """λ: as given, else as tuned for the checkpoint.
+
+    Args:
+        weight: λ as given, or None.
+        normalization: of scores before mixing.
+        is_scored: whether the candidates have scores to mix with.
+        checkpoint: folder of the model.
+        collection: to be ranked.
+    """
+    from pipeline.reranking import Mixing
+
+    if weight is not None:
+        return Mixing(weight, normalization)
+    if not is_scored:
+        reason = "nothing to mix: the candidates are given without scores"
+        return Mixing(1.0, normalization, reason)
+    if tuned := tuned_weight(checkpoint, normalization):
+        return Mixing(tuned[0], normalization, tuned[1])
+    # There is no official run of a training part to tune it on.
+    advice = (
+        "run scripts/tune_lambda.py for this checkpoint and normalisation"
+        if collection.given_candidates is None
+        else "choose one by --lambda"
+    )
+    return Mixing(UNTUNED_WEIGHT, normalization, f"not tuned: {advice}")
+
+
 def load_reranker(
     name: str,
-    source: Source,
+    collection: Collection,
     checkpoint: Path | None = None,
     device: str = "auto",
     threads: int | None = None,
     idf: str | None = None,
 ) -> NeuralReranker:
-    """The trained model for a source, with a warning if it was trained on the source's judgments.
+    """The trained model for a collection, with a warning if it has seen the collection's judgments.
 
     Args:
         name: of the model.
-        source: topics and posts to rerank.
+        collection: to be ranked.
         checkpoint: folder; None is :func:`default_directory`.
         device: ``auto``, ``cpu`` or ``cuda``.
         threads: of the CPU; None leaves them unchanged.
@@ -108,8 +144,8 @@ def load_reranker(
 
     runtime.import_nltk_alone()
     from pipeline.reranking import NeuralReranker
+    from rerankers import checkpoint as checkpoints
     from rerankers import models
-    from rerankers.checkpoint import idf_from
 
     if name not in models.names():
         raise UsageError(
@@ -118,14 +154,14 @@ def load_reranker(
     device = runtime.choose_device(device, threads)
     frequencies = None
     if idf:
-        frequencies = source.idf() if idf == "index" else idf_from(idf)
-    directory = checkpoint or default_directory(name, source.name)
-    reranker = NeuralReranker.load(directory, name, device, frequencies)
+        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(idf)
+    directory = checkpoint or default_directory(name, collection.name)
+    reranker = NeuralReranker(checkpoints.load(directory, name, device, frequencies))
     seen = reranker.checkpoint.metrics.get("trained_on", [])
     # The training part of a collection with given candidates is apart from the part ranked here.
-    if source.given is None and source.name in seen:
+    if collection.given_candidates is None and collection.name in seen:
         print(
-            f"warning: {directory} was trained on {source.name}; its figures here mean nothing",
+            f"warning: {directory} was trained on {collection.name}; its figures here mean nothing",
             file=sys.stderr,
         )
     return reranker

@@ -85,9 +85,9 @@ def _judgments(name: str, data: Path | None) -> "tuple[Qrels, Sequence[str]]":
     if name != path.stem:
         raise DataError(f"there is no file of judgments {name}")
     collection = named.find(name, data)
-    qrels = collection.qrels()
+    qrels = collection.qrels
     if qrels is None:
-        raise DataError(collection.missing_judgments())
+        raise DataError(collection.missing_judgments)
     return qrels, collection.measures
 
 

@@ -1,55 +1,62 @@
-"""Learned fusion: what it is trained on, and how it ranks.
+"""Learned fusion: the candidates of several rankers, ranked by a model over all their scores.
 
-Neural scores of training topics come from models that have not seen these topics (five folds of
-them, Wolpert 1992), since a fusion would trust a model's memory otherwise; those of other topics
-come from the model trained on all training topics, which lies in the fusion's folder.
+What one ranker misses another may find. Neural scores of training topics come from models that
+have not seen these topics (:func:`unseen_scores`; stacking, Wolpert 1992), since a fusion would
+trust a model's memory otherwise; those of other topics come from the model trained on all training
+topics, which is a part of the fusion's checkpoint.
 """
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from indexes.methods import METHODS
+from indexes.posts import Post
 from pipeline import precomputed
-from pipeline.collections.trec import Qrels, Run
+from pipeline.collections.named import open_collection
+from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.errors import DataError, UsageError
-from pipeline.reranking import Candidates, Progress
+from pipeline.interpolation import normalize
+from pipeline.reranking import Candidates, NeuralReranker, Progress, doc_ids_of, silent
 from pipeline.training.training_set import JudgedCandidates, TrainingSet, microblog_training_set
-from pipeline.union import OFFICIAL, UnionRetriever, joined
 
 if TYPE_CHECKING:
-    from indexes.posts import Post
-    from pipeline.collections.sources import Source
-    from pipeline.reranking import NeuralReranker
+    from pipeline.collections.collection import Collection
+    from pipeline.collections.topics import Topic
     from pipeline.training.folds import FoldModel
     from rerankers.base import Pairs
     from rerankers.text.inputs import TextEncoder
 
-MODELS = {"learned": "fusion", "linear": "linear_fusion"}
-"""Kind of fusion on the command line -> model."""
-
 HITS = 1000
-"""Candidates that each ranker may bring for a topic."""
+"""Candidates of each ranker for a topic."""
 
 MINIMUM_COUNT = 5
 """Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
 
-NeuralScores = Callable[[str, Candidates], Run]
-"""A neural reranker's name and candidates -> its scores."""
+OFFICIAL = "run_"
+"""Prefix of rankers that are a collection's official runs."""
+
+UnseenScores = Callable[[str, "Pairs", Sequence[str]], npt.NDArray[np.float32]]
+"""Name of a neural reranker, P pairs, query_ids of their queries -> its scores [P]."""
+
+NeuralScores = Callable[[str, "Pairs"], npt.NDArray[np.float32]]
+"""Name of a neural reranker, P pairs -> its scores [P]."""
 
 
 @dataclass(frozen=True)
 class Rankers:
-    """Whose scores a fusion reads.
+    """The rankers whose scores a fusion reads.
 
     Attributes:
-        lexical: methods of search, and official runs with ``run_`` before their names.
-        neural: rerankers.
+        lexical: methods of search, and official runs with :data:`OFFICIAL` before their names.
+        neural: names of neural rerankers.
         candidate_rankers: those of ``lexical`` whose best posts are the candidates.
     """
 
@@ -58,11 +65,11 @@ class Rankers:
     candidate_rankers: Sequence[str]
 
     @classmethod
-    def of(cls, config: Any) -> "Rankers":
-        """Those of a fusion's settings: its ``signal:`` families and ``candidate_rankers``.
+    def from_config(cls, config: Any) -> Rankers:
+        """The rankers of a fusion's configuration: its families ``signal:NAME``.
 
         Raises:
-            UsageError: there is no ranker of a name, or nothing finds candidates.
+            UsageError: unknown ranker, or none that finds candidates.
         """
         from rerankers import models
 
@@ -70,9 +77,7 @@ class Rankers:
         names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
         lexical = [name for name in names if name in METHODS or name.startswith(OFFICIAL)]
         neural = [name for name in names if name not in lexical]
-        candidate_rankers = (
-            config.candidate_rankers.split(",") if config.candidate_rankers else lexical
-        )
+        chosen = config.candidate_rankers.split(",") if config.candidate_rankers else lexical
         problems = [
             f"signal:{name}: found no ranker of this name, expected one of "
             f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
@@ -80,119 +85,152 @@ class Rankers:
             if name not in models.names()
         ]
         problems += [
-            f"candidate_rankers: found {name}, expected one of {', '.join(lexical)}: methods of search and "
-            "runs whose scores are a signal"
-            for name in candidate_rankers
+            f"candidate_rankers: found {name}, expected one of {', '.join(lexical)}: methods of "
+            "search and runs whose scores are a signal"
+            for name in chosen
             if name not in lexical
         ]
-        if not candidate_rankers:
+        if not chosen:
             problems.append(
                 "families: found no signal of a method of search or of a run, expected one at "
-                "least: it is these that find candidates"
+                "least: these find the candidates"
             )
         if problems:
             raise UsageError(problems)
-        return cls(lexical, neural, candidate_rankers)
+        return cls(lexical, neural, chosen)
 
 
-def training_set(
-    config: Any, test: str | None, data: Path | None, neural: NeuralScores
-) -> TrainingSet:
-    """All judged microblog years but ``test``: candidates of all rankers, with their scores.
+@dataclass(frozen=True)
+class UnionRetriever:
+    """Finds the best candidates of several rankers, with the score of every ranker.
 
-    Args:
-        config: settings of the model to be trained.
-        test: collection to leave out; None leaves out none.
-        data: data folder.
-        neural: scores of the training topics by a reranker that has not seen them.
+    A post of an official run whose text is not here is a candidate too, with an empty text: its
+    ranks alone speak for it.
 
-    Raises:
-        UsageError: there is no collection ``test``, or no such ranker.
-        DataError: files or judgments are missing.
+    Attributes:
+        collection: to be searched.
+        rankers: the rankers; the neural ones are not used.
     """
-    from pipeline.collections.sources import open_source
 
-    rankers = Rankers.of(config)
-    usual = microblog_training_set(test, data)
-    parts: list[Candidates] = []
-    qrels: Qrels = {}
-    for name in usual.trained_on:
-        source = open_source(name, None, None, data)
-        assert source.qrels is not None  # Those without are no training collections.
-        topics = [topic for topic in source.topics if topic.query_id in source.qrels]
-        print(f"candidates of {name} by {', '.join(rankers.lexical)}", file=sys.stderr)
-        retriever = UnionRetriever(source, rankers.lexical, rankers.candidate_rankers)
-        parts.append(retriever.search(topics, HITS))
-        qrels |= source.qrels
-    candidates = with_neural(joined(parts), rankers.neural, neural)
-    return replace(
-        usual,
-        candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
-        training=JudgedCandidates(candidates, qrels),
-        minimum_count=MINIMUM_COUNT,
-    )
+    collection: Collection
+    rankers: Rankers
+    is_scored: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The rankers' names."""
+        return ", ".join(self.rankers.lexical)
+
+    def search(self, topics: Sequence[Topic], hits: int = HITS) -> Candidates:
+        """The best ``hits`` posts of each candidate ranker for each topic.
+
+        The score of a candidate is the mean over all rankers of its min-max score, 0 where a
+        ranker does not have it (CombSUM of Fox & Shaw 1994).
+
+        Raises:
+            UsageError: there is no index.
+            DataError: an official run is malformed, or there is no candidate ranker.
+        """
+        collection, rankers = self.collection, self.rankers
+        signals = {name: run for name in rankers.lexical if (run := self._rank(name, topics, hits))}
+        if missing := [name for name in rankers.lexical if name not in signals]:
+            print(
+                f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
+                "with their scores and goes on without",
+                file=sys.stderr,
+            )
+        if not any(name in signals for name in rankers.candidate_rankers):
+            raise DataError(
+                f"{collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, whose "
+                "posts this fusion ranks; use a collection that has it, or another fusion"
+            )
+        found = mean_of_normalized(
+            [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        )
+        run = restricted(mean_of_normalized(list(signals.values())), found)
+        doc_ids = doc_ids_of(run)
+        known = collection.open_index().posts.get_many(doc_ids)
+        posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
+        signals = {name: restricted(scores, run) for name, scores in signals.items()}
+        return Candidates(topics, run, posts, priors={}, signals=signals)
+
+    def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
+        """One ranker's run; empty if the collection does not have it."""
+        if not name.startswith(OFFICIAL):
+            return self.collection.open_index().search(topics, METHODS[name](), hits=hits)
+        path = self.collection.runs.get(name.removeprefix(OFFICIAL))
+        if path is None:
+            return {}
+        wanted = {topic.query_id for topic in topics}
+        return best_of({q: run for q, run in read_run(path).items() if q in wanted}, hits)
 
 
-def with_neural(candidates: Candidates, names: Sequence[str], neural: NeuralScores) -> Candidates:
-    """The candidates with the scores of neural rerankers, of those whose texts are known."""
-    textless = {doc_id for doc_id, post in candidates.posts.items() if not post.text}
-    readable = {
-        query_id: {d: s for d, s in scores.items() if d not in textless}
-        for query_id, scores in candidates.run.items()
+def mean_of_normalized(runs: Sequence[Run]) -> Run:
+    """The mean over ``runs`` of each candidate's min-max score, 0 in runs without it."""
+    total: Run = {}
+    for run in runs:
+        for query_id, scores in run.items():
+            sums = total.setdefault(query_id, {})
+            for doc_id, score in normalize(scores, "minmax").items():
+                sums[doc_id] = sums.get(doc_id, 0.0) + score / len(runs)
+    return total
+
+
+def restricted(run: Run, candidates: Run) -> Run:
+    """The scores that ``run`` has of ``candidates``, in their order and under their very strings.
+
+    A dictionary finds a string fastest that is the same object as its key.
+    """
+    return {
+        query_id: {d: scores[d] for d in wanted if d in scores}
+        for query_id, wanted in candidates.items()
+        for scores in [run.get(query_id, {})]
     }
-    part = Candidates(candidates.topics, readable, candidates.posts, {})
-    scores = {name: neural(name, part) for name in names}
-    return replace(candidates, signals={**candidates.signals, **scores})
-
-
-def unseen_scores(
-    candidates: Candidates, folds: "Sequence[FoldModel]", encoder: "TextEncoder"
-) -> Run:
-    """Scores of each topic's candidates by the fold's model that has not seen the topic."""
-    from rerankers.engine.scoring import score
-
-    pairs, keys = candidates.pairs(), candidates.keys()
-    topics = np.array([topic.query_id for topic in candidates.topics])
-    run: Run = {}
-    for fold in folds:
-        rows = np.flatnonzero(np.isin(topics[pairs.query_index], sorted(fold.held_out)))
-        values = score(fold.model, pairs.part(rows), encoder)
-        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-            query_id, doc_id = keys[row]
-            run.setdefault(query_id, {})[doc_id] = value
-    return run
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """A trained fusion, and the neural rerankers whose scores it reads.
+    """A trained fusion: a retriever and a reranker in one.
 
     Attributes:
-        reranker: the fusion itself.
-        rankers: all whose scores it reads.
-        neural: name -> reranker.
+        collection: to be searched.
+        reranker: the model over the rankers' scores and further features.
+        rankers: the rankers.
+        neural: name -> neural reranker whose scores the model reads.
     """
 
-    reranker: "NeuralReranker"
+    collection: Collection
+    reranker: NeuralReranker
     rankers: Rankers
-    neural: "Mapping[str, NeuralReranker]"
+    neural: Mapping[str, NeuralReranker]
+    is_scored: ClassVar[bool] = False
 
     @classmethod
-    def of(
-        cls, reranker: "NeuralReranker", load: "Callable[[str, Path], NeuralReranker]"
-    ) -> "Fusion":
-        """The fusion that a reranker is.
+    def load(
+        cls,
+        collection: Collection,
+        reranker: NeuralReranker,
+        load: Callable[[str, Path], NeuralReranker],
+    ) -> Fusion:
+        """The fusion for a collection.
 
         Args:
+            collection: to be searched.
             reranker: the trained model.
-            load: gives the neural reranker of a name and of a folder, which is in the fusion's.
+            load: name of a neural reranker, its folder in the fusion's -> the reranker.
 
         Raises:
-            DataError: the fusion's folder lacks a reranker whose scores it reads.
+            UsageError: the collection's candidates are given.
+            DataError: the fusion's folder lacks a neural reranker.
         """
         from rerankers.checkpoint import part_of
 
-        rankers = Rankers.of(reranker.checkpoint.model.config)
+        if collection.given_candidates is not None:
+            raise UsageError(
+                f"--reranker {reranker.checkpoint.name}: {collection.name} is not searched, its "
+                "candidates are given; use another model"
+            )
+        rankers = Rankers.from_config(reranker.checkpoint.model.config)
         directory = reranker.checkpoint.directory
         folders = {name: part_of(directory, name) for name in rankers.neural}
         if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
@@ -201,59 +239,35 @@ class Fusion:
                 "each: the fusion reads their scores; restore it, or train the fusion again"
             )
         neural = {name: load(name, folder) for name, folder in folders.items()}
-        return cls(reranker, rankers, neural)
+        return cls(collection, reranker, rankers, neural)
 
-    def search(self, source: "Source") -> Candidates:
-        """The candidates of all rankers that search, with their scores.
+    @property
+    def name(self) -> str:
+        """Origin of the candidates' first score, for reports."""
+        return "mean of min-max scores"
 
-        Raises:
-            UsageError: the source is not searched, or there is no index.
-        """
-        require_searched(source)
-        retriever = UnionRetriever(source, self.rankers.lexical, self.rankers.candidate_rankers)
-        return retriever.search(source.topics, HITS)
-
-    def score(
-        self, candidates: Candidates, batch_size: int | None = None,
-        progress: Progress = lambda pairs_done: None,
-    ) -> "FusedScores":  # fmt: skip
-        """Score the candidates that :meth:`search` found, by the neural rerankers first.
-
-        Args:
-            candidates: with the scores of the rankers that search.
-            batch_size: as in :meth:`NeuralReranker.score`.
-            progress: called with numbers of pairs whose score by the fusion is there.
-        """
-        from rerankers.engine.scoring import BATCH_SIZE
-
-        pairs = candidates.pairs()
-        neural = self._neural(pairs)
-        pairs = replace(pairs, signals={**pairs.signals, **neural})
-        fused = self.reranker.checkpoint.score(pairs, batch_size or BATCH_SIZE, progress)
-        return FusedScores(candidates, fused, neural)
+    def search(self, topics: Sequence[Topic], hits: int = HITS) -> Candidates:
+        """The best ``hits`` posts of each candidate ranker, with the scores of all rankers."""
+        return self.read(UnionRetriever(self.collection, self.rankers).search(topics, hits))
 
     def read(self, candidates: Candidates) -> Candidates:
-        """The candidates with the scores of the neural rerankers besides."""
-        neural = self._neural(candidates.pairs())
-        runs = {name: candidates.run_of(scores) for name, scores in neural.items()}
-        return replace(candidates, signals={**candidates.signals, **runs})
+        """Candidates with the scores of the neural rerankers besides."""
+        return with_neural(
+            candidates, self.neural, lambda name, part: self.neural[name].checkpoint.score(part)
+        )
 
-    def _neural(self, pairs: "Pairs") -> "dict[str, npt.NDArray[np.float32]]":
-        """Name -> scores of pairs [P], NaN for posts whose texts are not known."""
-        has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
-        rows = np.flatnonzero(has_text[pairs.post_index])
-        part = replace(
-            pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows],
-            signals={},
-        )  # fmt: skip
-        found = {}
-        for name, reranker in self.neural.items():
-            found[name] = np.full(len(pairs), np.nan, dtype=np.float32)
-            found[name][rows] = reranker.checkpoint.score(part)
-        return found
+    def score(
+        self,
+        candidates: Candidates,
+        batch_size: int | None = None,
+        progress: Progress = silent,
+        precision: str = "fp32",
+    ) -> Run:
+        """The score of each candidate of :meth:`search`, higher is better."""
+        return self.reranker.score(candidates, batch_size, progress, precision)
 
-    def precomputed_for(self, posts: "Sequence[Post]", directory: Path) -> "Fusion":
-        """The same with what is known of posts beforehand; see :mod:`pipeline.precomputed`."""
+    def precomputed_for(self, posts: Sequence[Post], directory: Path) -> Fusion:
+        """This fusion with posts precomputed into a folder; see :mod:`pipeline.precomputed`."""
         return replace(
             self,
             reranker=precomputed.precomputed_for(self.reranker, posts, directory / "fusion"),
@@ -264,33 +278,93 @@ class Fusion:
         )
 
 
-@dataclass(frozen=True)
-class FusedScores:
-    """What a fusion, and the neural rerankers whose scores it reads, think of candidates.
+def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScores) -> Candidates:
+    """Candidates with the scores of neural rerankers, for those whose texts are known."""
+    pairs = candidates.pairs()
+    has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
+    rows = np.flatnonzero(has_text[pairs.post_index])
+    part = replace(
+        pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows], signals={}
+    )
+    signals = dict(candidates.signals)
+    for name in names:
+        scores = np.full(len(pairs), np.nan, dtype=np.float32)
+        scores[rows] = score(name, part)
+        signals[name] = candidates.run_of(scores)
+    return replace(candidates, signals=signals)
 
-    Attributes:
-        candidates: P pairs.
-        fused: [P] scores, higher is better.
-        neural: name -> [P] scores, NaN where a text is not known.
+
+def fusion_training_set(
+    config: Any, test: str | None, data: Path | None, unseen: UnseenScores
+) -> TrainingSet:
+    """All judged microblog years but ``test``: candidates of all rankers, with their scores.
+
+    Args:
+        config: of the fusion to be trained.
+        test: collection to leave out; None leaves out none.
+        data: data folder.
+        unseen: scores of the training topics by rerankers that have not seen them.
+
+    Raises:
+        UsageError: there is no collection ``test``, or an unknown ranker.
+        DataError: files or judgments are missing.
     """
+    rankers = Rankers.from_config(config)
+    usual = microblog_training_set(test, data)
+    parts: list[Candidates] = []
+    qrels: Qrels = {}
+    for name in usual.trained_on:
+        collection = open_collection(name, data=data)
+        judged = collection.qrels or {}
+        topics = [topic for topic in collection.topics if topic.query_id in judged]
+        print(f"candidates of {name} by {', '.join(rankers.lexical)}", file=sys.stderr)
+        parts.append(UnionRetriever(collection, rankers).search(topics))
+        qrels |= judged
+    candidates = _joined(parts)
+    query_ids = [topic.query_id for topic in candidates.topics]
 
-    candidates: Candidates
-    fused: "npt.NDArray[np.float32]"
-    neural: "Mapping[str, npt.NDArray[np.float32]]"
+    def score(name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
+        return unseen(name, pairs, query_ids)
 
-    def run(self) -> Run:
-        """The fusion's ranking."""
-        return self.candidates.run_of(self.fused)
-
-    def runs(self) -> dict[str, Run]:
-        """Of all whose scores are read: name -> ranking."""
-        neural = {name: self.candidates.run_of(scores) for name, scores in self.neural.items()}
-        return {**self.candidates.signals, **neural}
+    return replace(
+        usual,
+        candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
+        training=JudgedCandidates(with_neural(candidates, rankers.neural, score), qrels),
+        minimum_count=MINIMUM_COUNT,
+    )
 
 
-def require_searched(source: "Source") -> None:
-    """Raise UsageError if the source's candidates are given: no ranker has scores for them."""
-    if source.given is not None:
-        raise UsageError(
-            f"--fusion: {source.name} is not searched, its candidates are given; leave it out"
-        )
+def unseen_scores(
+    pairs: Pairs, query_ids: Sequence[str], folds: Sequence[FoldModel], encoder: TextEncoder
+) -> npt.NDArray[np.float32]:
+    """Scores [P] of each query's pairs by the fold's model that has not seen the query.
+
+    Args:
+        pairs: P pairs.
+        query_ids: [Q] of the pairs' queries; each is held out in one fold.
+        folds: models, each with the queries that it has not seen.
+        encoder: reads texts for all of them.
+    """
+    from rerankers.engine.scoring import score
+
+    of_pairs = np.array(query_ids)[pairs.query_index]
+    scores = np.full(len(pairs), np.nan, dtype=np.float32)
+    for fold in folds:
+        rows = np.flatnonzero(np.isin(of_pairs, sorted(fold.held_out)))
+        scores[rows] = score(fold.model, pairs.part(rows), encoder)
+    return scores
+
+
+def _joined(parts: Sequence[Candidates]) -> Candidates:
+    """The candidates of several collections, whose topics all differ."""
+    signals: dict[str, Run] = {}
+    for part in parts:
+        for name, run in part.signals.items():
+            signals[name] = {**signals.get(name, {}), **run}
+    return Candidates(
+        [topic for part in parts for topic in part.topics],
+        {query_id: scores for part in parts for query_id, scores in part.run.items()},
+        {doc_id: post for part in parts for doc_id, post in part.posts.items()},
+        {},
+        signals,
+    )

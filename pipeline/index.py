@@ -17,20 +17,15 @@ import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline.collections.collection_indexes import build_collection, collection_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 
-if TYPE_CHECKING:
-    from indexes.manifest import Manifest
-
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """What to index, and where."""
 
     collection: str | None = option("name of a collection to index", metavar="NAME")
     topics: str | None = option(
@@ -63,53 +58,33 @@ class Options:
 def main(options: Options) -> None:
     """Build the index, or precompute the posts of an existing one, and report size and time."""
     name = _collection_name(options)
-    collection = None
-    if name is None:
-        assert options.index is not None  # _collection_name has seen to it
-        directory = options.index
-    else:
-        from pipeline.collections import named
 
-        collection = named.find(name, options.data)
-        # First of all it says whether the collection has an index.
-        usual = collection_directory(collection)
-        directory = options.index or usual
-    checkpoint = _checkpoint(options.precompute, name)
+    from indexes import lucene
+    from indexes.posts import read_posts
+    from pipeline import precomputed
+    from pipeline.checkpoints import default_directory
+    from pipeline.collections.named import find_searched
+
+    collection = find_searched(name, options.data) if name else None
+    directory = options.index or (collection.index_directory if collection else Path())
+    checkpoint = Path(options.precompute) if options.precompute else None
+    if checkpoint and "/" not in str(options.precompute) and not checkpoint.is_dir():
+        checkpoint = default_directory(str(options.precompute), name or "all")
     if checkpoint is None or options.posts or not directory.is_dir():
         start = time.perf_counter()
-        manifest = (
-            build_files(options.posts, directory)
-            if collection is None
-            else build_collection(collection, directory, options.data)
-        )
+        if collection:
+            manifest = collection.build_index(directory)
+        else:
+            posts = itertools.chain.from_iterable(map(read_posts, options.posts))
+            manifest = lucene.build(posts, directory, options.posts)
         seconds = time.perf_counter() - start
         print(
             f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
             f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
         )
-    if checkpoint is not None:
-        from pipeline import precomputed
-
+    if checkpoint:
         for folder, size, seconds in precomputed.write(directory, checkpoint):
             print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
-
-
-def _checkpoint(precompute: str | None, collection: str | None) -> Path | None:
-    """The folder that ``--precompute`` means."""
-    if precompute is None or "/" in precompute or Path(precompute).is_dir():
-        return None if precompute is None else Path(precompute)
-    from pipeline.checkpoints import default_directory
-
-    return default_directory(precompute, collection or "all")
-
-
-def build_files(files: "tuple[Path, ...]", directory: Path) -> "Manifest":
-    """Index files of posts; raises CollectionError."""
-    from indexes import lucene
-    from indexes.posts import read_posts
-
-    posts = itertools.chain.from_iterable(map(read_posts, files))
-    return lucene.build(posts, directory, files)
 
 
 def _collection_name(options: Options) -> str | None:

@@ -8,88 +8,57 @@ A run's posts stay the same, their order changes. The report has the form of tab
 Moschitti (SIGIR 2015); a model with a prior (sm_cnn) reads the ranks of the run itself.
 """
 
+from __future__ import annotations
+
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.command.errors import DataError, UsageError
+from pipeline.command.errors import UsageError
 from pipeline.command.main import run
-from pipeline.command.options import (
-    argument,
-    existing_file,
-    fraction,
-    option,
-    output_file,
-    positive_int,
-)
-from pipeline.command.runtime import device_name
-from pipeline.first_stage import DEFAULT_HITS
-from pipeline.interpolation import NORMALIZATIONS
+from pipeline.command.options import argument, existing_file, fraction, option, output_file
+from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, ModelOptions, loader
+from pipeline.command.runtime import bar
 
 if TYPE_CHECKING:
     from indexes.posts import Post
-    from pipeline.collections.sources import Source
+    from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
     from pipeline.evaluation.run_report import Values
     from pipeline.reranking import Candidates, NeuralReranker
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ModelOptions):
     """What to rerank, and how."""
 
     runs: tuple[str, ...] = argument(
         "TREC runs; ql and rm3 name a collection's official runs", many=True
     )
-    topics: str = option(
-        "collection (mb2012, …) or file of topics (TREC XML or qid<TAB>text)",
-        required=True, metavar="NAME|FILE",
-    )  # fmt: skip
-    index: Path | None = option(
-        "index folder with the posts of a file of topics", parse=Path, metavar="DIR"
-    )
-    qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
     reranker: str = option("model", default="sm_cnn")
-    checkpoint: Path | None = option(
-        "folder of a trained model (default: the one that has not seen these topics)",
-        parse=Path, metavar="DIR",
-    )  # fmt: skip
     weight: float = option(
-        "λ, the neural score's share; the rest is the run's own score", default=1,
-        parse=fraction, names=("--lambda",),
-    )  # fmt: skip
-    normalize: str = option(
-        "of scores before mixing, for λ below 1", default="minmax", choices=NORMALIZATIONS
+        "λ, the neural score's share; the rest is the run's own score",
+        default=1,
+        parse=fraction,
+        names=("--lambda",),
     )
-    hits: int = option("posts per topic, the first of the run", default=DEFAULT_HITS,
-                       parse=positive_int)  # fmt: skip
-    skip_unknown: bool = option(
-        "leave out posts that are not in the collection, before and after (otherwise an error)",
-        flag=True,
-    )
-    batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
-    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
-    device: str = option(
-        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)", default="auto",
-        parse=device_name,
-    )  # fmt: skip
-    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
     output: Path = option(
         "folder of the reranked runs, one file each: the run's name and the model's",
-        default=Path("runs/reranked"), parse=Path, metavar="DIR",
-    )  # fmt: skip
+        default=Path("runs/reranked"),
+        parse=Path,
+        metavar="DIR",
+    )
     report: Path | None = option(
         "also write the report here, unrounded", parse=output_file, metavar="CSV"
     )
-    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
-@dataclass(frozen=True)
-class _Job:
+class Job(NamedTuple):
     """A run, the file that it is read from and the one that it is written to."""
 
     name: str
@@ -99,20 +68,30 @@ class _Job:
 
 def main(options: Options) -> None:
     """Read and check all runs, rerank and write one after the other, report."""
-    from pipeline.checkpoints import load_reranker
-    from pipeline.collections.sources import open_source
-
     started = time.perf_counter()
     _check(options)
-    source = open_source(options.topics, options.index, options.qrels, options.data)
-    jobs = _jobs(options, source)
-    reranker = load_reranker(
-        options.reranker, source, options.checkpoint, options.device, options.threads
+
+    from pipeline.collections.named import open_collection
+    from pipeline.collections.trec import read_run
+
+    collection = open_collection(options.topics, options.index, options.qrels, options.data)
+    jobs = _jobs(options, collection)
+    reranker = loader(options, collection)(
+        options.reranker, options.checkpoint, options.precomputed
     )
-    _tell_lost_order(options, reranker)
-    candidates = _candidates(options, source, jobs)
-    results = _rerank(options, source, reranker, jobs, candidates)
-    _report(options, source, reranker, results)
+    _warn_of_lost_order(options, reranker)
+    runs = {job.name: read_run(job.path) for job in jobs}
+    # A collection reads all of its posts for each look-up, so there is one for all runs.
+    topics = {topic.query_id for topic in collection.topics}
+    wanted = {
+        doc_id
+        for scores in runs.values()
+        for query_id in topics & scores.keys()
+        for doc_id in scores[query_id]
+    }
+    posts = collection.find_posts(sorted(wanted))
+    results = _rerank(options, collection, reranker, jobs, runs, posts)
+    _report(options, collection, reranker, results)
     print(
         f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s",
         file=sys.stderr,
@@ -129,26 +108,33 @@ def _check(options: Options) -> None:
         )
     if options.reranker == "none":
         problems.append("--reranker: found 'none', expected a model: nothing would be reranked")
+    if options.reranker in FUSIONS:
+        problems.append(
+            f"--reranker: found {options.reranker!r}, expected another model: it finds its own "
+            "candidates (python -m pipeline.search)"
+        )
     if options.output.exists() and not options.output.is_dir():
         problems.append(f"--output: found the file {options.output}, expected a folder")
     if problems:
         raise UsageError(problems)
 
 
-def _jobs(options: Options, source: "Source") -> list[_Job]:
-    """Where each run is and where it goes, refusing files that would get in each other's way."""
+def _jobs(options: Options, collection: Collection) -> list[Job]:
+    """Files to read and to write; raises UsageError if two of them are the same."""
     from pipeline.evaluation.run_report import reranked_name
 
     jobs, problems = [], []
     for text in options.runs:
-        official = source.runs.get(text)
+        official = collection.runs.get(text)
         try:
             path = official or existing_file(text)
         except ValueError as error:
-            problems.append(f"runs: {error}, nor has {source.name} an official run of that name")
+            problems.append(
+                f"runs: {error}, nor has {collection.name} an official run of that name"
+            )
             continue
         name = text if official else path.name
-        jobs.append(_Job(name, path, options.output / reranked_name(name, options.reranker)))
+        jobs.append(Job(name, path, options.output / reranked_name(name, options.reranker)))
     inputs = Counter(job.path.resolve() for job in jobs)
     outputs = Counter(job.output.resolve() for job in jobs)
     for job in jobs:
@@ -168,127 +154,110 @@ def _jobs(options: Options, source: "Source") -> list[_Job]:
     return jobs
 
 
-def _candidates(
-    options: Options, source: "Source", jobs: Sequence[_Job]
-) -> "dict[str, Candidates]":
-    """Name of a run -> what is reranked of it; every run is read before the long work begins."""
-    from pipeline.collections.trec import read_run
-
-    runs = [read_run(job.path) for job in jobs]
-    wanted = {doc_id for run in runs for doc_id in _posts_of(run, source)}
-    # A collection reads all of its posts for each look-up, so there is one for all runs.
-    known = source.find_posts(sorted(wanted))
-    return {
-        job.name: _candidates_of(options, source, job.path, run, known)
-        for job, run in zip(jobs, runs, strict=True)
-    }
-
-
-def _candidates_of(
-    options: Options, source: "Source", path: Path, run: "Run", known: "Mapping[str, Post]"
-) -> "Candidates":
-    from pipeline.evaluation.measures import without_results
-    from pipeline.reranking import RunRetriever, priors_of
-
-    def find_posts(doc_ids: Sequence[str]) -> "Mapping[str, Post]":
-        return {doc_id: known[doc_id] for doc_id in doc_ids if doc_id in known}
-
-    wanted = _posts_of(run, source)
-    unknown = wanted - known.keys()
-    # If there is nothing but unknown posts the retriever says so.
-    skipped = unknown if options.skip_unknown and unknown != wanted else set()
-    kept = _without(run, skipped)
-    try:
-        found = RunRetriever(kept, find_posts, str(path)).search(source.topics, options.hits)
-    except DataError as error:
-        hint = "; --skip-unknown leaves them out" if unknown and not options.skip_unknown else ""
-        raise DataError(f"{error}{hint}") from None
-    if skipped:
-        # What is left keeps the ranks that it has in the whole run.
-        found = replace(found, priors=priors_of([run]))
-        print(f"{path}: {len(skipped)} of its {len(wanted)} posts are not in the collection; left "
-              "out before and after", file=sys.stderr)  # fmt: skip
-    if cut := sum(len(kept[query_id]) > options.hits for query_id in found.run):
-        print(f"{path}: {cut} topics have more than {options.hits} posts; only the first "
-              f"{options.hits} are reranked, written and measured", file=sys.stderr)  # fmt: skip
-    if source.qrels and (gaps := without_results(source.qrels, found.run)):
-        print(f"{path}: judged topics without a result, counted as 0 ({len(gaps)}): "
-              f"{', '.join(gaps)}", file=sys.stderr)  # fmt: skip
-    return found
-
-
-def _posts_of(run: "Run", source: "Source") -> set[str]:
-    """Every post that the run has for a topic."""
-    return {doc_id for topic in source.topics for doc_id in run.get(topic.query_id, {})}
-
-
-def _without(run: "Run", doc_ids: set[str]) -> "Run":
-    """The run without some posts, and without topics that have no other."""
-    if not doc_ids:
-        return run
-    left = {
-        query_id: {doc_id: score for doc_id, score in scores.items() if doc_id not in doc_ids}
-        for query_id, scores in run.items()
-    }
-    return {query_id: scores for query_id, scores in left.items() if scores}
-
-
 def _rerank(
-    options: Options, source: "Source", reranker: "NeuralReranker", jobs: Sequence[_Job],
-    candidates: "Mapping[str, Candidates]",
-) -> "dict[str, tuple[Values, Values]]":  # fmt: skip
-    """Write each reranked run; name -> its values before and after, if there are judgments."""
-    from tqdm import tqdm
-
+    options: Options,
+    collection: Collection,
+    reranker: NeuralReranker,
+    jobs: Sequence[Job],
+    runs: Mapping[str, Run],
+    posts: Mapping[str, Post],
+) -> dict[str, tuple[Values, Values]]:
+    """Write each reranked run; name -> its values before and after, with judgments."""
     from pipeline.collections.trec import write_run
-    from pipeline.command.runtime import pair_bar
     from pipeline.evaluation.measures import Evaluator
     from pipeline.evaluation.run_report import MEASURES
-    from pipeline.reranking import interpolate
+    from pipeline.reranking import FixedRetriever, Mixing, RunRetriever, rerank
 
-    evaluator = Evaluator(source.qrels, MEASURES) if source.qrels else None
+    hits, mixing = options.hits or DEFAULT_HITS, Mixing(options.weight, options.normalize)
+    evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
+    # Every run is checked before the long work begins.
+    candidates = {
+        job: RunRetriever(
+            runs[job.name], partial(_known, posts), str(job.path), options.skip_unknown
+        ).search(collection.topics, hits)
+        for job in jobs
+    }
+    for job in jobs:
+        _warn_of_gaps(collection, job, runs[job.name], candidates[job], hits)
     results: dict[str, tuple[Values, Values]] = {}
-    pairs = sum(len(found.keys()) for found in candidates.values())
-    with pair_bar(pairs, options.reranker) as progress:
-        for job in jobs:
-            found = candidates[job.name]
-            run = reranker.score(found, options.batch_size, progress, options.precision)
-            if options.weight != 1:
-                run = interpolate(found, run, options.weight, options.normalize)
-            write_run(job.output, run, options.reranker)
-            tqdm.write(f"wrote {job.output}", file=sys.stderr)
-            if evaluator:
-                results[job.name] = evaluator(found.run), evaluator(run)
+    for job in jobs:
+        ranking = rerank(
+            collection.topics,
+            FixedRetriever(candidates[job]),
+            reranker,
+            mixing,
+            hits,
+            progress=partial(bar, what=job.name, unit="pair"),
+            batch_size=options.batch_size,
+            precision=options.precision,
+        )
+        write_run(job.output, ranking.run, options.reranker)
+        print(f"wrote {job.output}", file=sys.stderr)
+        if evaluator:
+            results[job.name] = evaluator(ranking.candidates.run), evaluator(ranking.run)
     return results
 
 
+def _known(posts: Mapping[str, Post], doc_ids: Sequence[str]) -> dict[str, Post]:
+    return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+
+
+def _warn_of_gaps(
+    collection: Collection, job: Job, whole: Run, candidates: Candidates, hits: int
+) -> None:
+    """Tell about posts and topics of a run that are not reranked."""
+    from pipeline.evaluation.measures import without_results
+
+    kept = {
+        query_id: sum(doc_id in candidates.posts for doc_id in whole[query_id])
+        for query_id in candidates.run
+    }
+    if cut := sum(count > hits for count in kept.values()):
+        print(
+            f"{job.path}: {cut} topics have more than {hits} posts; only the first {hits} are "
+            "reranked, written and measured",
+            file=sys.stderr,
+        )
+    if collection.qrels and (gaps := without_results(collection.qrels, candidates.run)):
+        print(
+            f"{job.path}: judged topics without a result, counted as 0 ({len(gaps)}): "
+            f"{', '.join(gaps)}",
+            file=sys.stderr,
+        )
+
+
 def _report(
-    options: Options, source: "Source", reranker: "NeuralReranker",
-    results: "Mapping[str, tuple[Values, Values]]",
-) -> None:  # fmt: skip
+    options: Options,
+    collection: Collection,
+    reranker: NeuralReranker,
+    results: Mapping[str, tuple[Values, Values]],
+) -> None:
     """Print the table and write the file, or say why there is none."""
     from pipeline.evaluation import run_report
 
-    if source.qrels is None:
-        print(f"no report: {source.missing_judgments}")
+    if collection.qrels is None:
+        print(f"no report: {collection.missing_judgments}")
         return
     mixing = f"λ = {options.weight:g}" + (f", {options.normalize}" if options.weight != 1 else "")
     rows = run_report.compare(results)
     print(
-        f"{source.name}, {len(source.qrels)} judged topics, {len(rows)} runs reranked by "
+        f"{collection.name}, {len(collection.qrels)} judged topics, {len(rows)} runs reranked by "
         f"{options.reranker} ({mixing})"
     )
     print(run_report.report(rows))
     if options.report:
         made = {
-            "collection": source.name, "reranker": options.reranker, "lambda": options.weight,
-            "normalize": options.normalize, "checkpoint": str(reranker.checkpoint.directory),
-        }  # fmt: skip
+            "collection": collection.name,
+            "reranker": options.reranker,
+            "lambda": options.weight,
+            "normalize": options.normalize,
+            "checkpoint": str(reranker.checkpoint.directory),
+        }
         run_report.write_csv(options.report, rows, made)
         print(f"wrote {options.report}", file=sys.stderr)
 
 
-def _tell_lost_order(options: Options, reranker: "NeuralReranker") -> None:
+def _warn_of_lost_order(options: Options, reranker: NeuralReranker) -> None:
     """Warn if nothing of the runs' own order goes into the new one."""
     from rerankers import features
 

@@ -1,53 +1,74 @@
-"""One query's way from candidates to a run; the file to read first.
+"""From topics to a run: the file to read first.
 
 ::
 
     candidates = retriever.search(topics, hits=1000)
     scores     = reranker.score(candidates)
     run        = interpolate(candidates, scores, weight=0.5)
+
+:func:`rerank` is these three lines; every command calls it. A retriever finds candidates (in an
+index, in a run, or given with the topics: :func:`retriever_for`), a reranker scores them
+(:class:`NeuralReranker`, or :class:`pipeline.fusion.Fusion`, which does both).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from indexes.methods import METHODS, Method
 from indexes.posts import Post
-from pipeline.collections.trec import Run, Topic, best_of, ranked
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, best_of, ranked, read_run
 from pipeline.command.errors import DataError
+from pipeline.command.options import change
+from pipeline.command.ranking import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.interpolation import interpolate as mix
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from indexes.lucene import LuceneIndex
-    from indexes.methods import Method
-    from pipeline.collections.named import Collection
+    from pipeline.collections.collection import Collection
     from rerankers.base import Pairs
     from rerankers.checkpoint import TrainedReranker
-    from rerankers.text.vocabulary import Idf
+
 
 Progress = Callable[[int], None]
+"""Called with numbers of pairs that have been scored since the last call."""
 
 
-def _silent(done: int) -> None:
+def silent(done: int) -> None:
     """Report nothing."""
+
+
+@contextmanager
+def no_bar(total: int) -> Iterator[Progress]:
+    """No progress bar."""
+    yield silent
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a first stage found.
+    """Posts to rank for each topic.
 
     Attributes:
-        topics: the topics that were asked for, those without a result included.
+        topics: the topics of the search, those without a result included.
         run: first-stage score of each candidate.
         posts: doc_id -> post, for every candidate.
-        priors: query_id -> doc_id -> what the runs to rerank think of a candidate, 0 where
-            nothing is said; None takes the ranks of ``run``.
-        signals: name -> query_id -> doc_id -> score that a ranker of this name gives, for the
-            features ``signal:NAME``; it need not know every candidate.
+        priors: query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent;
+            None takes the ranks of ``run``.
+        signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
+            ``signal:NAME``; a ranker need not have every candidate.
+        memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
+            three.
     """
 
     topics: Sequence[Topic]
@@ -55,6 +76,10 @@ class Candidates:
     posts: Mapping[str, Post]
     priors: Run | None = None
     signals: Mapping[str, Run] = field(default_factory=dict)
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
 
     def keys(self) -> list[tuple[str, str]]:
         """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
@@ -64,32 +89,20 @@ class Candidates:
             for doc_id in self.run.get(topic.query_id, {})
         ]
 
-    def pairs(self) -> "Pairs":
-        """The same as texts, for a reranker."""
-        import numpy as np
+    def pairs(self) -> Pairs:
+        """The candidates as pairs of texts, for a model."""
+        from rerankers.base import FIRST_STAGE, PRIOR
 
-        from rerankers.base import FIRST_STAGE, PRIOR, Pairs
-
-        query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
-        post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
-        keys = self.keys()
         priors = priors_of([self.run]) if self.priors is None else self.priors
-        return Pairs(
-            [topic.text for topic in self.topics],
-            [post.text for post in self.posts.values()],
-            [post.url for post in self.posts.values()],
-            np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
-            np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
-            {
-                **{name: self._scores(of, np.nan) for name, of in self.signals.items()},
-                FIRST_STAGE: self._scores(self.run, np.nan),
-                PRIOR: self._scores(priors, 0.0),
-            },
-            list(self.posts),
-        )
+        signals = {
+            **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
+            FIRST_STAGE: self._scores(self.run, np.nan),
+            PRIOR: self._scores(priors, 0.0),
+        }
+        return replace(self._texts(), signals=signals)
 
-    def run_of(self, scores: "npt.NDArray[np.float32]") -> Run:
-        """Scores [P], in the order of :meth:`pairs`, as a run; those that are NaN are left out."""
+    def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
+        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""
         run: Run = {}
         left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
         for topic in self.topics:
@@ -99,15 +112,34 @@ class Candidates:
                 run[topic.query_id] = found
         return run
 
-    def _scores(self, of: Run, unknown: float) -> "npt.NDArray[np.float32]":
-        """[P] the scores of some run, in the order of :meth:`pairs`."""
-        import numpy as np
+    def _texts(self) -> Pairs:
+        """Pairs without signals; the same object for all copies that share ``memo``."""
+        from rerankers.base import Pairs
 
-        if not of:
-            count = sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
-            return np.full(count, unknown, dtype=np.float32)
+        source = (self.topics, self.run, self.posts)
+        known, pairs = self.memo.get("pairs", ((None,) * 3, None))
+        if any(one is not other for one, other in zip(source, known, strict=True)):
+            query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
+            post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
+            keys = self.keys()
+            pairs = Pairs(
+                [topic.text for topic in self.topics],
+                [post.text for post in self.posts.values()],
+                [post.url for post in self.posts.values()],
+                np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
+                np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
+                {},
+                list(self.posts),
+            )
+            self.memo["pairs"] = source, pairs
+        return pairs
+
+    def _scores(self, run: Run, unknown: float) -> npt.NDArray[np.float32]:
+        """[P] scores of a run, in the order of :meth:`pairs`."""
+        if not run:
+            return np.full(len(self), unknown, dtype=np.float32)
         found = (
-            map(of.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
+            map(run.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
             for topic in self.topics
         )
         return np.fromiter(chain.from_iterable(found), dtype=np.float32)
@@ -116,10 +148,8 @@ class Candidates:
 def priors_of(runs: Sequence[Run]) -> Run:
     """The mean over ``runs`` of 1 / ln(rank + 1), ranks counted from 1, as trec_eval ranks.
 
-    A post that a run does not have is worth 0 there (Severyn & Moschitti 2015, section 5).
+    A post outside a run counts 0 there (Severyn & Moschitti 2015, section 5).
     """
-    import numpy as np
-
     from rerankers.base import prior_of_rank
 
     priors: Run = {}
@@ -133,87 +163,193 @@ def priors_of(runs: Sequence[Run]) -> Run:
     return priors
 
 
+class Retriever(Protocol):
+    """Finds candidates."""
+
+    is_scored: ClassVar[bool]
+    """Whether the candidates have scores to mix with."""
+
+    @property
+    def name(self) -> str:
+        """Origin of the candidates, for reports."""
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The best ``hits`` posts of each topic."""
+
+
+class Reranker(Protocol):
+    """Scores candidates."""
+
+    def score(
+        self,
+        candidates: Candidates,
+        batch_size: int | None = None,
+        progress: Progress = silent,
+        precision: str = "fp32",
+    ) -> Run:
+        """The score of each candidate, higher is better."""
+
+
 @dataclass(frozen=True)
 class LuceneRetriever:
-    """Finds candidates in an index."""
+    """Finds candidates in an index.
 
-    index: "LuceneIndex"
-    method: "Method"
+    Attributes:
+        index: the index.
+        method: scoring of posts by Lucene.
+    """
 
-    def search(self, topics: Sequence[Topic], hits: int = 1000) -> Candidates:
+    index: LuceneIndex
+    method: Method
+    is_scored: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.name
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best ``hits`` posts of each topic, none of them later than the topic."""
         run = self.index.search(topics, self.method, hits=hits)
-        return Candidates(topics, run, self.index.posts.get_many(_doc_ids(run)))
+        return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
 
 
 @dataclass(frozen=True)
 class RunRetriever:
-    """Takes candidates from a run that somebody made.
+    """Takes candidates from a run.
 
-    Args:
+    Attributes:
         run: the run.
-        find_posts: doc_ids -> the posts that are known of them.
-        source: where the run is from, for messages.
+        find_posts: doc_ids -> those posts that the collection has.
+        name: of the run, for reports and messages.
+        skip_unknown: leave out posts that the collection lacks; else they are an error.
     """
 
     run: Run
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
-    source: str
+    name: str
+    skip_unknown: bool = False
+    is_scored: ClassVar[bool] = True
 
-    def search(self, topics: Sequence[Topic], hits: int = 1000) -> Candidates:
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The first ``hits`` posts of each topic in the run.
 
+        Where posts are left out, the others keep the prior of their rank in the whole run.
+
         Raises:
-            DataError: the run has posts that the collection has not, or none of the topics.
+            DataError: the run has none of the topics, or posts that the collection lacks.
         """
-        wanted = [topic.query_id for topic in topics if topic.query_id in self.run]
-        if not wanted:
+        run = {topic.query_id: self.run.get(topic.query_id, {}) for topic in topics}
+        run = {query_id: scores for query_id, scores in run.items() if scores}
+        if not run:
             raise DataError(
-                f"{self.source}: found results for {_some(list(self.run))}, expected some for "
+                f"{self.name}: found results for {_some(list(self.run))}, expected some for "
                 f"the topics {_some([topic.query_id for topic in topics])}"
             )
-        run = best_of({query_id: self.run[query_id] for query_id in wanted}, hits)
-        doc_ids = _doc_ids(run)
+        if not self.skip_unknown:
+            run = best_of(run, hits)
+        doc_ids = doc_ids_of(run)
         posts = self.find_posts(doc_ids)
-        if unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]:
+        unknown = [doc_id for doc_id in doc_ids if doc_id not in posts]
+        if not unknown:
+            return Candidates(topics, best_of(run, hits), posts)
+        if not self.skip_unknown or not posts:
+            advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
             raise DataError(
-                f"{self.source}: {len(unknown)} of its {len(doc_ids)} posts are not in the "
+                f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the "
                 f"collection ({_some(unknown)}); name the collection that the run was made on"
+                + advice
             )
-        return Candidates(topics, run, posts)
+        print(
+            f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection; "
+            "left out before and after",
+            file=sys.stderr,
+        )
+        known = {
+            query_id: {doc_id: score for doc_id, score in scores.items() if doc_id in posts}
+            for query_id, scores in run.items()
+        }
+        best = best_of({query_id: scores for query_id, scores in known.items() if scores}, hits)
+        return Candidates(topics, best, posts, priors=priors_of([run]))
 
 
-def posts_of(collection: "Collection") -> Callable[[Sequence[str]], Mapping[str, Post]]:
-    """A look-up in a collection's posts: doc_ids -> those posts that are there."""
-    posts = {post.doc_id: post for post in collection.posts()}
+@dataclass(frozen=True)
+class GivenRetriever:
+    """Takes the candidates that come with a collection's topics; they have no scores."""
 
-    def look_up(doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+    collection: Collection
+    name: str = "given, by id"
+    is_scored: ClassVar[bool] = False
 
-    return look_up
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """All given candidates of each topic, whatever ``hits``."""
+        given = self.collection.given_candidates or {}
+        run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
+        posts = self.collection.find_posts(doc_ids_of(run))
+        # Without scores there are no ranks to make priors of.
+        return Candidates(topics, run, posts, priors={})
+
+
+@dataclass(frozen=True)
+class FixedRetriever:
+    """Gives candidates that are known already."""
+
+    candidates: Candidates
+    name: str = "fixed"
+    is_scored: ClassVar[bool] = True
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The candidates, whatever the topics and ``hits``."""
+        return self.candidates
+
+
+def retriever_for(
+    collection: Collection,
+    candidates: str | None = None,
+    method: str | None = None,
+    parameters: Sequence[str] = (),
+    skip_unknown: bool = False,
+) -> Retriever:
+    """The source of a collection's candidates.
+
+    Args:
+        collection: to be searched.
+        candidates: file of a TREC run, or name of an official run; None searches the index, or
+            takes the candidates that come with the topics.
+        method: one of :data:`indexes.methods.METHODS`; None is the default.
+        parameters: changes to the method's parameters, ``NAME=VALUE``.
+        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
+
+    Raises:
+        UsageError: unknown parameter, or no index.
+        DataError: malformed run.
+    """
+    if candidates:
+        path = collection.runs.get(candidates, Path(candidates))
+        return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
+    if collection.given_candidates is not None:
+        return GivenRetriever(collection)
+    scoring = change(METHODS[method or DEFAULT_METHOD](), parameters, "--parameter")
+    return LuceneRetriever(collection.open_index(), scoring)
 
 
 @dataclass(frozen=True)
 class NeuralReranker:
-    """Gives every candidate a new score by a trained model."""
+    """A trained model that scores candidates by their texts."""
 
-    checkpoint: "TrainedReranker"
-
-    @classmethod
-    def load(
-        cls, directory: Path, name: str | None = None, device: str = "cpu",
-        idf: "Idf | None" = None,
-    ) -> "NeuralReranker":  # fmt: skip
-        """Read a checkpoint folder; see :func:`rerankers.checkpoint.load`."""
-        from rerankers import checkpoint
-
-        return cls(checkpoint.load(directory, name, device, idf))
+    checkpoint: TrainedReranker
 
     def score(
-        self, candidates: Candidates, batch_size: int | None = None, progress: Progress = _silent,
+        self,
+        candidates: Candidates,
+        batch_size: int | None = None,
+        progress: Progress = silent,
         precision: str = "fp32",
-    ) -> Run:  # fmt: skip
-        """Neural score of each candidate, higher is better; see :func:`rerankers.engine.scoring.score`."""
+    ) -> Run:
+        """The score of each candidate, higher is better.
+
+        See :func:`rerankers.engine.scoring.score` for the arguments.
+        """
         from rerankers.engine.scoring import BATCH_SIZE
 
         scores = self.checkpoint.score(
@@ -222,14 +358,84 @@ class NeuralReranker:
         return candidates.run_of(scores)
 
 
+class Mixing(NamedTuple):
+    """The share of the new score.
+
+    Attributes:
+        weight: λ, the new score's share; 1 leaves it as it is.
+        normalization: one of :data:`pipeline.interpolation.NORMALIZATIONS`.
+        origin: where λ is from, for reports.
+    """
+
+    weight: float = 1.0
+    normalization: str = "minmax"
+    origin: str = "given"
+
+    def __str__(self) -> str:
+        return f"λ = {self.weight:g} ({self.origin})"
+
+
 def interpolate(
     candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
 ) -> Run:
-    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2)."""
-    return mix(candidates.run, scores, weight, normalization)
+    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2).
+
+    A weight of 1 gives the neural scores as they are.
+    """
+    return scores if weight == 1 else mix(candidates.run, scores, weight, normalization)
 
 
-def _doc_ids(run: Run) -> list[str]:
+@dataclass(frozen=True)
+class Ranking:
+    """What :func:`rerank` gives.
+
+    Attributes:
+        candidates: from the retriever.
+        scores: from the reranker; None without one.
+        run: the new ranking.
+        seconds: ``candidates`` and ``reranking`` -> duration.
+    """
+
+    candidates: Candidates
+    scores: Run | None
+    run: Run
+    seconds: Mapping[str, float]
+
+
+def rerank(
+    topics: Sequence[Topic],
+    retriever: Retriever,
+    reranker: Reranker | None,
+    mixing: Mixing,
+    hits: int = DEFAULT_HITS,
+    progress: Callable[[int], AbstractContextManager[Progress]] = no_bar,
+    **scoring: Any,
+) -> Ranking:
+    """Find candidates, score them, mix both scores.
+
+    Args:
+        topics: the topics.
+        retriever: finds candidates.
+        reranker: scores them; None keeps the first stage's ranking.
+        mixing: λ, and how scores are normalised before.
+        hits: candidates for each topic.
+        progress: number of candidates -> a progress bar.
+        scoring: further arguments of ``reranker.score``.
+    """
+    started = time.perf_counter()
+    candidates = retriever.search(topics, hits)
+    found = time.perf_counter()
+    if reranker is None:
+        scores, run = None, candidates.run
+    else:
+        with progress(len(candidates)) as report:
+            scores = reranker.score(candidates, progress=report, **scoring)
+        run = interpolate(candidates, scores, mixing.weight, mixing.normalization)
+    seconds = {"candidates": found - started, "reranking": time.perf_counter() - found}
+    return Ranking(candidates, scores, run, seconds)
+
+
+def doc_ids_of(run: Run) -> list[str]:
     """Every post of a run once."""
     return list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.collections.locations import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -150,9 +151,7 @@ def _archive(options: Options) -> "QuestionArchive":
     device = runtime.choose_device(options.device, options.threads)
     folder = options.checkpoint or default_directory("cntn", collection.name)
     loaded = checkpoint.load(folder, device=device)
-    directory = options.index or (
-        named.home_directory() / "indexes" / f"{collection.name}-questions"
-    )
+    directory = options.index or (home_directory() / "indexes" / f"{collection.name}-questions")
     words = ["--archive", options.archive, "--checkpoint", str(folder)]
     words += ["--index", str(directory), "--question", "test"]
     return QuestionArchive.cached(

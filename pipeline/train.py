@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.collections.locations import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
-    apply_changes,
     argument,
     existing_file,
     non_negative_float,
@@ -28,13 +28,18 @@ from pipeline.command.options import (
     positive_float,
     positive_int,
 )
+from pipeline.command.ranking import FUSIONS
 from pipeline.training.trainer import Trainer, vectors_of
 from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
 if TYPE_CHECKING:
-    from pipeline.collections.trec import Run
-    from pipeline.reranking import Candidates
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
     from pipeline.training.training_set import TrainingSet
+    from rerankers.base import Pairs
     from rerankers.training.settings import Settings
 
 
@@ -68,7 +73,7 @@ class Options:
     )
     negatives: int | None = option("negatives for each positive", parse=positive_int)
     positives: int | None = option("positives of each topic in a step", parse=positive_int)
-    batch_topics: int | None = option("topics in a step", parse=positive_int)
+    lists: int | None = option("topics in a step", parse=positive_int)
     batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
     optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
@@ -140,7 +145,7 @@ def _directory(options: Options) -> Path:
         name = named.find_answers(options.collection, options.data).name
     elif options.test:
         name = named.find(options.test, options.data).name
-    return options.output or named.home_directory() / "checkpoints" / options.model / name
+    return options.output or home_directory() / "checkpoints" / options.model / name
 
 
 def _material(options: Options, config: Any, parts: "_Parts") -> "TrainingSet":
@@ -148,13 +153,13 @@ def _material(options: Options, config: Any, parts: "_Parts") -> "TrainingSet":
     from pipeline.collections import named
     from pipeline.training.training_set import answer_training_set, microblog_training_set
 
-    if options.model in fusion.MODELS.values():
+    if options.model in FUSIONS:
         if options.collection:
             raise UsageError(
                 f"--collection: {options.model} ranks what searches find; name the collection to "
                 "leave out by --test"
             )
-        return fusion.training_set(config, options.test, options.data, parts.unseen_scores)
+        return fusion.fusion_training_set(config, options.test, options.data, parts.unseen_scores)
     if options.collection:
         return answer_training_set(named.find_answers(options.collection, options.data))
     return microblog_training_set(options.test, options.data)
@@ -176,7 +181,9 @@ class _Parts:
     state_directory: Path
     directories: dict[str, Path] = field(default_factory=dict)
 
-    def unseen_scores(self, name: str, candidates: "Candidates") -> "Run":
+    def unseen_scores(
+        self, name: str, pairs: "Pairs", query_ids: "Sequence[str]"
+    ) -> "npt.NDArray[np.float32]":
         """Scores of training topics by models of ``name`` that have not seen them."""
         from pipeline import fusion
         from pipeline.training.training_set import microblog_training_set
@@ -196,7 +203,7 @@ class _Parts:
         outcome = trainer.train(self.state_directory / f"{name}.training")
         self.directories[name] = self.state_directory / name
         trainer.save(self.directories[name], outcome)
-        return fusion.unseen_scores(candidates, outcome.folds, trainer.encoder)
+        return fusion.unseen_scores(pairs, query_ids, outcome.folds, trainer.encoder)
 
 
 def watched_seldom(settings: "Settings") -> "Settings":
@@ -243,13 +250,14 @@ def _settings(options: Options) -> "Settings":
 
 def _config(options: Options) -> Any:
     """The named configuration with the changes of ``--set``."""
+    from pipeline.command.options import change
     from rerankers import models
 
     known = models.find(options.model).configurations
     name = options.configuration or next(iter(known))
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
-    return apply_changes(known[name], options.set)
+    return change(known[name], options.set)
 
 
 if __name__ == "__main__":

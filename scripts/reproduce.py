@@ -74,7 +74,7 @@ def main(options: Options) -> None:
     """Compute the missing cells, print the tables, write what is asked for."""
     from experiments.tables.contract import Workshop
 
-    from pipeline.collections.named import home_directory
+    from pipeline.collections.locations import home_directory
     from rerankers.errors import RerankerError
 
     if options.table == README:

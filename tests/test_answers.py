@@ -15,6 +15,7 @@ from indexes.pairs import Answer, read_answer_folder
 from indexes.posts import Post
 from pipeline import checkpoints
 from pipeline.collections import named
+from pipeline.collections.locations import home_directory
 from pipeline.collections.trec import ranked, read_run
 from pipeline.command.errors import DataError, UsageError
 from rerankers import checkpoint
@@ -84,7 +85,7 @@ def test_the_test_part_is_found(data: Path) -> None:
     assert dict(found.runs) == {}
     assert found.measures == ("AP", "RR")
     assert found.missing() == []
-    topics = found.topics()
+    topics = found.topics
     assert [topic.query_id for topic in topics] == ["3.1", "3.2", "3.3", "3.4"]
     assert topics[0].text.startswith("where is the library ")
     run = found.candidates()
@@ -100,13 +101,13 @@ def test_the_test_part_is_found(data: Path) -> None:
 
 def test_questions_without_a_relevant_answer_are_not_judged(data: Path) -> None:
     raw, clean = (named.find(name, data) for name in NAMES[:2])
-    qrels = raw.qrels()
+    qrels = raw.qrels
     assert qrels is not None
     assert list(qrels) == ["3.1", "3.2", "3.3"]
     assert list(qrels["3.1"].values()).count(1) == 2
     assert len(qrels["3.1"]) == 6
-    assert clean.qrels() == qrels
-    assert len(clean.topics()) == 3
+    assert clean.qrels == qrels
+    assert len(clean.topics) == 3
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,13 +116,13 @@ def test_parts(name: str, data: Path) -> None:
     train, dev, test = (collection.part(part) for part in ("train", "dev", "test"))
     assert test == collection
     assert {part.name for part in (train, dev, test)} == {name}
-    assert len(train.topics()) == 8
-    questions = [{topic.query_id for topic in part.topics()} for part in (train, dev, test)]
+    assert len(train.topics) == 8
+    questions = [{topic.query_id for topic in part.topics} for part in (train, dev, test)]
     assert len(set.union(*questions)) == sum(map(len, questions))
     for part in (train, dev):
-        judged = part.qrels()
+        judged = part.qrels
         assert judged
-        assert set(judged) <= set(part.candidates())
+        assert set(judged) <= set(part.given_candidates)
     with pytest.raises(UsageError, match="found the part 'valid', expected one of train, dev"):
         collection.part("valid")
 
@@ -134,9 +135,9 @@ def test_both_kinds_of_trecqa_share_the_training_part(data: Path) -> None:
 def test_absent_labels_are_told(data: Path) -> None:
     test = named.find("wikiqa", data)
     assert test.missing() == []
-    assert test.qrels() is None
-    assert "wikiqa has no judgments of its test part here" in test.missing_judgments()
-    assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments()
+    assert test.qrels is None
+    assert "wikiqa has no judgments of its test part here" in test.missing_judgments
+    assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "wikiqa").mkdir()
     folder_of(tmp_path / "wikiqa" / "test", **empty)
     with pytest.raises(DataError, match="found no answer, expected at least one"):
-        named.find("wikiqa", tmp_path).topics()
+        _ = named.find("wikiqa", tmp_path).topics
 
 
 def test_only_these_collections_have_given_answers() -> None:
@@ -175,7 +176,7 @@ def test_their_checkpoint_is_not_one_for_tweets(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         checkpoints.default_directory("mp_hcnn", "trecqa-raw")
     assert "`python -m pipeline.train mp_hcnn --collection trecqa-raw`" in str(error.value)
-    own = named.home_directory() / "checkpoints" / "mp_hcnn" / "trecqa-raw"
+    own = home_directory() / "checkpoints" / "mp_hcnn" / "trecqa-raw"
     own.mkdir(parents=True)
     (own / "config.json").write_text("{}")
     assert checkpoints.default_directory("mp_hcnn", "trecqa-raw") == own
@@ -318,21 +319,21 @@ def test_the_real_collections(data_dir: Path) -> None:
         pytest.skip("no TrecQA in the data folder")
     raw, clean = (named.find(name, data_dir) for name in NAMES[:2])
     assert (len(list(raw.posts())), len(list(clean.posts()))) == (1517, 1442)
-    raw_qrels, clean_qrels = raw.qrels(), clean.qrels()
+    raw_qrels, clean_qrels = raw.qrels, clean.qrels
     assert raw_qrels is not None
     assert clean_qrels is not None
-    assert (len(raw.topics()), len(raw_qrels)) == (95, 89)
-    assert (len(clean.topics()), len(clean_qrels)) == (68, 68)
+    assert (len(raw.topics), len(raw_qrels)) == (95, 89)
+    assert (len(clean.topics), len(clean_qrels)) == (68, 68)
     assert set(clean_qrels) <= set(raw_qrels)
     train = named.find_answers("trecqa-raw", data_dir).part("train")
-    assert (len(train.topics()), len(list(train.posts()))) == (93, 4718)
+    assert (len(train.topics), len(list(train.posts()))) == (93, 4718)
 
 
 def test_the_real_wikiqa(data_dir: Path) -> None:
     wikiqa = named.find_answers("wikiqa", data_dir)
     if wikiqa.missing():
         pytest.skip("no WikiQA in the data folder")
-    counts = [len(wikiqa.part(part).topics()) for part in ("train", "dev", "test")]
+    counts = [len(wikiqa.part(part).topics) for part in ("train", "dev", "test")]
     assert counts == [873, 126, 243]
     assert len(list(wikiqa.posts())) == 2351
     assert next(wikiqa.posts()).doc_id == "Q0-D0-0"

@@ -15,6 +15,7 @@ from indexes.posts import Post
 from pipeline import archive, retrieve
 from pipeline.archive import ALPHAS, ArchivedPair, QuestionArchive, mix, pairs_of, tune_alpha
 from pipeline.collections import named
+from pipeline.collections.locations import home_directory
 from pipeline.collections.trec import Run, Topic, ranked, read_run
 from pipeline.command.errors import DataError, UsageError
 from rerankers import checkpoint
@@ -249,7 +250,7 @@ def test_the_command_shows_answered_questions(
     assert lines[2].strip() == POSTS[-3][0]
     assert len(lines) == 11
     assert "12 of 12 questions for 1 in" in found.err
-    folder = named.home_directory() / "indexes" / "answers-questions"
+    folder = home_directory() / "indexes" / "answers-questions"
     assert "--archive answers" in json.loads((folder / "dense.json").read_text())["rebuild"]
 
 

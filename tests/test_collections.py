@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.collections import named
+from pipeline.collections.locations import data_directory, home_directory
 from pipeline.command.errors import DataError, UsageError
 
 
@@ -37,12 +38,12 @@ def test_what_is_searched_has_no_given_candidates() -> None:
 def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     monkeypatch.delenv("TWEETRERANK_DATA", raising=False)
-    assert named.data_directory() == tmp_path / "data"
+    assert data_directory() == tmp_path / "data"
     monkeypatch.setenv("TWEETRERANK_DATA", "/data")
-    assert named.data_directory() == Path("/data")
-    assert named.data_directory(Path("mine")) == Path("mine")
+    assert data_directory() == Path("/data")
+    assert data_directory(Path("mine")) == Path("mine")
     monkeypatch.delenv("TWEETRERANK_HOME")
-    assert named.home_directory().name == "tweetrerank"
+    assert home_directory().name == "tweetrerank"
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
@@ -50,8 +51,8 @@ def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
     for read in (collection.topics, lambda: list(collection.posts())):
         with pytest.raises(DataError, match=r"scripts/fetch_data\.py mb2012"):
             read()
-    assert collection.qrels() is None
-    assert "mb2012 has no judgments" in collection.missing_judgments()
+    assert collection.qrels is None
+    assert "mb2012 has no judgments" in collection.missing_judgments
     with pytest.raises(DataError, match=r"scripts/fetch_data\.py"):
         named.training_collections("mb2012", tmp_path)
 
@@ -81,9 +82,9 @@ def test_the_sample_is_whole() -> None:
     sample = named.find("sample")
     assert sample.missing() == []
     posts = {post.doc_id for post in sample.posts()}
-    qrels = sample.qrels()
+    qrels = sample.qrels
     assert qrels
-    assert set(qrels) == {topic.query_id for topic in sample.topics()}
+    assert set(qrels) == {topic.query_id for topic in sample.topics}
     assert all(doc_id in posts for judged in qrels.values() for doc_id in judged)
 
 
@@ -99,6 +100,6 @@ def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
 
 def test_real_collections(data_dir: Path) -> None:
     collection = named.find("mb2012", data_dir)
-    assert len(collection.topics()) == 60
+    assert len(collection.topics) == 60
     assert len(list(collection.posts())) == 85_379
     assert set(collection.runs) == {"ql", "rm3"}

@@ -34,7 +34,7 @@ def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     data = write_answers(tmp_path / "data")
     todo = cell(data, "trecqa-raw")
     first = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
-    qrels = find_answers("trecqa-raw", data).qrels()
+    qrels = find_answers("trecqa-raw", data).qrels
     assert qrels is not None
     run = read_run(tmp_path / "kept" / "runs" / f"{todo.key}.txt")
     expected = mean(evaluate(qrels, run, ["RR"])["RR"])
@@ -105,7 +105,7 @@ def test_an_official_run_is_only_measured(tmp_path: Path) -> None:
     found = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
     path, mixture = find_runs(todo, tmp_path / "kept", data)
     assert mixture is None
-    qrels = find("mb2012", data).qrels()
+    qrels = find("mb2012", data).qrels
     assert qrels is not None
     expected = mean(evaluate(qrels, read_run(path), ["AP"])["AP"])
     assert found.measures["AP"] == pytest.approx(expected, abs=1e-4)
@@ -168,7 +168,7 @@ def test_weights_that_ship_are_not_trained_and_their_mixture_is_what_is_measured
     path, mixture = find_runs(todo, tmp_path / "kept", data)
     assert mixture is None
     collection = find("mb2012", data)
-    qrels = collection.qrels()
+    qrels = collection.qrels
     assert qrels is not None
     run = read_run(path)
     assert found.measures["AP"] == pytest.approx(mean(evaluate(qrels, run, ["AP"])["AP"]), abs=1e-4)

@@ -35,7 +35,6 @@ from pipeline.explanation.rank_changes import (
     rank_changes,
     visible,
 )
-from pipeline.reranking import posts_of
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
 from rerankers.engine.tokenized import Tokenized
 from rerankers.evidence import (
@@ -49,7 +48,7 @@ from rerankers.evidence import (
     measure_of,
     trigram_spans,
 )
-from rerankers.text.words import character_trigrams, url_text, words
+from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
 
 TEXTS = [text for text, _ in POSTS]
 URLS = [url for _, url in POSTS]
@@ -105,15 +104,14 @@ def test_the_letters_of_a_url_are_those_read(url: str) -> None:
     letters, spans = find_url(url)
     assert (letters or "<url>") == url_text(url)
     assert len(spans) == len(letters)
-    trigrams = character_trigrams([letters])[0] if letters else []
-    assert len(trigram_spans(spans, letters)) == len(trigrams)
+    assert len(trigram_spans(spans, letters)) == (len(string_trigrams(letters)) if letters else 0)
 
 
 @pytest.mark.parametrize("text", AWKWARD.values(), ids=AWKWARD)
 def test_awkward_texts(text: str) -> None:
     assert [word.text for word in find_words(text)] == words(text)
     for word in find_words(text):
-        assert len(trigram_spans(word.spans, word.text)) == len(character_trigrams([word.text])[0])
+        assert len(trigram_spans(word.spans, word.text)) == len(word_trigrams([word.text]))
 
 
 def test_places_in_a_url() -> None:
@@ -348,7 +346,7 @@ def command(
 def run(tmp_path: Path) -> Run:
     """A run of the sample's first two topics, in ``small.run``."""
     sample = named.find("sample")
-    qrels = sample.qrels()
+    qrels = sample.qrels
     assert qrels is not None
     made: Run = {
         query_id: {doc_id: 20 - n / 2 for n, doc_id in enumerate(sorted(qrels[query_id]))}
@@ -377,7 +375,7 @@ def test_a_run_explained_in_the_terminal(command: Command, run: Run) -> None:
     before = [doc_id for doc_id, _ in ranked(run["1"])]
     assert {old for doc_id, (old, _, _) in shown.items() if before[old - 1] != doc_id} == set()
     assert [new for _, _, new in shown.values()][:3] == [1, 2, 3]
-    qrels = named.find("sample").qrels() or {}
+    qrels = named.find("sample").qrels or {}
     for doc_id in shown:
         grade = grade_text(qrels["1"][doc_id])
         assert re.search(rf"{grade} \[{qrels['1'][doc_id]}\]  post {doc_id}\n", output)
@@ -393,8 +391,8 @@ def test_the_weight_decides_between_the_rankings(
 
 
 def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> None:
-    named = sorted(run["1"])[4:6]
-    arguments = [part for doc_id in named for part in ("--doc-id", doc_id)]
+    chosen = sorted(run["1"])[4:6]
+    arguments = [part for doc_id in chosen for part in ("--doc-id", doc_id)]
     code, output, errors = command(*SAMPLE, *arguments, "--output", "new/page.html")
     assert (code, output) == (0, ""), errors
     assert "wrote new/page.html" in errors
@@ -402,8 +400,8 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
     parser = parsed(content)
     assert [tag for tag, _ in parser.seen].count("article") == 2
     shown = "".join(parser.texts)
-    posts = posts_of(named.find("sample"))(named)
-    for doc_id in named:
+    posts = named.find("sample").find_posts(chosen)
+    for doc_id in chosen:
         assert f"post {doc_id}" in shown
         assert visible(posts[doc_id].text) in shown
     assert str(tmp_path) not in content

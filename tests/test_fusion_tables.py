@@ -169,7 +169,7 @@ def test_a_fusions_run_is_measured_and_timed_once(
     ]  # fmt: skip
     ql, fused = finished["QL, official run"], finished["fusion of QL's candidates"]
     collection = named.find("mb2012", workshop.data)
-    qrels = collection.qrels()
+    qrels = collection.qrels
     assert qrels is not None
     path, mixture = find_runs(fused.cell, workshop.directory, workshop.data)
     assert mixture is None
@@ -197,7 +197,7 @@ def test_marks_are_against_the_row_above_alone(done: tuple[Workshop, list[Result
     workshop, results = done
     ql, rm3 = results[0], results[1]
     shipped = fusion.stages()[2].cells(["mb2012"], [1])[0]
-    qrels = named.find("mb2012", workshop.data).qrels()
+    qrels = named.find("mb2012", workshop.data).qrels
     assert qrels is not None
     perfect = find_runs(shipped, workshop.directory, workshop.data)[0]
     with perfect.open("w") as stream:
@@ -227,7 +227,7 @@ def test_held_out_topics_of_the_training_years_are_measured(
     qrels = {
         query_id: grades
         for name in ("mb2011", "mb2012")
-        for query_id, grades in (named.find(name, workshop.data).qrels() or {}).items()
+        for query_id, grades in (named.find(name, workshop.data).qrels or {}).items()
     }
     assert len(qrels) == 16
     values = evaluate(qrels, read_run(folder / "held_out.run.gz"), ["AP", "P@30"])

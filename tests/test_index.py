@@ -165,7 +165,7 @@ def test_the_sample(tmp_path: Path) -> None:
     sample = named.find("sample")
     with LuceneIndex.open(tmp_path / "sample", sample.post_sources()) as index:
         assert list(index.posts) == list(sample.posts())[::-1]
-        found = index.search(sample.topics(), QueryLikelihood())
+        found = index.search(sample.topics, QueryLikelihood())
     assert all(found.values())
 
 

@@ -112,7 +112,7 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
     data = write_data(tmp_path / "data", topics=8)
     workshop = Workshop(tmp_path / "kept", data)
     collection = named.find("mb2011", data)
-    qrels = collection.qrels()
+    qrels = collection.qrels
     assert qrels is not None
     official = read_run(collection.runs["ql"])
     runs = {
@@ -141,7 +141,7 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
 def test_gains_are_differences_of_ap(done: tuple[Workshop, list[Result]]) -> None:
     workshop, results = done
     gains = gains_of("mb2011", results, workshop)
-    qrels = named.find("mb2011", workshop.data).qrels()
+    qrels = named.find("mb2011", workshop.data).qrels
     assert qrels is not None
     runs = [read_run(find_runs(r.cell, workshop.directory, workshop.data)[0]) for r in results]
     base, ours = (Evaluator(qrels, ["AP"])(run)["AP"] for run in runs)

@@ -218,7 +218,7 @@ def test_several_runs_from_files_to_report(command: Command, tmp_path: Path) -> 
     # The ranks of the run are read: the same posts in another order are scored otherwise.
     assert after["ql"] != after["mine.gz"]
 
-    qrels = named.find("mb2012").qrels()
+    qrels = named.find("mb2012").qrels
     assert qrels is not None
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}

@@ -48,7 +48,7 @@ def test_the_sample_from_topics_to_run(home: Path, tmp_path: Path) -> None:
     assert "after:" in result.stdout
     assert "λ = " in result.stderr
     assert output.read_text().splitlines()[0].endswith(" mine")
-    ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics()}
+    ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics}
     for query_id, scores in read_run(output).items():
         assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
 
@@ -179,7 +179,7 @@ def test_a_failed_search_leaves_the_old_run(home: Path, tmp_path: Path) -> None:
 
 
 def test_the_year_without_judgments_gets_a_run(data_dir: Path, home: Path, tmp_path: Path) -> None:
-    if named.find("mb2014", data_dir).qrels() is not None:
+    if named.find("mb2014", data_dir).qrels is not None:
         pytest.skip("the judgments of 2014 are here")
     result = search(home, "--topics", "mb2014", "--candidates", "ql", "--hits", "20",
                     "--data", data_dir, "--output", tmp_path / "run")  # fmt: skip

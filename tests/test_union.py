@@ -13,7 +13,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.fusion import Fusion, Rankers, unseen_scores, with_neural
 from pipeline.reranking import Candidates
 from pipeline.training.folds import FoldModel
-from pipeline.union import UnionRetriever, joined, mean_of_normalized
+from pipeline.fusion import UnionRetriever, _joined as joined, mean_of_normalized
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,6 @@ def choose_device(device: str, threads: int | None = None) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
-
-
-def pair_bar(total: int, what: str) -> AbstractContextManager[Callable[[int], None]]:
-    """A progress bar over pairs; see :func:`bar`."""
-    return bar(total, what, "pair")
 
 
 @contextmanager

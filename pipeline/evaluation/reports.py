@@ -9,7 +9,7 @@ from pipeline.evaluation.measures import evaluate, mean
 
 if TYPE_CHECKING:
     from indexes.posts import Post
-    from pipeline.collections.sources import Source
+    from pipeline.collections.collection import Collection
     from pipeline.reranking import Candidates
 
 SHOWN = 5
@@ -19,7 +19,7 @@ WIDTH = 100
 """Characters of a post that are shown."""
 
 
-def print_measures(source: "Source", runs: Mapping[str, Run]) -> None:
+def print_measures(source: "Collection", runs: Mapping[str, Run]) -> None:
     """A row of measures for each stage, or why there are none."""
     if source.qrels is None:
         print(source.missing_judgments)
@@ -33,7 +33,7 @@ def print_measures(source: "Source", runs: Mapping[str, Run]) -> None:
 
 
 def print_topic(
-    source: "Source", candidates: "Candidates", runs: Sequence[Run], query_id: str | None
+    source: "Collection", candidates: "Candidates", runs: Sequence[Run], query_id: str | None
 ) -> None:
     """The best posts of one topic in the first and in the last of ``runs``.
 
@@ -71,7 +71,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _topic(source: "Source", candidates: "Candidates", query_id: str | None) -> Topic | None:
+def _topic(source: "Collection", candidates: "Candidates", query_id: str | None) -> Topic | None:
     found = [topic for topic in source.topics if candidates.run.get(topic.query_id)]
     if query_id is None:
         return found[0] if found else None

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from indexes.posts import Post
 from pipeline.collections import named
-from pipeline.collections.named import Collection
+from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.trec import Qrels, Run, Topic, read_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.reranking import Candidates, RunRetriever, posts_of, priors_of
+from pipeline.reranking import Candidates, RunRetriever, priors_of
 
 if TYPE_CHECKING:
-    from pipeline.collections.answers import AnswerCollection
+    from pipeline.collections.collection import AnswerCollection
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
     qrels: Qrels = {}
     priors: Run = {}
     for collection in collections:
-        judgments = collection.qrels()
+        judgments = collection.qrels
         if judgments is None:
             raise DataError(f"{collection.name} has no judgments here and cannot be trained on")
         first_stage = collection.runs["ql"]
         candidates = RunRetriever(
-            read_run(first_stage), posts_of(collection), str(first_stage)
-        ).search([topic for topic in collection.topics() if topic.query_id in judgments])
+            read_run(first_stage), collection.find_posts, str(first_stage)
+        ).search([topic for topic in collection.topics if topic.query_id in judgments])
         topics += candidates.topics
         run |= candidates.run
         posts |= candidates.posts
@@ -83,11 +83,11 @@ def load_answers(part: "AnswerCollection") -> JudgedCandidates:
     Raises:
         DataError: files or judgments are missing.
     """
-    judgments = part.qrels()
+    judgments = part.qrels
     if judgments is None:
-        raise DataError(part.missing_judgments())
+        raise DataError(part.missing_judgments)
     posts = {post.doc_id: post for post in part.posts()}
-    return JudgedCandidates(Candidates(part.topics(), part.candidates(), posts, {}), judgments)
+    return JudgedCandidates(Candidates(part.topics, part.given_candidates, posts, {}), judgments)
 
 
 @dataclass(frozen=True)
@@ -154,15 +154,17 @@ def answer_training_set(collection: "AnswerCollection") -> TrainingSet:
 
 
 def _texts(part: "AnswerCollection") -> Iterator[str]:
-    yield from (topic.text for topic in part.topics())
+    yield from (topic.text for topic in part.topics)
     yield from (post.text for post in part.posts())
 
 
 def _groups(data: Path | None) -> list[Collection]:
     """One microblog collection of each index group whose posts are here."""
-    groups = {}
+    groups: dict[str, Collection] = {}
     for name in named.names():
         collection = named.find(name, data)
-        if name.startswith("mb") and not collection.missing():
+        if not name.startswith("mb") or collection.missing():
+            continue
+        if isinstance(collection, SearchedCollection):
             groups[collection.index_group] = collection
     return list(groups.values())

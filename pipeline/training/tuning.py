@@ -133,7 +133,7 @@ class HeldOut:
         qrels: Qrels = {}
         for name in training_collections(test, data):
             collection = find(name, data)
-            judgments = collection.qrels() or {}
+            judgments = collection.qrels or {}
             topics = set(judgments) & set(neural)
             if topics:
                 names.append(name)

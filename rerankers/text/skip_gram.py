@@ -1,8 +1,8 @@
-"""Training of word vectors on one's own posts: skip-grams with negative sampling.
+"""Word vectors from one's own posts: skip-grams with negative sampling.
 
 Tomas Mikolov et al.: *Distributed Representations of Words and Phrases and their
-Compositionality*, NIPS 2013; used on tweets by Severyn & Moschitti (2015, section 4.2). The
-implementation is gensim's, on one thread, so that the same posts give the same vectors.
+Compositionality*, NIPS 2013; trained on tweets as Severyn & Moschitti (2015, section 4.2) do. The
+package gensim does the work, on one thread, so that the same posts give the same vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 from rerankers.errors import RerankerError
 from rerankers.text.lexicon import Lexicon
-from rerankers.text.vectors import WordVectors
+from rerankers.text.vocabulary import WordVectors
 
 
 def train(
@@ -24,15 +24,15 @@ def train(
     seed: int = 1,
     progress: Callable[[int], None] = lambda epochs_done: None,
 ) -> WordVectors:
-    """Train vectors of the words of ``texts``.
+    """Vectors of the words of ``texts``.
 
     Args:
         texts: the posts.
-        size: dimensions of a vector.
-        window: words on each side that a word predicts.
-        minimum_count: occurrences that a word needs to get a vector.
+        size: numbers of a vector.
+        window: words on each side that a word is to predict.
+        minimum_count: places in all texts that a word must have.
         epochs: passes over the texts.
-        seed: of the initial weights and the negative samples.
+        seed: of the first weights and of what is sampled.
         progress: called after each epoch with 1.
 
     Raises:
@@ -44,7 +44,7 @@ def train(
     except ImportError:
         raise RerankerError(
             "found no gensim, which trains word vectors; install it by "
-            '`pip install "tweetrerank[vectors]"`, or name existing vectors by --vectors'
+            '`pip install "tweetrerank[vectors]"`, or name vectors that are there by --vectors'
         ) from None
 
     class Report(CallbackAny2Vec):
@@ -56,20 +56,12 @@ def train(
     sentences = [part.tolist() for part in np.split(words, lexicon.starts[1:-1])]
     try:
         model = Word2Vec(
-            sentences,
-            vector_size=size,
-            window=window,
-            min_count=minimum_count,
-            sg=1,
-            negative=10,
-            epochs=epochs,
-            workers=1,
-            seed=seed,
-            callbacks=[Report()],
-        )
+            sentences, vector_size=size, window=window, min_count=minimum_count, sg=1,
+            negative=10, epochs=epochs, workers=1, seed=seed, callbacks=[Report()],
+        )  # fmt: skip
     except RuntimeError as error:
         raise RerankerError(
-            f"found no vectors to train ({error}), expected posts with words that occur "
+            f"found no vectors to train ({error}), expected posts with words that come "
             f"{minimum_count} times or more"
         ) from None
     return WordVectors(list(model.wv.index_to_key), model.wv.vectors.astype(np.float32))

@@ -1,9 +1,9 @@
-"""Words, hashtags and character trigrams of posts, queries and URLs.
+"""From raw posts, queries and URLs to words and trigram identifiers.
 
-Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or tokenized by the Stanford
-tokenizer, as in the published test collections (``-LRB-``, ``## bbc``, ``@names``, ``@url``); both
-give the same words. As in Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
-and there is no stemming. The paper drops every character outside ASCII; here accents are folded
+Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or as the Stanford tokenizer left
+them in the published test collections (``-LRB-``, ``## bbc``, ``@names``, ``@url``); both end as
+the same words. Following Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
+and no stemming is done. Where the paper drops every character outside ASCII, accents are folded
 and other scripts are kept, because a post in Arabic must not become an empty one.
 """
 
@@ -19,99 +19,78 @@ import numpy.typing as npt
 from nltk import redos
 
 TRIGRAM_CLASSES = 40
-"""Character classes of trigrams: letters, digits, ``#`` and three classes for all other characters.
-With so few each trigram has its own identifier (40³ = 64,000), without a vocabulary."""
+"""Letters, digits, ``#``, and three classes for everything else: small enough that each trigram
+has an identifier of its own (40³ = 64,000) and no vocabulary of trigrams is needed."""
 
 TRIGRAM_COUNT = TRIGRAM_CLASSES**3
 
 URL_PLACEHOLDER = "<url>"
-"""URL of a post without one (Rao et al. 2019, section 3.1)."""
+"""Stands for the URL of a post that has none (Rao et al. 2019, section 3.1)."""
 
 MAX_CHARACTERS = 1000
-"""Longer texts are cut: three times the length of a long post. Bounds the work for one post."""
+"""Characters of a text that are read. Three times what a long post has; it bounds the work that
+one hostile post can cause."""
 
 END = "\0"
-"""Marks the end of each text in a list of tokens."""
+"""Stands after the tokens of each text."""
 
-# The pattern of an NLTK RegexpTokenizer, without its time limit of five seconds per call: a whole
-# collection takes longer, this pattern never backtracks, and the limit's checks took most of the
-# time.
+# What NLTK's RegexpTokenizer of this pattern finds, without its limit of five seconds to a call: a
+# collection takes longer, this pattern never backtracks, and the checks took most of the time.
 TOKEN = redos.compile(r"\w+(?:['’]\w+)*|\0", timeout=None)
-# The same for ASCII, many times faster: non-word characters become spaces, then str.split().
+# The same in ASCII, many times quicker: what is no word becomes a space, the rest is split there.
 _APOSTROPHE_ALONE = re.compile(r"'(?!\w)|'(?<!\w')")
-_WORD_CHARACTERS = set(string.ascii_letters + string.digits + "_'" + END)
-_TO_SPACES = str.maketrans({c: " " for c in map(chr, range(128)) if c not in _WORD_CHARACTERS})
+_KEPT = set(string.ascii_letters + string.digits + "_'" + END)
+_NO_WORD = str.maketrans({c: " " for c in map(chr, range(128)) if c not in _KEPT})
 # The Stanford tokenizer's names for brackets, and its escapes.
 BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
-# Here and below each alternative begins with a literal: the search skips text without it quickly.
+# Choices that begin with a letter, here and below: text without it is passed over quickly.
 MENTION_OR_LINK = re.compile(r"https?://\S+|www\.\S+|@\w+")
-# The Stanford tokenizer's cuts: at the apostrophe of bbc|'s, and before the n of do|n't.
+# Where the Stanford tokenizer cuts: at the apostrophe of bbc|'s, then before the n of do|n't.
 CLITIC = re.compile(r"['’](?<=\w['’])(?=(?:s|re|ve|ll|d|m)\b)")
 NEGATION = re.compile(r"n(?<=\wn)(?=['’]t\b)")
 ELONGATION = re.compile(r"([^\W\d])\1{2,}")
-# ``#tag`` in raw posts, ``## tag`` and ``# tag`` in the published test collections. There two
-# spaces (``##  50million``) stand for a pound sign. A hashtag is never all digits.
+# ``#tag`` as it was written, or ``## tag`` and ``# tag`` as the published test collections have
+# it. Two spaces (``##  50million``) stand for a pound sign there, and no hashtag is all digits.
 _HASHTAG = re.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
 _DIGIT = re.compile(r"\d")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
-# Articles, pronouns and determiners; question words and auxiliaries; prepositions; conjunctions and
-# adverbs; parts of split contractions.
-_STOP_WORDS = """
-a an the i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his
-himself she her hers herself it its itself they them their theirs themselves one this that these
-those such some any no each every either neither all both few more most other another own same
-
-who whom whose which what when where why how am is are was were be been being have has had having do
-does did doing will would shall should can could may might must
-
-about above after against among around as at before behind below between by down during for from in
-into of off on onto out over per since through to toward under until up upon with within without
-
-and but or nor if because while although though than then so again also here just not now only there
-too very once further
-
-s t d m ll re ve n't
-"""
-STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""English function words in the form that :func:`words` returns: lower case, contractions split."""
-
 
 def words(text: str) -> list[str]:
-    """Words of a post or query in lower case, without mentions, links and punctuation.
+    """The words of a post or query: lower case, without mentions, links and punctuation.
 
-    A letter that is repeated three times or more is written twice (``sooooo`` -> ``soo``).
+    A letter repeated three times or more is written twice (``sooooo`` -> ``soo``).
     """
     return [shortened(token) for token in tokens_of([text])[:-1]]
 
 
 def tokens_of(texts: Sequence[str]) -> list[str]:
-    """Words of all texts before :func:`shortened`, with :data:`END` after each text.
+    """The words of all texts, each followed by :data:`END`; :func:`shortened` is still to come.
 
-    The texts are joined and tokenized at once, several times faster than one after the other.
+    All are read as one text, which is several times quicker than one after the other.
     """
-    # Between texts a line end acts as the end of a text does: it is white space.
+    # Like the end of a text, a line's end is white space and no letter.
     text = _plain("\n".join([*(_line(text) for text in texts), ""])).replace("\n", f" {END} ")
     if text.isascii():
-        return _APOSTROPHE_ALONE.sub(" ", text).translate(_TO_SPACES).split()
+        return _APOSTROPHE_ALONE.sub(" ", text).translate(_NO_WORD).split()
     tokens: list[str] = TOKEN.findall(text)
     return tokens
 
 
 @lru_cache(maxsize=200_000)
 def shortened(token: str) -> str:
-    """The token with letters repeated at most twice, and with one kind of apostrophe."""
+    """A token with no letter three times in a row, and with one kind of apostrophe."""
     return ELONGATION.sub(r"\1\1", token).replace("’", "'")
 
 
 def _line(text: str) -> str:
-    """The text on one line, cut to :data:`MAX_CHARACTERS`."""
-    # Like END its substitute is neither a letter nor white space, so that a link goes on over it.
+    """What is read of a text, on one line."""
+    # Neither END nor what replaces it is a letter or white space, so a link does not end there.
     return text[:MAX_CHARACTERS].replace("\n", " ").replace(END, "\1")
 
 
 def _plain(text: str) -> str:
-    """Lower case without accents, bracket names, mentions and links; contractions split."""
+    """Lower case, without brackets' names, mentions and links; contractions cut."""
     text = MENTION_OR_LINK.sub(" ", BRACKETS.sub(" ", text)).lower()
     if not text.isascii():
         lines = text.split("\n")
@@ -120,58 +99,35 @@ def _plain(text: str) -> str:
     return NEGATION.sub(" n", CLITIC.sub(" ", text))
 
 
-def _fold_accents(text: str) -> str:
-    # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
-    decomposed = unicodedata.normalize("NFKD", text).lower()
-    return "".join(c for c in decomposed if not unicodedata.combining(c))
-
-
 def hashtags(text: str) -> list[str]:
-    """Hashtags of a post, without their ``#``."""
+    """The hashtags of a post, without their sign."""
     text = text[:MAX_CHARACTERS]
     return _HASHTAG.findall(text) if "#" in text else []
 
 
 def mask_digits(word: str) -> str:
-    """The word with every digit replaced by 0: ``1971`` -> ``0000``."""
+    """The word with every digit read as 0: ``1971`` -> ``0000``."""
     return _DIGIT.sub("0", word)
 
 
 def url_text(url: str) -> str:
-    """Host and path of a URL in lower case, without scheme, ``www.``, query and fragment.
+    """What a URL says: host and path in lower case, without scheme, ``www.``, query and fragment.
 
-    Without a URL: :data:`URL_PLACEHOLDER`.
+    No URL gives the placeholder.
     """
     url = unquote(url[:MAX_CHARACTERS].strip()).lower()
     url = SCHEME.sub("", url).partition("?")[0].partition("#")[0].rstrip("/")
     return url or URL_PLACEHOLDER
 
 
-def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """:func:`character_trigrams` of the :func:`url_text` of each URL."""
-    return character_trigrams([url_text(url) for url in urls])
-
-
-def character_trigrams(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Identifiers of the trigrams of each ``#text#``: ``hello`` -> ``#he hel ell llo lo#``.
-
-    Returns:
-        The trigrams of all texts one after the other [T], and the number of each text's [N], which
-        is its length in bytes of UTF-8.
-    """
-    encoded = [f"#{text}#".encode(errors="replace") for text in texts]
-    classes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
-    sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    trigrams = (classes[:-2] * TRIGRAM_CLASSES + classes[1:-1]) * TRIGRAM_CLASSES + classes[2:]
-    # Trigrams that begin at the last two bytes of a text reach into the next one.
-    is_inside = np.ones(len(classes), dtype=np.bool_)
-    ends = np.cumsum(sizes)
-    is_inside[ends - 1] = is_inside[ends - 2] = False
-    return trigrams[is_inside[: len(trigrams)]], sizes - 2
+def _fold_accents(text: str) -> str:
+    # Styled letters (𝐇, Ⓗ, ™) have a lower case only once they are decomposed.
+    decomposed = unicodedata.normalize("NFKD", text).lower()
+    return "".join(c for c in decomposed if not unicodedata.combining(c))
 
 
 def _class_table() -> npt.NDArray[np.int32]:
-    """Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 all others."""
+    """Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 the rest."""
     table = np.full(256, 39, dtype=np.int32)
     table[ord("#")] = 0
     table[ord("a") : ord("z") + 1] = np.arange(1, 27)
@@ -182,3 +138,31 @@ def _class_table() -> npt.NDArray[np.int32]:
 
 
 _CLASSES = _class_table()
+
+
+def string_trigrams(text: str) -> npt.NDArray[np.int32]:
+    """Identifiers of the trigrams of ``#text#``, spaces and all: ``[len(text)]`` for ASCII text."""
+    return trigrams_of([text])[0]
+
+
+def word_trigrams(tokens: Sequence[str]) -> npt.NDArray[np.int32]:
+    """The trigrams of each word one after the other: ``hello`` -> ``#he hel ell llo lo#``."""
+    return trigrams_of(tokens)[0]
+
+
+def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Trigrams of what each URL says: all of them, and how many each URL has."""
+    return trigrams_of([url_text(url) for url in urls])
+
+
+def trigrams_of(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Trigrams of each ``#text#``, one text after the other, and how many each text has."""
+    encoded = [f"#{text}#".encode(errors="replace") for text in texts]
+    codes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
+    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    trigrams = (codes[:-2] * TRIGRAM_CLASSES + codes[1:-1]) * TRIGRAM_CLASSES + codes[2:]
+    # The two trigrams that begin with the last two characters of a text reach into the next.
+    is_inside = np.ones(len(codes), dtype=np.bool_)
+    ends = np.cumsum(counts)
+    is_inside[ends - 1] = is_inside[ends - 2] = False
+    return trigrams[is_inside[: len(trigrams)]], counts - 2

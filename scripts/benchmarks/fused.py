@@ -12,7 +12,7 @@ from benchmarks.growth import threads_in_words, threads_of
 from benchmarks.measuring import Row, alternate
 from benchmarks.workload import Workload
 from pipeline.checkpoints import load_reranker
-from pipeline.fusion import MODELS, Fusion
+from pipeline.fusion import Fusion, UnionRetriever
 from pipeline.reranking import Candidates
 from rerankers.engine.tokenized import Tokenized
 
@@ -29,10 +29,10 @@ def measure(workload: Workload) -> list[Row]:
 
     The scores of neural models that it reads are in it, searches come before it.
     """
-    source = replace(workload.source, topics=workload.source.topics[:TOPICS])
-    reranker = load_reranker(MODELS["learned"], source)
-    fused = Fusion.of(reranker, lambda name, part: load_reranker(name, source, part))
-    candidates = fused.search(source)
+    source = workload.source
+    reranker = load_reranker("fusion", source)
+    fused = Fusion.load(source, reranker, lambda name, part: load_reranker(name, source, part))
+    candidates = UnionRetriever(source, fused.rankers).search(source.topics[:TOPICS])
     with TemporaryDirectory() as directory:
         encoded = fused.precomputed_for(list(candidates.posts.values()), Path(directory))
         size = sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
@@ -48,7 +48,7 @@ def _compare(ready: dict[str, Fusion], candidates: Candidates, workload: Workloa
     def way(fused: Fusion, count: int) -> Callable[[], object]:
         def run() -> object:
             torch.set_num_threads(count)
-            return fused.score(candidates).run()
+            return fused.score(fused.read(replace(candidates, memo={})))
 
         return run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measuring import Row, Timing
 from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
-from pipeline.collections import answers
+from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError
 from pipeline.precomputed import with_precomputed
 from pipeline.reranking import NeuralReranker
@@ -79,7 +79,7 @@ def _arguments(workload: Workload) -> list[str]:
     arguments = ["--topics", workload.collection, "--show=none", "--device", workload.device]
     if workload.data:
         arguments += ["--data", str(workload.data)]
-    if workload.collection in answers.NAMES:
+    if workload.collection in ANSWERS:
         arguments += ["--checkpoint", str(workload.directory)]
     return arguments
 

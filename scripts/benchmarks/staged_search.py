@@ -31,9 +31,10 @@ ENDED = "ended"
 # Modules that the search imports on its way, the slow ones among them.
 _MODULES = (
     "ir_measures", "jnius_config", "numpy", "torch", "tqdm", "wordfreq",
-    "indexes.jvm", "indexes.lucene", "pipeline.checkpoints", "pipeline.first_stage",
+    "indexes.jvm", "indexes.lucene", "pipeline.checkpoints", "pipeline.fusion",
     "pipeline.evaluation.reports",
-    "pipeline.reranking", "pipeline.search", "pipeline.collections.sources", "pipeline.collections.trec",
+    "pipeline.reranking", "pipeline.search",
+    "pipeline.collections.named", "pipeline.collections.trec",
     "rerankers.checkpoint", "rerankers.engine.tokenized", "rerankers.engine.fast_paths.mp_hcnn",
     "rerankers.engine.scoring", "rerankers.models.mp_hcnn",
 )  # fmt: skip
@@ -42,8 +43,8 @@ _MODULES = (
 # is here as well counts for that stage alone.
 _FUNCTIONS = {
     ("indexes.jvm", "start"): "start-up: Java",
-    ("pipeline.collections.sources", "open_source"): "retrieval",
-    ("pipeline.first_stage", "FirstStage.search"): "retrieval",
+    ("pipeline.reranking", "retriever_for"): "retrieval",
+    ("pipeline.reranking", "LuceneRetriever.search"): "retrieval",
     ("pipeline.checkpoints", "load_reranker"): "loading the model",
     ("rerankers.engine.scoring", "score"): "reading texts",
     ("rerankers.engine.scoring", "score_tokenized"): "matching",

@@ -10,6 +10,7 @@ from benchmarks.measuring import Row, Timing, alternate
 from benchmarks.workload import Workload
 from indexes import lucene
 from pipeline.collections import named
+from pipeline.collections.collection import SearchedCollection
 
 COMMANDS = ("search", "rerank", "index", "train", "evaluate", "explain")
 
@@ -21,14 +22,14 @@ def measure(workload: Workload) -> list[Row]:
 
 def _indexing(workload: Workload) -> list[Row]:
     collection = named.find(workload.collection, workload.data)
-    if collection.index_group is None:
+    if not isinstance(collection, SearchedCollection):
         print(f"indexing: {collection.name} is not searched, so there is nothing to index")
         return []
     posts, timing = list(collection.posts()), Timing()
     for _ in range(workload.rounds):
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
-            lucene.build(posts, Path(folder) / "index", collection.post_sources())
+            lucene.build(posts, Path(folder) / "index", collection.post_files())
             timing.seconds.append(time.perf_counter() - started)
     measured = f"{len(posts) / timing.median:,.0f} posts/s"
     print(f"indexing {len(posts):,} posts: {measured}", flush=True)

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from indexes.methods import METHODS
 from pipeline.checkpoints import default_directory
-from pipeline.collections import answers
-from pipeline.collections.sources import Source, open_source
-from pipeline.collections.trec import read_run
-from pipeline.reranking import Candidates, LuceneRetriever, RunRetriever
+from pipeline.collections.collection import Collection
+from pipeline.collections.named import ANSWERS, open_collection
+from pipeline.reranking import retriever_for
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
 from rerankers.checkpoint import TrainedReranker
@@ -46,30 +44,21 @@ class Workload:
         For answer selection it is the one trained on all tweets, which ranks answers badly, but
         takes the same time.
         """
-        if self.collection in answers.NAMES:
+        if self.collection in ANSWERS:
             return checkpoint.SHIPPED / "mp_hcnn" / "all"
         return default_directory("mp_hcnn", self.collection)
 
     @cached_property
-    def source(self) -> Source:
-        """Topics, posts and index. Raises DataError if files are missing."""
-        return open_source(self.collection, None, None, self.data)
+    def source(self) -> Collection:
+        """Topics, posts and index."""
+        return open_collection(self.collection, data=self.data)
 
     @cached_property
     def all_pairs(self) -> Pairs:
         """Every candidate: given, of the official query-likelihood run, or found by our own."""
         source = self.source
-        if source.given is not None:
-            ids = [doc_id for scores in source.given.values() for doc_id in scores]
-            candidates = Candidates(source.topics, source.given, source.find_posts(ids), {})
-        elif "ql" in source.runs:
-            path = source.runs["ql"]
-            candidates = RunRetriever(read_run(path), source.find_posts, str(path)).search(
-                source.topics
-            )
-        else:
-            candidates = LuceneRetriever(source.index(), METHODS["ql"]()).search(source.topics)
-        return candidates.pairs()
+        retriever = retriever_for(source, "ql" if "ql" in source.runs else None)
+        return retriever.search(source.topics).pairs()
 
     @cached_property
     def pairs(self) -> Pairs:

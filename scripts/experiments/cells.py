@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_file
-from pipeline import fusion
 from pipeline.collections import named
-from pipeline.collections.named import Collection
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run, write_run
 from pipeline.command.errors import DataError
+from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import interpolate
@@ -80,7 +80,7 @@ class Cell:
     @property
     def is_fusion(self) -> bool:
         """Whether the model finds candidates of its own, by all rankers that it reads."""
-        return self.reranker in fusion.MODELS.values()
+        return self.reranker in FUSIONS
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def read_result(path: Path) -> Result:
 
 def _is_searched(cell: Cell) -> bool:
     """Whether the collection is one whose candidates a first stage has found and scored."""
-    return named.find(cell.collection).index_group is not None
+    return named.find(cell.collection).index_directory is not None
 
 
 def _is_mixed(cell: Cell) -> bool:
@@ -245,7 +245,7 @@ def _train(cell: Cell, checkpoint: Path, common: Sequence[str]) -> None:
 
 def _search(cell: Cell, checkpoint: Path, run: Path, common: Sequence[str]) -> None:
     if cell.is_fusion:
-        how = ["--fusion", next(k for k, model in fusion.MODELS.items() if model == cell.reranker)]
+        how = ["--reranker", cell.reranker]
     else:
         how = ["--reranker", cell.reranker]
         how += ["--candidates", "ql"] if _is_searched(cell) else []
@@ -279,7 +279,7 @@ def _measure_official(cell: Cell, data: Path | None) -> Result:
 
 def _means(collection: Collection, run: Run) -> dict[str, float]:
     """Measure -> mean; nothing where there are no judgments."""
-    qrels = collection.qrels()
+    qrels = collection.qrels
     return {} if qrels is None else _means_of(qrels, run, collection.measures)
 
 
@@ -292,7 +292,7 @@ def _held_out_means(cell: Cell, checkpoint: Path, data: Path | None) -> dict[str
     """Measure -> mean over the judged topics of the training collections, all held out once."""
     qrels: Qrels = {}
     for name in named.training_collections(cell.collection, data):
-        qrels |= named.find(name, data).qrels() or {}
+        qrels |= named.find(name, data).qrels or {}
     run = read_run(checkpoint / HELD_OUT_FILE)
     return _means_of(qrels, run, named.find(cell.collection).measures)
 

@@ -94,7 +94,7 @@ class ResultTable(Table):
 
 def judged(names: Sequence[str], data: Path | None) -> list[str]:
     """The collections of ``names`` whose judgments are here."""
-    return [name for name in names if named.find(name, data).qrels() is not None]
+    return [name for name in names if named.find(name, data).qrels is not None]
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:

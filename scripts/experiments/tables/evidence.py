@@ -14,7 +14,6 @@ from experiments.published import mp_hcnn
 from experiments.tables.contract import Table, Workshop, markdown_table, results_of
 from experiments.tables.gains import Gains, gains_of
 from pipeline.collections.trec import ranked, read_run
-from pipeline.reranking import posts_of
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -81,7 +80,8 @@ class Categories(Table):
 
 def kinds_of(query: str, post: "Post", evidence: "Evidence") -> Iterator[str]:
     """The kinds of matches between a query and a post, by :data:`RULES`."""
-    from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
+    from rerankers.text.stop_words import STOP_WORDS
+    from rerankers.text.words import URL_PLACEHOLDER, url_text, words
 
     asked = words(query)
     content = [word for word in asked if word not in STOP_WORDS] or asked
@@ -123,9 +123,9 @@ def evidence_of(
     if doc_ids is None:
         neural = read_run(find_runs(cell, workshop.directory, workshop.data)[0])
         doc_ids = [doc_id for doc_id, _ in ranked(neural[query_id])[:POSTS]]
-    found = posts_of(gains.collection)(doc_ids)
+    found = gains.collection.find_posts(doc_ids)
     posts = [found[doc_id] for doc_id in doc_ids]
-    (query,) = (t.text for t in gains.collection.topics() if t.query_id == query_id)
+    (query,) = (t.text for t in gains.collection.topics if t.query_id == query_id)
     checkpoint = _checkpoint(cell, workshop)
     evidence = compare(
         cast(Model, checkpoint.model), checkpoint.encoder, query,

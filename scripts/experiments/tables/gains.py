@@ -8,7 +8,7 @@ from experiments.published import mp_hcnn
 from experiments.tables.contract import Workshop, results_of
 from experiments.tables.marks import mixture_values_of, values_of
 from pipeline.collections import named as test_collections
-from pipeline.collections.named import Collection
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator
@@ -47,9 +47,9 @@ def gains_of(name: str, results: Sequence[Result], workshop: Workshop) -> Gains:
         DataError: there are no judgments, or one of the two systems has no finished cell.
     """
     collection = test_collections.find(name, workshop.data)
-    qrels = collection.qrels()
+    qrels = collection.qrels
     if qrels is None:
-        raise DataError(collection.missing_judgments())
+        raise DataError(collection.missing_judgments)
     ours = results_of(mp_hcnn.MP_HCNN, results, name)
     base = results_of(mp_hcnn.QL, results, name)
     if not ours or not base:

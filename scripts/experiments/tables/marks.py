@@ -40,7 +40,7 @@ def marked(
         found.setdefault(result.cell.collection, []).append(result)
     new: dict[tuple[str, str, int], Result] = {}
     for name, of_collection in found.items():
-        qrels = named.find(name, workshop.data).qrels()
+        qrels = named.find(name, workshop.data).qrels
         if qrels is not None:
             evaluator = Evaluator(qrels, named.find(name, workshop.data).measures)
             new |= _mark(of_collection, references, evaluator, workshop)

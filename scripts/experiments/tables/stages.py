@@ -93,7 +93,7 @@ def recall(qrels: Qrels, run: Run, depth: int = DEPTH) -> float:
 
 def _with_costs(result: Result, workshop: Workshop) -> Result:
     cell = result.cell
-    qrels = named.find(cell.collection, workshop.data).qrels()
+    qrels = named.find(cell.collection, workshop.data).qrels
     added = {}
     if qrels is not None:
         run = read_run(find_runs(cell, workshop.directory, workshop.data)[0])

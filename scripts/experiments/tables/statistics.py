@@ -9,7 +9,7 @@ from experiments.published import mp_hcnn
 from experiments.published.system import System
 from experiments.tables.contract import Table, Workshop, markdown_table
 from pipeline.collections import named as test_collections
-from pipeline.collections.named import Collection
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import read_run
 
 _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
@@ -62,7 +62,7 @@ def _known_words(data: Path | None) -> set[str]:
 def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
     from rerankers.text.words import words
 
-    run, qrels = read_run(collection.runs["ql"]), collection.qrels()
+    run, qrels = read_run(collection.runs["ql"]), collection.qrels
     posts = {post.doc_id: post for post in collection.posts()}
     pairs = [(query_id, doc_id) for query_id, scores in run.items() for doc_id in scores]
     found = {word for _, doc_id in pairs for word in words(posts[doc_id].text)}

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING
 from experiments.cells import Cell, checkpoint_of
 from experiments.tables.contract import Workshop
 from indexes.files import atomic_file
-from pipeline import fusion
-from pipeline.collections.sources import open_source
+from pipeline.collections.named import open_collection
 from pipeline.command.runtime import choose_device, provenance
-from pipeline.first_stage import FirstStage
 from pipeline.precomputed import precomputed_for
 
 if TYPE_CHECKING:
-    from pipeline.collections.sources import Source
+    from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
-    from pipeline.reranking import Candidates
+    from pipeline.reranking import Candidates, NeuralReranker
 
 TOPICS = 20
 """First topics of a collection that are timed."""
@@ -53,10 +51,9 @@ def milliseconds(cell: Cell, workshop: Workshop) -> Mapping[str, float]:
         kept = json.loads(path.read_text(encoding="utf-8")).get("times")
     if kept is not None:
         return kept
-    source = open_source(cell.collection, None, None, workshop.data)
-    source = dataclasses.replace(source, topics=source.topics[:TOPICS])
+    collection = open_collection(cell.collection, data=workshop.data)
     with TemporaryDirectory() as directory:
-        candidates, *ways = _ways(cell, workshop, source, Path(directory))
+        candidates, *ways = _ways(cell, workshop, collection, Path(directory))
         times = [_quickest(way, candidates) for way in ways]
     found = dict(zip((FROM_TEXTS, FROM_ENCODED), times, strict=True))
     with atomic_file(path) as stream:
@@ -65,26 +62,30 @@ def milliseconds(cell: Cell, workshop: Workshop) -> Mapping[str, float]:
 
 
 def _ways(
-    cell: Cell, workshop: Workshop, source: "Source", directory: Path
+    cell: Cell, workshop: Workshop, collection: "Collection", directory: Path
 ) -> "tuple[Candidates, Way, Way]":
     """Candidates, and how they are scored: from texts, and with posts encoded in a folder."""
     from pipeline.checkpoints import load_reranker
-    from pipeline.reranking import NeuralReranker
+    from pipeline.fusion import Fusion, UnionRetriever
+    from pipeline.reranking import retriever_for
 
     device = choose_device(workshop.device)
-    reranker = NeuralReranker.load(checkpoint_of(cell, workshop.directory), cell.reranker, device)
+    topics = collection.topics[:TOPICS]
+
+    def load(name: str, checkpoint: Path) -> "NeuralReranker":
+        return load_reranker(name, collection, checkpoint, device)
+
+    reranker = load(cell.reranker, checkpoint_of(cell, workshop.directory))
     if cell.is_fusion:
-        fused = fusion.Fusion.of(
-            reranker, lambda name, part: load_reranker(name, source, part, device)
-        )
-        candidates = fused.search(source)
-        ready = fused.precomputed_for(list(candidates.posts.values()), directory)
+        fusion = Fusion.load(collection, reranker, load)
+        candidates = UnionRetriever(collection, fusion.rankers).search(topics)
+        ready = fusion.precomputed_for(list(candidates.posts.values()), directory)
         return (
             candidates,
-            lambda found: fused.score(found).run(),
-            lambda found: ready.score(found).run(),
+            lambda found: fusion.score(fusion.read(found)),
+            lambda found: ready.score(ready.read(found)),
         )
-    candidates = FirstStage(source, "ql").search(source.topics)
+    candidates = retriever_for(collection, "ql").search(topics)
     encoded = precomputed_for(reranker, list(candidates.posts.values()), directory / "precomputed")
     return candidates, reranker.score, encoded.score
 
@@ -93,8 +94,9 @@ def _quickest(way: "Way", candidates: "Candidates") -> float:
     """Milliseconds for 1000 candidates."""
     seconds = []
     for _ in range(REPEATS):
+        fresh = dataclasses.replace(candidates, memo={})
         started = time.perf_counter()
-        way(candidates)
+        way(fresh)
         seconds.append(time.perf_counter() - started)
     count = sum(map(len, candidates.run.values()))
     return round(1e6 * min(seconds) / max(1, count), 1)

@@ -35,7 +35,7 @@ class Topics(Table):
             above, below = (sum(sign * gain > 0 for gain in values.values()) for sign in (1, -1))
             printed = mp_hcnn.WINS.get(self.name) if name == mp_hcnn.MP_HCNN.name else None
             rows.append([name, str(above), str(below), *map(str, printed or ("-", "-"))])
-        texts = {topic.query_id: topic.text for topic in gains.collection.topics()}
+        texts = {topic.query_id: topic.text for topic in gains.collection.topics}
         order = gains.order()
         listed = [["topic", "", "AP - AP of QL"]]
         for query_id in dict.fromkeys([*order[:EXTREMES], *order[-EXTREMES:]]):

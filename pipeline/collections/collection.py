@@ -1,0 +1,386 @@
+"""Collections: topics, the posts that they search or the candidates that come with them, judgments.
+
+Three kinds answer the same questions: :class:`SearchedCollection` (named, its posts are indexed
+once), :class:`AnswerCollection` (named, its candidates are given), and :class:`OwnCollection`
+(a file of topics and an index of one's own).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from indexes.pairs import FILES, LABELS, Answer, read_answer_folder
+from indexes.posts import Post, read_pair_folder, read_posts
+from pipeline.collections.locations import home_directory, require_files
+from pipeline.collections.topics import Topic, read_topics
+from pipeline.collections.trec import Qrels, Run, read_qrels
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import DEFAULT_MEASURES
+
+if TYPE_CHECKING:
+    from indexes.lucene import LuceneIndex
+    from indexes.manifest import Manifest
+    from rerankers.text.vocabulary import Idf
+
+
+class Collection(ABC):
+    """Topics, posts, judgments and candidates. Missing or malformed files raise DataError.
+
+    Attributes:
+        name: as on the command line; of own topics, the file's name without its ending.
+        title: for reports.
+        measures: usual measures of its runs, by ir_measures' names.
+        runs: name -> official first-stage run.
+        index_directory: folder of the index, built or not; None if nothing is searched.
+    """
+
+    name: str
+    title: str
+    measures: Sequence[str]
+    runs: Mapping[str, Path]
+    index_directory: Path | None
+
+    @cached_property
+    @abstractmethod
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file."""
+
+    @cached_property
+    @abstractmethod
+    def qrels(self) -> Qrels | None:
+        """The judgments, or None without a file of them."""
+
+    @property
+    @abstractmethod
+    def missing_judgments(self) -> str:
+        """Why there are no judgments, for reports."""
+
+    @cached_property
+    def given_candidates(self) -> Run | None:
+        """Candidates that come with the topics, all with the score 0; None if they are searched."""
+        return None
+
+    @abstractmethod
+    def posts(self) -> Iterator[Post]:
+        """All posts, each once."""
+
+    @abstractmethod
+    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        """doc_id -> post, of those ids that the collection has."""
+
+    def open_index(self) -> LuceneIndex:
+        """The index of the posts; that of a named collection is built at the first use.
+
+        Raises:
+            UsageError: the candidates are given, and nothing is searched.
+            CollectionError: the index is damaged, or does not fit the posts.
+        """
+        raise self.not_searched()
+
+    def not_searched(self) -> UsageError:
+        """The error of a search in a collection with given candidates."""
+        return UsageError(
+            f"found {self.name}, expected a collection whose posts are searched: the candidates of "
+            "this one are given, and it needs no index "
+            f"(python -m pipeline.search --topics {self.name} ranks them)"
+        )
+
+    def idf(self) -> Idf:
+        """IDF of the topics' words, counted in the index."""
+        from rerankers.text.vocabulary import Idf
+        from rerankers.text.words import words
+
+        index = self.open_index()
+        vocabulary = sorted({word for topic in self.topics for word in words(topic.text)})
+        return Idf.from_document_frequencies(
+            index.document_frequencies(vocabulary), max(1, index.size), f"index of {self.name}"
+        )
+
+
+@dataclass(frozen=True)
+class SearchedCollection(Collection):
+    """A named collection with an index of its posts.
+
+    Attributes:
+        topics_path: file of topics.
+        qrels_path: file of judgments; may be absent.
+        index_group: collections of a group share their posts and so their index.
+        pair_folders: folders of parallel files with the group's posts, see
+            :func:`indexes.posts.read_pair_folder`.
+        posts_path: file of JSON lines with the posts, in place of ``pair_folders``.
+        data: data folder of the ``--data`` option, for messages.
+        own_index: index to search in place of the shared one.
+        own_qrels: judgments to use in place of ``qrels_path``.
+    """
+
+    name: str
+    title: str
+    topics_path: Path
+    qrels_path: Path
+    runs: Mapping[str, Path]
+    index_group: str
+    pair_folders: Sequence[Path] = ()
+    posts_path: Path | None = None
+    measures: Sequence[str] = DEFAULT_MEASURES
+    data: Path | None = None
+    own_index: Path | None = None
+    own_qrels: Path | None = None
+
+    @property
+    def index_directory(self) -> Path:  # type: ignore[override]
+        """``own_index``, or the group's folder under ``$TWEETRERANK_HOME``."""
+        return self.own_index or home_directory() / "indexes" / self.index_group
+
+    @cached_property
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file."""
+        require_files(self.name, self.missing())
+        return read_topics(self.topics_path)
+
+    @cached_property
+    def qrels(self) -> Qrels | None:
+        """The judgments, or None without a file of them."""
+        path = self.own_qrels or self.qrels_path
+        return read_qrels(path) if path.exists() else None
+
+    @property
+    def missing_judgments(self) -> str:
+        """Why there are no judgments, for reports."""
+        return (
+            f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
+            "be evaluated"
+        )
+
+    def posts(self) -> Iterator[Post]:
+        """The posts of the index group, each once, by ascending id.
+
+        For a post in several folders the first non-empty text counts.
+        """
+        require_files(self.name, self.missing())
+        if self.posts_path:
+            yield from read_posts(self.posts_path)
+            return
+        posts: dict[str, Post] = {}
+        for folder in self.pair_folders:
+            for _, post in read_pair_folder(folder):
+                known = posts.get(post.doc_id)
+                if known is None or not known.text.strip():
+                    posts[post.doc_id] = post
+        yield from sorted(posts.values(), key=lambda post: int(post.doc_id))
+
+    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        """doc_id -> post; reads the files of posts, not the index."""
+        posts = {post.doc_id: post for post in self.posts()}
+        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+
+    def post_files(self) -> list[Path]:
+        """The files of posts."""
+        if self.posts_path:
+            return [self.posts_path]
+        return [
+            folder / name
+            for folder in self.pair_folders
+            for name in ("b.toks", "url.txt", "id.txt")
+        ]
+
+    def missing(self) -> list[Path]:
+        """Absent files of topics, runs and posts; judgments may be absent."""
+        files = [self.topics_path, *self.runs.values(), *self.post_files()]
+        return [path for path in dict.fromkeys(files) if not path.exists()]
+
+    def open_index(self) -> LuceneIndex:
+        """The index, built at the first use."""
+        from indexes.lucene import LuceneIndex
+
+        directory = self.index_directory
+        if self.own_index is None and not directory.exists():
+            print(f"building the index {directory} (once)", file=sys.stderr)
+            self.build_index(directory)
+        return LuceneIndex.open(directory, self.post_files())
+
+    def build_index(self, directory: Path) -> Manifest:
+        """Index the posts.
+
+        Raises:
+            DataError: a file of posts is absent.
+            CollectionError: a file is malformed, or the index cannot be written.
+        """
+        from indexes import lucene
+
+        if missing := [path for path in self.post_files() if not path.exists()]:
+            raise DataError(
+                f"{self.name}: there is no file {missing[0]}; get it by\n"
+                f"  python scripts/fetch_data.py {self.name}\n"
+                "or name the folder of a copy by --data or $TWEETRERANK_DATA"
+            )
+        words = ["--collection", self.name, "--index", str(directory)]
+        words += ["--data", str(self.data)] if self.data else []
+        rebuild = f"python -m pipeline.index {shlex.join(words)}"
+        return lucene.build(self.posts(), directory, self.post_files(), rebuild=rebuild)
+
+
+@dataclass(frozen=True)
+class AnswerCollection(Collection):
+    """One part of an answer-selection collection: questions with given candidate answers.
+
+    Attributes:
+        folders: part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
+            :mod:`indexes.pairs`.
+        part_name: the part of this object.
+        own_qrels: judgments to use in place of the labels.
+    """
+
+    name: str
+    title: str
+    folders: Mapping[str, Path]
+    part_name: str = "test"
+    measures: Sequence[str] = ("AP", "RR")
+    runs: Mapping[str, Path] = field(default_factory=dict)
+    own_qrels: Path | None = None
+    index_directory: None = None
+
+    @property
+    def folder(self) -> Path:
+        """Folder of this part's files."""
+        return self.folders[self.part_name]
+
+    def part(self, name: str) -> AnswerCollection:
+        """Another part of the collection.
+
+        Raises:
+            UsageError: the name is none of ``train``, ``dev`` and ``test``.
+        """
+        if name not in self.folders:
+            raise UsageError(
+                f"{self.name}: found the part {name!r}, expected one of {', '.join(self.folders)}"
+            )
+        return dataclasses.replace(self, part_name=name)
+
+    @cached_property
+    def topics(self) -> list[Topic]:
+        """All questions, in the order of their files; the text is that of the first line."""
+        questions: dict[str, str] = {}
+        for answer in self._answers:
+            questions.setdefault(answer.query_id, answer.question)
+        return [Topic(query_id, text) for query_id, text in questions.items()]
+
+    @cached_property
+    def given_candidates(self) -> Run:
+        """Every given answer, question by question, all with the score 0."""
+        run: Run = {}
+        for answer in self._answers:
+            run.setdefault(answer.query_id, {})[answer.post.doc_id] = 0.0
+        return run
+
+    @cached_property
+    def qrels(self) -> Qrels | None:
+        """The labels, or None without a file of them.
+
+        Questions without a relevant answer are left out: no ranking of them is better than
+        another.
+        """
+        if self.own_qrels:
+            return read_qrels(self.own_qrels)
+        if not (self.folder / LABELS).exists():
+            return None
+        qrels: Qrels = {}
+        for answer in self._answers:
+            if answer.relevance is not None:
+                qrels.setdefault(answer.query_id, {})[answer.post.doc_id] = answer.relevance
+        return {query_id: grades for query_id, grades in qrels.items() if any(grades.values())}
+
+    @property
+    def missing_judgments(self) -> str:
+        """Why there are no judgments, for reports."""
+        return (
+            f"{self.name} has no judgments of its {self.part_name} part here "
+            f"({self.folder / LABELS} is absent), so runs on it cannot be evaluated"
+        )
+
+    def posts(self) -> Iterator[Post]:
+        """The answers, in the order of their files."""
+        return (answer.post for answer in self._answers)
+
+    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        """doc_id -> answer."""
+        posts = {post.doc_id: post for post in self.posts()}
+        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+
+    def missing(self) -> list[Path]:
+        """Absent files of this part; labels may be absent."""
+        return [path for name in FILES if not (path := self.folder / name).exists()]
+
+    @cached_property
+    def _answers(self) -> list[Answer]:
+        require_files(self.name, self.missing())
+        answers = list(read_answer_folder(self.folder))
+        if not answers:
+            raise DataError(f"{self.folder}: found no answer, expected at least one line a file")
+        return answers
+
+
+@dataclass(frozen=True)
+class OwnCollection(Collection):
+    """A user's file of topics and the index of the posts that they search.
+
+    Attributes:
+        topics_path: file of topics.
+        index_directory: index made by ``pipeline.index``.
+        qrels_path: file of judgments, or None.
+    """
+
+    topics_path: Path
+    index_directory: Path
+    qrels_path: Path | None = None
+    measures: Sequence[str] = DEFAULT_MEASURES
+    runs: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The topic file's name without its ending."""
+        return self.topics_path.name.split(".")[0]
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """The topic file."""
+        return str(self.topics_path)
+
+    @cached_property
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file."""
+        return read_topics(self.topics_path)
+
+    @cached_property
+    def qrels(self) -> Qrels | None:
+        """The judgments, or None without a file of them."""
+        return read_qrels(self.qrels_path) if self.qrels_path else None
+
+    @property
+    def missing_judgments(self) -> str:
+        """Why there are no judgments, for reports."""
+        return (
+            f"{self.topics_path} has no judgments; name them by --qrels to see how good the "
+            "ranking is"
+        )
+
+    def posts(self) -> Iterator[Post]:
+        """All posts of the index."""
+        yield from self.open_index().posts
+
+    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        """doc_id -> post, from the index."""
+        return self.open_index().posts.get_many(doc_ids)
+
+    def open_index(self) -> LuceneIndex:
+        """The index."""
+        from indexes.lucene import LuceneIndex
+
+        return LuceneIndex.open(self.index_directory)

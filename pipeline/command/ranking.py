@@ -1,0 +1,233 @@
+"""Options of the commands that rank, and the retriever, the reranker and λ that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.command.errors import UsageError
+from pipeline.command.options import (
+    existing_file,
+    fraction,
+    option,
+    positive_float,
+    positive_int,
+)
+from pipeline.command.runtime import device_name
+from pipeline.interpolation import NORMALIZATIONS
+
+if TYPE_CHECKING:
+    from pipeline.collections.collection import Collection
+    from pipeline.reranking import Mixing, NeuralReranker, Reranker, Retriever
+
+METHODS = ("ql", "bm25", "rm3", "axiom")
+DEFAULT_METHOD = "ql"
+DEFAULT_HITS = 1000
+DEFAULT_RERANKER = "mp_hcnn"
+FUSIONS = ("fusion", "linear_fusion")
+"""Models that find their own candidates, by several rankers; see :mod:`pipeline.fusion`."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options of a collection, and of a model that ranks its posts."""
+
+    topics: str = option(
+        "collection (mb2012, trecqa-raw, sample, …) or file of topics (TREC XML or qid<TAB>text)",
+        required=True,
+        metavar="NAME|FILE",
+    )
+    index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
+    qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
+    reranker: str = option(
+        "model, or none for the first stage alone; fusion and linear_fusion find candidates by "
+        "several rankers",
+        default=DEFAULT_RERANKER,
+    )
+    checkpoint: Path | None = option(
+        "folder of a trained model (default: the shipped one that has not seen these topics)",
+        parse=Path,
+        metavar="DIR",
+    )
+    idf: str | None = option(
+        "word frequencies: wordfreq, index (the collection's own) or a file (default: as trained)",
+        metavar="SOURCE",
+    )
+    weight: float | None = option(
+        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
+        "are given without scores)",
+        parse=fraction,
+        names=("--lambda",),
+    )
+    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
+    hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
+    skip_unknown: bool = option(
+        "leave out posts of a given run that the collection lacks (otherwise an error)", flag=True
+    )
+    batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    device: str = option(
+        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)",
+        default="auto",
+        parse=device_name,
+    )
+    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
+    precomputed: str | None = option(
+        "folder of precomputed posts, or none (default: the index's own for this checkpoint, if "
+        "any; see pipeline.index --precompute)",
+        metavar="DIR",
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+@dataclass(frozen=True)
+class RankingOptions(ModelOptions):
+    """The same, and where candidates come from."""
+
+    candidates: str | None = option(
+        "rerank this TREC run instead of searching; ql and rm3 name a collection's official runs",
+        metavar="RUN",
+    )
+    method: str | None = option(f"first stage (default: {DEFAULT_METHOD})", choices=METHODS)
+    mu: float | None = option("Dirichlet smoothing of ql, rm3 and axiom", parse=positive_float)
+    parameter: tuple[str, ...] = option(
+        "change another parameter of the first stage (k1, b, fb_terms, fb_docs, original_weight, "
+        "beta, …); may be given several times",
+        many=True,
+        metavar="NAME=VALUE",
+    )
+
+    def problems(self) -> list[str]:
+        """Arguments that contradict one another."""
+        problems = []
+        if self.candidates and (self.method or self.mu or self.parameter):
+            problems.append(
+                "--candidates: the run is given, so --method, --mu and --parameter change nothing"
+            )
+        if self.skip_unknown and not self.candidates:
+            problems.append("--skip-unknown: only a run of --candidates can have unknown posts")
+        if self.mu and self.method == "bm25":
+            problems.append("--mu: bm25 has no μ; use --parameter k1=… and --parameter b=…")
+        if self.reranker == "none" and (self.checkpoint or self.weight is not None):
+            problems.append("--reranker none: there is nothing for --checkpoint or --lambda to do")
+        if self.reranker in FUSIONS:
+            given = {
+                **self._of_search(),
+                "--candidates": self.candidates,
+                "--lambda": self.weight is not None,
+                "--normalize": self.normalize != "minmax",
+            }
+            problems += [
+                f"{flag}: --reranker {self.reranker} takes the rankers of its training; leave "
+                f"{flag} out"
+                for flag, value in given.items()
+                if value
+            ]
+        return problems
+
+    def problems_of(self, collection: Collection) -> list[str]:
+        """Options of a search that a collection with given candidates has no use for."""
+        if collection.given_candidates is None:
+            return []
+        given = {
+            **self._of_search(),
+            "--index": self.index,
+            # The candidates of a run have ranks, and so best ones.
+            "--hits": None if self.candidates else self.hits,
+        }
+        problems = [
+            f"{flag}: {collection.name} is not searched, its candidates are given; leave {flag} out"
+            for flag, value in given.items()
+            if value
+        ]
+        if self.idf == "index":
+            problems.append(f"--idf index: {collection.name} has no index; use wordfreq or a file")
+        return problems
+
+    def _of_search(self) -> dict[str, object]:
+        return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What options name: the arguments of :func:`pipeline.reranking.rerank`.
+
+    Attributes:
+        collection: topics and judgments.
+        retriever: finds candidates.
+        reranker: scores them; None for the first stage alone.
+        mixing: λ.
+    """
+
+    collection: Collection
+    retriever: Retriever
+    reranker: Reranker | None
+    mixing: Mixing
+
+
+def set_up(options: RankingOptions) -> Setup:
+    """Open the collection, its index or run, and the model.
+
+    Raises:
+        UsageError: naming every argument that does not fit.
+        DataError: missing or malformed file.
+        CollectionError: damaged index.
+        RerankerError: damaged checkpoint.
+    """
+    from pipeline.checkpoints import choose_mixing
+    from pipeline.collections.named import open_collection
+    from pipeline.fusion import Fusion
+    from pipeline.reranking import Mixing, retriever_for
+
+    if problems := options.problems():
+        raise UsageError(problems)
+    collection = open_collection(options.topics, options.index, options.qrels, options.data)
+    if problems := options.problems_of(collection):
+        raise UsageError(problems)
+    if options.reranker in FUSIONS:
+        load = loader(options, collection)
+        fusion = Fusion.load(
+            collection, load(options.reranker, options.checkpoint, options.precomputed), load
+        )
+        return Setup(collection, fusion, fusion, Mixing(origin="fusion"))
+    changes = [*options.parameter, *([f"mu={options.mu}"] if options.mu else [])]
+    retriever = retriever_for(
+        collection, options.candidates, options.method, changes, options.skip_unknown
+    )
+    if options.reranker == "none":
+        return Setup(collection, retriever, None, Mixing())
+    reranker = loader(options, collection)(
+        options.reranker, options.checkpoint, options.precomputed
+    )
+    mixing = choose_mixing(
+        options.weight,
+        options.normalize,
+        retriever.is_scored,
+        reranker.checkpoint.directory,
+        collection,
+    )
+    return Setup(collection, retriever, reranker, mixing)
+
+
+def loader(options: ModelOptions, collection: Collection) -> Callable[..., NeuralReranker]:
+    """A function from a model's name, and a checkpoint folder or None, to the reranker.
+
+    Its third argument is a folder of precomputed posts (None: the index's own); a folder that
+    ``--precomputed`` names is that of the model itself, not of the rerankers that it reads.
+    """
+    from pipeline.checkpoints import load_reranker
+    from pipeline.precomputed import with_precomputed
+
+    def load(
+        name: str, checkpoint: Path | None = None, precomputed: str | None = None
+    ) -> NeuralReranker:
+        if options.precomputed == "none":
+            precomputed = "none"
+        reranker = load_reranker(
+            name, collection, checkpoint, options.device, options.threads, options.idf
+        )
+        return with_precomputed(reranker, precomputed, collection.index_directory)
+
+    return load
