@@ -1,186 +1,179 @@
-"""Cells of experiments: computed once, measured, named when they fail."""
+"""Cells of experiments: computed once, measured, named when they fail; the systems' cells."""
 
 from pathlib import Path
 
 import pytest
 from answer_samples import write_data as write_answers
-from experiments.cells import (
-    Cell,
-    checkpoint_of,
-    find_runs,
-    is_finished,
-    read_result,
-    run_cell,
-    run_cells,
-)
-from experiments.published import mp_hcnn
-from experiments.published.answer_selection import ANSWER_SELECTION, MICROBLOG, SEEDS
+from experiments import systems
+from experiments.cells import Cell, Setup, is_finished, read_result, run_cell, run_cells
+from experiments.systems import ALL_FAMILIES, FUSION_ABLATIONS, FUSION_STAGES
+from experiments.tables import TABLES
 from microblog_samples import write_data as write_microblog
 
-from pipeline.collections.named import find, find_answers
 from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
+from rerankers import models
 
 QUICK = ("--steps", "3", "--epochs", "2")
 
 
-def cell(folder: Path, collection: str, *training: str, seed: int = 1) -> Cell:
-    vectors = ("--vectors", str(folder / "vectors.txt"))
-    return Cell("Bag of words", "bag_of_words", (*QUICK, *vectors, *training), collection, seed)
+def setup_in(folder: Path, data: Path | None) -> Setup:
+    return Setup(folder / "kept", data, "cpu")
+
+
+def quick_cell(setup: Setup, collection: str, *training: str) -> Cell:
+    vectors = ("--vectors", f"{setup.data}/vectors.txt")
+    return Cell("Bag of words", "bag_of_words", (*QUICK, *vectors, *training), collection)
+
+
+def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
+    qrels = setup.collection(cell.collection).qrels
+    assert qrels is not None
+    values = evaluate(qrels, read_run(setup.run_file(cell)), [measure])
+    return pytest.approx(mean(values[measure]), abs=1e-4)
 
 
 @pytest.mark.slow
 def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
-    data = write_answers(tmp_path / "data")
-    todo = cell(data, "trecqa-raw")
-    first = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
-    qrels = find_answers("trecqa-raw", data).qrels
-    assert qrels is not None
-    run = read_run(tmp_path / "kept" / "runs" / f"{todo.key}.txt")
-    expected = mean(evaluate(qrels, run, ["RR"])["RR"])
-    assert first.measures["RR"] == pytest.approx(expected, abs=1e-4)
-    assert first.interpolated == {}
-    assert first.weight is None
-    kept = tmp_path / "kept" / "results" / f"{todo.key}.json"
+    setup = setup_in(tmp_path, write_answers(tmp_path / "data"))
+    cell = quick_cell(setup, "trecqa-raw")
+    twin = Cell("another name", cell.model, cell.training, cell.collection)
+    assert not is_finished(cell, setup)
+    lines: list[str] = []
+    results, failures = run_cells([cell, twin], setup, 1, lambda cell, line: lines.append(line))
+    assert failures == []
+    # The same work under two names is done once.
+    assert lines == ["Bag of words on trecqa-raw, seed 1: done"]
+    assert [found.cell for found in results] == [cell, twin]
+    assert results[0].measures == results[1].measures
+    assert is_finished(twin, setup)
+    assert results[0].measures["RR"] == mean_of_run(setup, cell, "RR")
+    assert (results[0].interpolated, results[0].weight) == ({}, None)
+    kept = setup.result_file(cell)
     written = kept.stat().st_mtime_ns
-    again = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
-    assert again == first == read_result(kept)
+    assert run_cell(cell, setup) == results[0] == read_result(kept)
     assert kept.stat().st_mtime_ns == written
 
 
 @pytest.mark.slow
-def test_a_microblog_cell_is_mixed_with_a_weight_tuned_on_training_topics(tmp_path: Path) -> None:
-    data = write_microblog(tmp_path / "data")
-    todo = cell(data, "mb2012")
-    found = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
+def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
+    good = quick_cell(setup, "mb2012")
+    bad = quick_cell(setup, "mb2012", "--optimizer", "nonsense")
+    (found,), (message,) = run_cells([bad, good], setup, 2)
+    assert found.cell == good
     assert set(found.measures) == set(found.interpolated) == {"AP", "P@30"}
     assert found.weight is not None
     assert 0.0 <= found.weight <= 1.0
-    assert (tmp_path / "kept" / "runs" / f"{todo.key}.interpolated.txt").exists()
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_names_itself_and_loses_no_other(tmp_path: Path) -> None:
-    data = write_answers(tmp_path / "data")
-    good, bad = cell(data, "trecqa-raw"), cell(data, "trecqa-raw", "--optimizer", "nonsense")
-    results, failures = run_cells([bad, good], tmp_path / "kept", data, 2, "cpu")
-    assert [found.cell for found in results] == [good]
-    (message,) = failures
-    assert message.startswith("Bag of words on trecqa-raw, seed 1: ")
+    mixture = setup.mixture_file(good)
+    assert mixture is not None
+    assert mixture.exists()
+    assert message.startswith("Bag of words on mb2012, seed 1: ")
     assert "nonsense" in message
 
 
-def test_keys_tell_cells_apart() -> None:
-    cells = [
-        c
-        for systems, names in ((ANSWER_SELECTION, ("trecqa-raw",)), (MICROBLOG, ("mb2011",)))
-        for system in systems
-        for c in system.cells(names, SEEDS)
-    ]
-    assert len({c.key for c in cells}) == len(cells)
-    # The same work is done once whatever it is called.
-    assert Cell("a", "m", ("x",), "wikiqa").key == Cell("b", "m", ("x",), "wikiqa").key
+def test_an_official_run_is_only_measured(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
+    (cell,) = systems.QL.cells(["mb2012"], [1, 2])
+    assert run_cell(cell, setup).measures["AP"] == mean_of_run(setup, cell, "AP")
+    assert setup.mixture_file(cell) is None
+    assert not setup.directory.exists()
 
 
 @pytest.mark.slow
-def test_the_same_work_by_two_names_is_done_once(tmp_path: Path) -> None:
-    data = write_answers(tmp_path / "data")
-    todo = cell(data, "trecqa-raw")
-    twin = Cell("another name", todo.model, todo.training, todo.collection, todo.seed)
-    assert not is_finished(todo, tmp_path / "kept")
-    told = []
-    results, failures = run_cells(
-        [todo, twin], tmp_path / "kept", data, 1, "cpu", lambda cell, line: told.append(line)
-    )
-    assert failures == []
-    assert [found.cell for found in results] == [todo, twin]
-    assert results[0].measures == results[1].measures
-    assert len(told) == 1
-    assert is_finished(twin, tmp_path / "kept")
+def test_shipped_weights_are_measured_by_their_mixture(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
+    cell = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")
+    found = run_cell(cell, setup)
+    assert setup.mixture_file(cell) is None
+    assert found.measures["AP"] == mean_of_run(setup, cell, "AP")
+    assert (found.interpolated, found.weight, found.seconds) == ({}, None, 0.0)
+    # A mixture of two scores scaled to [0, 1].
+    scores = [s for of_topic in read_run(setup.run_file(cell)).values() for s in of_topic.values()]
+    assert 0 <= min(scores) <= max(scores) <= 1
+    assert not (setup.directory / "checkpoints").exists()
 
 
-def test_an_official_run_is_only_measured(tmp_path: Path) -> None:
-    data = write_microblog(tmp_path / "data")
-    (todo,) = mp_hcnn.QL.cells(["mb2012"], [1])
-    found = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
-    path, mixture = find_runs(todo, tmp_path / "kept", data)
-    assert mixture is None
-    qrels = find("mb2012", data).qrels
-    assert qrels is not None
-    expected = mean(evaluate(qrels, read_run(path), ["AP"])["AP"])
-    assert found.measures["AP"] == pytest.approx(expected, abs=1e-4)
-    assert not (tmp_path / "kept").exists()
+SEARCH_QL = ["--reranker", "sm_cnn", "--candidates", "ql", "--lambda", "1"]
 
 
 @pytest.mark.parametrize(
     ("model", "training", "trained", "searched"),
     [
-        ("sm_cnn", (), ["--folds", "1"], ["--reranker", "sm_cnn", "--candidates", "ql",
-                                          "--lambda", "1"]),
-        ("sm_cnn", ("--folds", "5"), ["--folds", "5"], ["--reranker", "sm_cnn", "--candidates",
-                                                        "ql", "--lambda", "1"]),
-        ("fusion", ("--set", "trees=3"), ["--set", "trees=3"], ["--fusion", "learned"]),
-        ("linear_fusion", (), [], ["--fusion", "linear"]),
+        ("sm_cnn", (), ["--folds", "1"], SEARCH_QL),
+        ("sm_cnn", ("--folds", "5"), ["--folds", "5"], SEARCH_QL),
+        ("fusion", ("--set", "trees=3"), ["--set", "trees=3"], ["--reranker", "fusion"]),
+        ("linear_fusion", (), [], ["--reranker", "linear_fusion"]),
         ("held-out:fusion", (), [], None),
         ("shipped:mp_hcnn", (), None, ["--reranker", "mp_hcnn", "--candidates", "ql"]),
     ],
-)  # fmt: skip
+)
 def test_the_commands_of_each_kind_of_cell(
-    model: str, training: tuple[str, ...], trained: list[str] | None, searched: list[str] | None,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    said = {}
+    model: str,
+    training: tuple[str, ...],
+    trained: list[str] | None,
+    searched: list[str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = {}
 
     def command(module: str, *arguments: str) -> None:
-        said[module] = list(arguments)
-
-    def measure(*arguments: object) -> tuple[dict[str, float], dict[str, float], None]:
-        return {"AP": 0.5}, {}, None
+        commands[module] = list(arguments)
 
     monkeypatch.setattr("experiments.cells._command", command)
-    monkeypatch.setattr("experiments.cells._measure", measure)
-    todo = Cell("a system", model, training, "mb2012")
-    checkpoint = checkpoint_of(todo, tmp_path)
+    monkeypatch.setattr("experiments.cells._measure", lambda *_: ({"AP": 0.5}, {}, None))
+    cell, setup = Cell("a system", model, training, "mb2012"), setup_in(tmp_path, None)
+    checkpoint = setup.checkpoint(cell)
     if trained is not None:
         checkpoint.mkdir(parents=True)
         (checkpoint / "metrics.json").write_text('{"validation": {"AP": 0.25}, "epochs": 7}')
-    assert run_cell(todo, tmp_path, None, 1, "cpu").measures == {"AP": 0.5}
-    name = model.rpartition(":")[2]
+    assert run_cell(cell, setup).measures == {"AP": 0.5}
     common = ["--threads", "1", "--device", "cpu"]
-    assert said.get("pipeline.train") == (
-        None if trained is None else
-        [name, "--test", "mb2012", *trained, "--seed", "1", "--output", str(checkpoint), "--resume",
-         *common]
-    )  # fmt: skip
-    assert said.get("pipeline.search") == (
-        None if searched is None else
-        ["--topics", "mb2012", *searched, "--checkpoint", str(checkpoint), "--output",
-         str(tmp_path / "runs" / f"{todo.key}.txt"), *common]
-    )  # fmt: skip
+    if trained is not None:
+        start = [cell.reranker, "--test", "mb2012", *trained, "--seed", "1"]
+        trained = [*start, "--output", str(checkpoint), "--resume", *common]
+    if searched is not None:
+        paths = ["--checkpoint", str(checkpoint), "--output", str(setup.run_file(cell))]
+        searched = ["--topics", "mb2012", *searched, *paths, *common]
+    assert commands.get("pipeline.train") == trained
+    assert commands.get("pipeline.search") == searched
 
 
-def test_weights_that_ship_are_not_trained_and_their_mixture_is_what_is_measured(
-    tmp_path: Path,
-) -> None:
-    data = write_microblog(tmp_path / "data")
-    todo = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")
-    found = run_cell(todo, tmp_path / "kept", data, 1, "cpu")
-    path, mixture = find_runs(todo, tmp_path / "kept", data)
-    assert mixture is None
-    collection = find("mb2012", data)
-    qrels = collection.qrels
-    assert qrels is not None
-    run = read_run(path)
-    assert found.measures["AP"] == pytest.approx(mean(evaluate(qrels, run, ["AP"])["AP"]), abs=1e-4)
-    assert (found.interpolated, found.weight, found.seconds) == ({}, None, 0.0)
-    # A mixture of two scores that are scaled to [0, 1] is between 0 and 1.
-    assert all(0 <= score <= 1 for scores in run.values() for score in scores.values())
-    assert not (tmp_path / "kept" / "checkpoints").exists()
+# Systems
 
 
-def test_the_depth_that_is_usual_is_the_model_itself() -> None:
-    years = ["mb2011"]
-    (whole,) = mp_hcnn.MP_HCNN.cells(years, [1])
-    assert [s.name for s in mp_hcnn.DEPTHS if s.cells(years, [1])[0].key == whole.key] == [
-        "depth 2"
-    ]
+@pytest.mark.parametrize("name", TABLES)
+def test_keys_tell_the_cells_of_a_table_apart(name: str) -> None:
+    cells = TABLES[name].cells(TABLES[name].collections, 3)
+    assert len({cell.key for cell in cells}) == len(cells)
+
+
+def test_keys_do_not_depend_on_the_systems_name() -> None:
+    assert Cell("a", "m", ("x",), "wikiqa").key == Cell("b", "m", ("x",), "wikiqa").key
+    depths = [system.cells(["mb2011"], [1])[0].key for system in systems.DEPTHS]
+    # Depth 2 is the default.
+    assert depths.index(systems.MP_HCNN.cells(["mb2011"], [1])[0].key) == 2
+
+
+def families_of(system: systems.System) -> set[str]:
+    (option,) = (option for option in system.training if option.startswith("families="))
+    return set(option.removeprefix("families=").split(","))
+
+
+def test_stages_add_one_thing_at_a_time_to_the_models_defaults() -> None:
+    defaults = {*models.find("fusion").configurations["all"].families.split(",")}
+    neural = {systems.NEURAL_FAMILY}
+    for system in FUSION_STAGES[3:]:
+        expected = defaults | neural if "SM-CNN" in system.name else defaults - neural
+        assert families_of(system) == expected
+        assert ("candidate_rankers=run_ql" in system.training) == ("QL's" in system.name)
+        assert system.model == ("linear_fusion" if "linear" in system.name else "fusion")
+
+
+def test_each_family_is_left_out_once() -> None:
+    whole = families_of(ALL_FAMILIES)
+    left_out = {system.name: whole - families_of(system) for system in FUSION_ABLATIONS}
+    assert left_out == {f"- {family}": {family} for family in whole}
+    alone = systems.ONE_OBJECTIVE.training
+    assert alone == (*ALL_FAMILIES.training, "--set", "objectives=lambdarank")

@@ -40,28 +40,36 @@ def run(script: ModuleType, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "messages"),
     [
         (["tabel3"], ["table: found 'tabel3', expected one of answer-selection, ", "'table3'"]),
-        (["table2", "--plot", "x.png", "--csv", "x.csv", "--tests", "mb2011,mb2015"],
-         ["--plot: table2 has no picture", "--csv: table2 has no cells",
-          "--tests: found mb2015, expected some of mb2011, mb2012, mb2013, mb2014"]),
-        (["all", "--csv", "x.csv", "--tests", "wikiqa"],
-         ["--csv and --plot are for one table; use --output", "--tests: found wikiqa"]),
+        (
+            ["table2", "--plot", "x.png", "--tests", "mb2011,mb2015"],
+            [
+                "--plot: table2 has no picture",
+                "--tests: found mb2015, expected some of mb2011, mb2012, mb2013, mb2014",
+            ],
+        ),
+        (
+            ["all", "--csv", "x.csv", "--tests", "wikiqa"],
+            ["--csv and --plot are for one table; use --output", "--tests: found wikiqa"],
+        ),
     ],
-)  # fmt: skip
-def test_bad_arguments_are_told_all_at_once(
-    script: ModuleType, arguments: list[str], told: list[str]
+)
+def test_all_bad_arguments_are_named_at_once(
+    script: ModuleType, arguments: list[str], messages: list[str]
 ) -> None:
     with pytest.raises(UsageError) as caught:
         run(script, *arguments)
-    for text in told:
-        assert text in str(caught.value)
+    for message in messages:
+        assert message in str(caught.value)
 
 
 def test_the_tables_of_a_readme_are_written_anew(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    script: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name in ("README.md", "results"):
         (tmp_path / name).symlink_to(ROOT / "scripts" / name)
     written = tmp_path / "README.md"
@@ -69,7 +77,7 @@ def test_the_tables_of_a_readme_are_written_anew(
     written.unlink()
     written.write_text(text.replace("| ² | RM3 |", "| ² | somebody's own |"))
     options = parse_arguments(script.Options, "reproduce", "", ["readme"])
-    script._fill(options, written)
+    script.fill_readme(options, written)
     assert written.read_text() == text
     assert capsys.readouterr().out.startswith(f"wrote {written}")
 
@@ -87,10 +95,12 @@ def test_a_file_is_no_folder_to_write_into(script: ModuleType, tmp_path: Path) -
 
 def test_collections_come_by_commas_and_by_repetition(script: ModuleType, data: Path) -> None:
     options = parse_arguments(
-        script.Options, "reproduce", "",
+        script.Options,
+        "reproduce",
+        "",
         ["all", "--tests", "mb2013,mb2012", "--tests", "mb2014", "--data", str(data)],
-    )  # fmt: skip
-    tables, chosen = script._check(options)
+    )
+    tables, chosen = script.check(options)
     assert list(chosen["table3"]) == ["mb2012", "mb2013", "mb2014"]
     assert list(chosen["table5"]) == ["mb2012"]
     # The figure of 2011 is not asked for.
@@ -98,31 +108,13 @@ def test_collections_come_by_commas_and_by_repetition(script: ModuleType, data: 
     assert list(chosen["figure4"]) == ["mb2012"]
 
 
-def test_table_2_counts_the_candidates_of_the_years_asked_for(
-    script: ModuleType, data: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("experiments.tables.statistics._known_words", lambda data: {"storm", "lol"})
-    run(script, "table2", "--tests", "mb2014,mb2012", "--data", str(data))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "|  | mb2012 | mb2014 |"
-    assert lines[2] == "| topics | 8 (60) | 8 (55) |"
-    assert lines[3] == "| query-document pairs | 112 (49,879) | 112 (41,579) |"
-    folder = data / "microblog"
-    relevant = (folder / "qrels.microblog2012.txt").read_text().count(" 1\n")
-    assert lines[4] == f"| relevant documents | {relevant} (4,298) | - (6,812) |"
-    posts = (folder / "trec-2012" / "b.toks").read_text().split()
-    assert lines[5].startswith(f"| unique words | {len(set(posts))} (27,470) |")
-    assert lines[6].startswith(f"| unique OOV words | {len(set(posts) - {'storm', 'lol'})} (")
-    links = (folder / "trec-2012" / "url.txt").read_text().split()
-    assert lines[7].startswith(f"| URLs | {len(links)} (")
-    assert lines[8] == "| hashtags | 0 (8,019) | 0 (7,346) |"
-
-
 def test_failing_cells_are_dashes_and_every_other_is_there_once(
-    script: ModuleType, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    script: ModuleType,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("no training today")
 
@@ -130,10 +122,10 @@ def test_failing_cells_are_dashes_and_every_other_is_there_once(
     out = tmp_path / "out"
     with pytest.raises(DataError) as caught:
         run(script, "all", "--tests", "mb2012", "--output", str(out), "--data", str(data))
-    told = str(caught.value)
-    assert told.count("MP-HCNN on mb2012, seed 1: no training today") == 1
-    assert "figure4: mb2012: there is no finished cell" in told
-    assert "QL" not in told.replace("MP-HCNN and of QL", "")
+    message = str(caught.value)
+    assert message.count("MP-HCNN on mb2012, seed 1: no training today") == 1
+    assert "figure4: mb2012: there is no finished cell" in message
+    assert "QL" not in message.replace("MP-HCNN and of QL", "")
     printed = capsys.readouterr().out
     assert "## table3\n" in printed
     assert "by Fisher's two-sided paired randomization test" in printed

@@ -16,7 +16,7 @@ import itertools
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -158,7 +158,7 @@ def _compare(title: str, case: Case, task: Task) -> list[Row]:
     known, started = encoded.subset(task.fold.training), time.perf_counter()
     prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
     beforehand = time.perf_counter() - started
-    plainly = Examples(FullLength(known, theirs), task.relevant)
+    plainly = Examples(cast(Any, FullLength(known, theirs)), task.relevant)
     timings = alternate(
         {
             PLAIN: _epochs(Steps(theirs, plainly, settings, _dense(theirs, settings))),

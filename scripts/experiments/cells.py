@@ -1,7 +1,7 @@
-"""Experiments as cells: one system, one collection, one seed; trained, run, measured and kept.
+"""Experiments as cells: one system on one collection with one seed, trained, run and measured.
 
 A finished cell is a JSON file in the experiments' folder and is not computed again; an interrupted
-one goes on from its last epoch. A cell that fails names itself and does not stop the others.
+training continues from its last epoch. A failing cell does not stop the others.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,26 +27,28 @@ from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import interpolate
 from pipeline.training.tuning import HELD_OUT_FILE, HeldOut
+from rerankers import checkpoint as checkpoints
 
 RUN, SHIPPED, HELD_OUT = "run", "shipped", "held-out"
-"""What may stand with a colon before a cell's model."""
+"""Kinds of cells: the prefixes of ``Cell.model``."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is trained and measured.
+    """A system to train and measure.
 
     Attributes:
         system: row of the table.
-        model: name of the reranker, or ``run:NAME`` for an official run, which is only measured;
-            ``shipped:NAME`` is the reranker with the weights and the λ that ship, mixed with query
-            likelihood; ``held-out:NAME`` is measured on held-out training topics, so that the
-            collection is not looked at.
-        training: options of ``pipeline.train`` besides data, seed and output; without ``--folds``
-            one part of the topics is held out once, where nothing else depends on held-out topics.
-        collection: that is reported. One with a training part is trained on that; a microblog year
-            is left out of training.
-        seed: of every random choice.
+        model: name of the reranker, possibly with a kind before it: ``run:NAME`` is an official
+            run, measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ,
+            mixed with query likelihood; ``held-out:NAME`` is measured on held-out training topics,
+            without a look at the collection.
+        training: options of ``pipeline.train`` besides data, seed and output. Default of
+            ``--folds``: one held-out part, or the model's own default if scores of held-out topics
+            are part of its training.
+        collection: reported collection. One with a training part is trained on that part; a
+            microblog year is left out of training.
+        seed: seed of all random choices.
     """
 
     system: str
@@ -57,14 +59,14 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Name of the cell's files; another model, option, collection or seed gives another."""
+        """Name of the cell's files, different for each model, options, collection and seed."""
         content = json.dumps([self.model, self.training, self.collection, self.seed])
         name = f"{self.model}-{self.collection}".replace(":", "-")
         return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
     @property
     def kind(self) -> str:
-        """What stands before the colon of ``model``; "" if the cell is trained and searched."""
+        """Prefix of ``model``; "" for a cell that is trained and searched."""
         return self.model.rpartition(":")[0]
 
     @property
@@ -74,32 +76,45 @@ class Cell:
 
     @property
     def official_run(self) -> str | None:
-        """Name of the collection's run that is measured instead of a trained model's."""
+        """Name of the official run, None for a reranker."""
         return self.reranker if self.kind == RUN else None
 
     @property
     def is_fusion(self) -> bool:
-        """Whether the model finds candidates of its own, by all rankers that it reads."""
+        """Whether the model retrieves its own candidates with several rankers."""
         return self.reranker in FUSIONS
+
+    @property
+    def is_retrieved(self) -> bool:
+        """Whether a first stage retrieved and scored the collection's candidates."""
+        return named.find(self.collection).index_directory is not None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
+        return self.is_retrieved and not self.kind and not self.is_fusion
+
+    def __str__(self) -> str:
+        return f"{self.system} on {self.collection}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a cell.
+    """Measures of a cell.
 
     Attributes:
-        cell: which one.
-        measures: measure -> mean on the collection; empty where there are no judgments.
-        interpolated: the same for the neural score mixed with query likelihood; empty where
-            candidates have no scores, and of what is mixed already.
+        cell: the cell.
+        measures: measure -> mean on the collection; empty without judgments.
+        interpolated: measure -> mean of the mixture with query likelihood; empty if the candidates
+            have no scores, or if the scores are mixed already.
         weight: λ of the mixture, tuned on training topics.
         development: AP on the development part, or on held-out training topics.
-        epochs: that the kept model was trained for.
-        seconds: of wall time that training took.
+        epochs: training epochs of the kept model.
+        seconds: wall time of training.
         made: date, commit and machine.
-        better_than: measure -> systems that this one is significantly above.
-        worse_than: measure -> systems that it is significantly below.
-        mixture_better_than: the same as ``better_than`` for the mixture.
+        better_than: measure -> systems with significantly lower values.
+        worse_than: measure -> systems with significantly higher values.
+        mixture_better_than: ``better_than`` for the mixture.
     """
 
     cell: Cell
@@ -115,44 +130,79 @@ class Result:
     mixture_better_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Setup:
+    """Folders and device of the experiments.
+
+    Attributes:
+        directory: folder of results, checkpoints, runs and timings.
+        data: data folder, None for the default one.
+        device: device of training and scoring.
+    """
+
+    directory: Path
+    data: Path | None = None
+    device: str = "auto"
+
+    def collection(self, name: str) -> Collection:
+        """The named collection in the data folder."""
+        return named.find(name, self.data)
+
+    def result_file(self, cell: Cell) -> Path:
+        """JSON file of a finished cell."""
+        return self.directory / "results" / f"{cell.key}.json"
+
+    def checkpoint(self, cell: Cell) -> Path:
+        """Checkpoint folder of a cell."""
+        if cell.kind == SHIPPED:
+            return checkpoints.SHIPPED / cell.reranker / cell.collection
+        return self.directory / "checkpoints" / cell.key
+
+    def run_file(self, cell: Cell) -> Path:
+        """Run file of a finished cell."""
+        if cell.official_run:
+            return self.collection(cell.collection).runs[cell.official_run]
+        return self.directory / "runs" / f"{cell.key}.txt"
+
+    def mixture_file(self, cell: Cell) -> Path | None:
+        """Run file of the cell's mixture with query likelihood, None if it is not mixed."""
+        return self.run_file(cell).with_suffix(".interpolated.txt") if cell.is_mixed else None
+
+
 def run_cells(
-    cells: Sequence[Cell], directory: Path, data: Path | None, workers: int, device: str,
+    cells: Sequence[Cell],
+    setup: Setup,
+    workers: int = 1,
     progress: Callable[[Cell, str], None] = lambda cell, message: None,
-) -> tuple[list[Result], list[str]]:  # fmt: skip
-    """Compute what is missing, ``workers`` cells at a time, each on its share of the cores.
+) -> tuple[list[Result], list[str]]:
+    """Compute the missing cells, ``workers`` at a time on equal shares of the cores.
 
     Args:
         cells: in the order of the tables.
-        directory: where results, checkpoints and runs are kept.
-        data: folder of the data; None is the usual one.
-        workers: cells at a time.
-        device: of training and scoring.
+        setup: folders and device.
+        workers: number of cells at a time.
         progress: called with each finished cell and a line about it.
 
     Returns:
-        Results of the cells that succeeded, in their order, and a line for each that failed.
+        Results of the successful cells in their order, and a line for each failed one.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
     results: dict[str, Result] = {}
     failures: list[str] = []
-    # The same work may be in a table twice, by two names; it goes by the first.
+    # Cells with the same key, under different names in two tables, are computed once.
     distinct: dict[str, Cell] = {}
     for cell in cells:
         distinct.setdefault(cell.key, cell)
     with ThreadPoolExecutor(workers) as pool:
-        waiting = {
-            pool.submit(run_cell, cell, directory, data, threads, device): cell
-            for cell in distinct.values()
-        }
+        futures = {pool.submit(run_cell, cell, setup, threads): cell for cell in distinct.values()}
         try:
-            for future in as_completed(waiting):
-                cell = waiting[future]
-                name = f"{cell.system} on {cell.collection}, seed {cell.seed}"
+            for future in as_completed(futures):
+                cell = futures[future]
                 try:
                     results[cell.key] = future.result()
-                    progress(cell, f"{name}: done")
+                    progress(cell, f"{cell}: done")
                 except Exception as error:
-                    failures.append(f"{name}: {error}")
+                    failures.append(f"{cell}: {error}")
                     progress(cell, failures[-1])
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
@@ -161,158 +211,74 @@ def run_cells(
     return found, failures
 
 
-def is_finished(cell: Cell, directory: Path) -> bool:
-    """Whether the cell has a result, or needs no work to have one."""
-    return cell.official_run is not None or _result_file(cell, directory).exists()
+def is_finished(cell: Cell, setup: Setup) -> bool:
+    """Whether the cell has a result or, as an official run, needs no computation."""
+    return cell.official_run is not None or setup.result_file(cell).exists()
 
 
-def _result_file(cell: Cell, directory: Path) -> Path:
-    return directory / "results" / f"{cell.key}.json"
-
-
-def run_cell(cell: Cell, directory: Path, data: Path | None, threads: int, device: str) -> Result:
-    """Train, run and measure one cell, or read its result if it is there.
+def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
+    """Train, run and measure one cell, or read its finished result.
 
     Raises:
-        RuntimeError: a command failed; the message is its own.
+        RuntimeError: a command failed; the message is the command's own.
     """
-    path = _result_file(cell, directory)
+    path = setup.result_file(cell)
     if path.exists():
         return dataclasses.replace(read_result(path), cell=cell)
     if cell.official_run:
-        # Quicker measured than looked up, and a better run may have taken its place.
-        return _measure_official(cell, data)
-    checkpoint = checkpoint_of(cell, directory)
-    common = ["--threads", str(threads), "--device", device]
-    common += ["--data", str(data)] if data else []
+        # Measuring is cheap, and the run file may have been replaced since.
+        return _measure_official(cell, setup)
+    common = ["--threads", str(threads), "--device", setup.device]
+    common += ["--data", str(setup.data)] if setup.data else []
     started = time.perf_counter()
-    _train(cell, checkpoint, common)
+    _train(cell, setup, common)
     seconds = time.perf_counter() - started
-    run = directory / "runs" / f"{cell.key}.txt"
     if cell.kind != HELD_OUT:
-        _search(cell, checkpoint, run, common)
-    measures, interpolated, weight = _measure(cell, checkpoint, run, data)
-    metrics = json.loads((checkpoint / "metrics.json").read_text(encoding="utf-8"))
+        _search(cell, setup, common)
+    measures, interpolated, weight = _measure(cell, setup)
+    metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
     result = Result(
-        cell, measures, interpolated, weight, metrics["validation"]["AP"], metrics["epochs"],
-        round(seconds, 1), provenance(),
-    )  # fmt: skip
+        cell,
+        measures,
+        interpolated,
+        weight,
+        development=metrics["validation"]["AP"],
+        epochs=metrics["epochs"],
+        seconds=round(seconds, 1),
+        made=provenance(),
+    )
     with atomic_file(path) as stream:
         stream.write(json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
 
 
-def checkpoint_of(cell: Cell, directory: Path) -> Path:
-    """Where the trained model of a cell lies, or will."""
-    if cell.kind == SHIPPED:
-        from rerankers import checkpoint
-
-        return checkpoint.SHIPPED / cell.reranker / cell.collection
-    return directory / "checkpoints" / cell.key
-
-
 def read_result(path: Path) -> Result:
-    """A result that :func:`run_cell` kept."""
+    """Read the JSON file of a finished cell."""
     content = json.loads(path.read_text(encoding="utf-8"))
     cell = content.pop("cell")
     return Result(Cell(**(cell | {"training": tuple(cell["training"])})), **content)
 
 
-def _is_searched(cell: Cell) -> bool:
-    """Whether the collection is one whose candidates a first stage has found and scored."""
-    return named.find(cell.collection).index_directory is not None
-
-
-def _is_mixed(cell: Cell) -> bool:
-    """Whether its scores are mixed with query likelihood once they are there, by λ tuned here."""
-    return _is_searched(cell) and not cell.kind and not cell.is_fusion
-
-
-def _train(cell: Cell, checkpoint: Path, common: Sequence[str]) -> None:
+def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
+    checkpoint = setup.checkpoint(cell)
     if cell.kind == SHIPPED or (checkpoint / "config.json").exists():
         return
-    is_year = _is_searched(cell)
-    where = ["--test" if is_year else "--collection", cell.collection]
-    if _is_mixed(cell) and "--folds" not in cell.training:
-        # One held-out part is enough to stop early by and to tune λ on, and a fifth of the work.
-        # But a fusion is trained on neural scores of topics that were held out.
-        where += ["--folds", "1"]
-    _command(
-        "pipeline.train", cell.reranker, *where, *cell.training, "--seed", str(cell.seed),
-        "--output", str(checkpoint), "--resume", *common,
-    )  # fmt: skip
+    options = ["--test" if cell.is_retrieved else "--collection", cell.collection]
+    if cell.is_mixed and "--folds" not in cell.training:
+        # One held-out part suffices for early stopping and λ, at a fifth of the cost. A fusion
+        # needs five: it is trained on neural scores of held-out topics.
+        options += ["--folds", "1"]
+    options += [*cell.training, "--seed", str(cell.seed)]
+    output = ["--output", str(checkpoint), "--resume"]
+    _command("pipeline.train", cell.reranker, *options, *output, *common)
 
 
-def _search(cell: Cell, checkpoint: Path, run: Path, common: Sequence[str]) -> None:
-    if cell.is_fusion:
-        how = ["--reranker", cell.reranker]
-    else:
-        how = ["--reranker", cell.reranker]
-        how += ["--candidates", "ql"] if _is_searched(cell) else []
-        how += ["--lambda", "1"] if _is_mixed(cell) else []
-    _command(
-        "pipeline.search", "--topics", cell.collection, *how, "--checkpoint", str(checkpoint),
-        "--output", str(run), *common,
-    )  # fmt: skip
-
-
-def find_runs(cell: Cell, directory: Path, data: Path | None) -> tuple[Path, Path | None]:
-    """Where a finished cell's run lies, and its mixture with query likelihood if there is one."""
-    if cell.official_run:
-        return named.find(cell.collection, data).runs[cell.official_run], None
-    neural = directory / "runs" / f"{cell.key}.txt"
-    return neural, _mixture(neural) if _is_mixed(cell) else None
-
-
-def _mixture(neural: Path) -> Path:
-    return neural.with_suffix(".interpolated.txt")
-
-
-def _measure_official(cell: Cell, data: Path | None) -> Result:
-    collection = named.find(cell.collection, data)
-    path = collection.runs.get(cell.official_run or "")
-    if path is None:
-        raise DataError(f"{collection.name} has no official run {cell.official_run}")
-    means = _means(collection, read_run(path))
-    return Result(cell, means, {}, None, 0.0, 0, 0.0, provenance())
-
-
-def _means(collection: Collection, run: Run) -> dict[str, float]:
-    """Measure -> mean; nothing where there are no judgments."""
-    qrels = collection.qrels
-    return {} if qrels is None else _means_of(qrels, run, collection.measures)
-
-
-def _means_of(qrels: Qrels, run: Run, measures: Sequence[str]) -> dict[str, float]:
-    values = evaluate(qrels, run, measures)
-    return {measure: round(mean(values[measure]), 4) for measure in measures}
-
-
-def _held_out_means(cell: Cell, checkpoint: Path, data: Path | None) -> dict[str, float]:
-    """Measure -> mean over the judged topics of the training collections, all held out once."""
-    qrels: Qrels = {}
-    for name in named.training_collections(cell.collection, data):
-        qrels |= named.find(name, data).qrels or {}
-    run = read_run(checkpoint / HELD_OUT_FILE)
-    return _means_of(qrels, run, named.find(cell.collection).measures)
-
-
-def _measure(
-    cell: Cell, checkpoint: Path, neural: Path, data: Path | None
-) -> tuple[dict[str, float], dict[str, float], float | None]:
-    """Measures of the run and, if there is one, of its mixture with query likelihood, and λ."""
-    if cell.kind == HELD_OUT:
-        return _held_out_means(cell, checkpoint, data), {}, None
-    collection = named.find(cell.collection, data)
-    scores = read_run(neural)
-    if not _is_mixed(cell):
-        return _means(collection, scores), {}, None
-    held_out = HeldOut.read(checkpoint, cell.collection, data)
-    folds = min(5, len(held_out.qrels))
-    weight = held_out.tune("AP", "minmax", folds, seed=1).weight
-    mixed = interpolate(read_run(collection.runs["ql"]), scores, weight, "minmax")
-    write_run(_mixture(neural), mixed, "interpolated")
-    return _means(collection, scores), _means(collection, mixed), weight
+def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
+    how = ["--reranker", cell.reranker]
+    how += ["--candidates", "ql"] if cell.is_retrieved and not cell.is_fusion else []
+    how += ["--lambda", "1"] if cell.is_mixed else []
+    paths = ["--checkpoint", str(setup.checkpoint(cell)), "--output", str(setup.run_file(cell))]
+    _command("pipeline.search", "--topics", cell.collection, *how, *paths, *common)
 
 
 def _command(module: str, *arguments: str) -> None:
@@ -320,5 +286,49 @@ def _command(module: str, *arguments: str) -> None:
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True
     )
     if finished.returncode:
-        said = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
-        raise RuntimeError(f"python -m {module} {' '.join(arguments)}: {said[-1]}")
+        lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
+        raise RuntimeError(f"python -m {module} {' '.join(arguments)}: {lines[-1]}")
+
+
+def _measure_official(cell: Cell, setup: Setup) -> Result:
+    collection = setup.collection(cell.collection)
+    path = collection.runs.get(cell.official_run or "")
+    if path is None:
+        raise DataError(f"{collection.name} has no official run {cell.official_run}")
+    means = _means(collection.qrels, read_run(path), collection.measures)
+    return Result(cell, means, {}, None, 0.0, 0, 0.0, provenance())
+
+
+def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, float], float | None]:
+    """Measures of the run, measures of its mixture with query likelihood, and λ."""
+    collection = setup.collection(cell.collection)
+    qrels, measures = collection.qrels, collection.measures
+    if cell.kind == HELD_OUT:
+        run = read_run(setup.checkpoint(cell) / HELD_OUT_FILE)
+        return _means(_training_qrels(cell, setup), run, measures), {}, None
+    scores = read_run(setup.run_file(cell))
+    mixture = setup.mixture_file(cell)
+    if mixture is None:
+        return _means(qrels, scores, measures), {}, None
+    held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
+    folds = min(5, len(held_out.qrels))
+    weight = held_out.tune("AP", "minmax", folds, seed=1).weight
+    mixed = interpolate(read_run(collection.runs["ql"]), scores, weight, "minmax")
+    write_run(mixture, mixed, "interpolated")
+    return _means(qrels, scores, measures), _means(qrels, mixed, measures), weight
+
+
+def _training_qrels(cell: Cell, setup: Setup) -> Qrels:
+    """Judgments of the training collections; each of their topics was held out once."""
+    qrels: Qrels = {}
+    for name in named.training_collections(cell.collection, setup.data):
+        qrels |= setup.collection(name).qrels or {}
+    return qrels
+
+
+def _means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
+    """Measure -> mean; empty without judgments."""
+    if qrels is None:
+        return {}
+    values: Mapping[str, Mapping[str, float]] = evaluate(qrels, run, measures)
+    return {measure: round(mean(values[measure]), 4) for measure in measures}

@@ -1,21 +1,15 @@
-"""Tables and figures, one file a family; ``scripts/reproduce.py`` prints them.
+"""Tables and figures of the papers and of the learned fusion; ``scripts/reproduce.py`` prints them.
 
-They are the papers' and those of the learned fusion. Every one says which cells it needs, and shows
-their results as Markdown; some draw. What :func:`experiments.tables.results.write_csv` keeps is enough
-for all that a :class:`ResultTable` shows.
+A table names the cells that it needs and shows their results as Markdown; some have a figure.
+Those of class :class:`ResultTable` can also be made from a CSV of the results.
 """
 
-from experiments.published import answer_selection
-from experiments.tables.contract import ResultTable, Table
-from experiments.tables.depths import Depths
-from experiments.tables.evidence import Categories
-from experiments.tables.families import Families
-from experiments.tables.means import Means, Sampling
-from experiments.tables.samples import Samples
-from experiments.tables.stages import Stages
-from experiments.tables.statistics import Statistics
-from experiments.tables.systems import Ablations, Systems
-from experiments.tables.topics import Topics
+from experiments import systems
+from experiments.tables.answer_selection import Means, Sampling
+from experiments.tables.base import ResultTable, Table
+from experiments.tables.fusion import Families, Stages
+from experiments.tables.mp_hcnn import Ablations, Depths, Statistics, Systems
+from experiments.tables.topics import Categories, Gains, Samples
 
 __all__ = ["MP_HCNN", "TABLES", "ResultTable", "Table"]
 
@@ -26,15 +20,15 @@ MP_HCNN: dict[str, Table] = {
     "table5": Categories(),
     "table6": Samples(),
     "figure2": Depths(),
-    "figure3": Topics("mb2011"),
-    "figure4": Topics("mb2012"),
+    "figure3": Gains("mb2011"),
+    "figure4": Gains("mb2012"),
 }
-"""Those of Rao et al. (AAAI 2019), by their numbers."""
+"""Rao et al. (AAAI 2019), by the paper's numbers."""
 
 TABLES: dict[str, Table] = {
-    "answer-selection": Means(answer_selection.ANSWER_SELECTION, answer_selection.ANSWERS, 3),
-    "sampling": Sampling(answer_selection.SAMPLING, answer_selection.ANSWERS[:1], 3),
-    "microblog": Means(answer_selection.MICROBLOG, answer_selection.YEARS, 1),
+    "answer-selection": Means(systems.ANSWER_SELECTION, systems.ANSWERS, seeds=3),
+    "sampling": Sampling(systems.SAMPLING, systems.ANSWERS[:1], seeds=3),
+    "microblog": Means(systems.MICROBLOG, systems.JUDGED_YEARS),
     "fusion": Stages(),
     "fusion-ablation": Families(),
     **MP_HCNN,

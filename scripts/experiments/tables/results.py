@@ -1,67 +1,128 @@
-"""Results of experiments as CSV: what was measured, when, at which commit, on which machine."""
+"""Results as CSV, and the tables inside a README that are made from them.
+
+In a README a table stands between ``<!-- NAME: PATH -->`` and ``<!-- end -->``: NAME is a key of
+:data:`experiments.tables.TABLES`, PATH a CSV relative to the README's folder.
+"""
 
 import csv
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.cells import Cell, Result
+from experiments.tables import TABLES, ResultTable
 from indexes.files import atomic_file
+from pipeline.command.errors import DataError
 
-COLUMNS = (
-    "system", "collection", "seed", "measure", "value", "interpolated", "lambda", "development_ap",
-    "epochs", "seconds", "date", "commit", "machine", "better_than", "worse_than",
-    "interpolated_better_than",
-)  # fmt: skip
+MADE = ("date", "commit", "machine")
 SEPARATOR = "; "
-"""Between the names of systems in a column."""
+"""Separator of the systems in a column of marks."""
+
+START = re.compile(r"<!-- (\S+): (\S+) -->\n")
+END = "<!-- end -->"
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
-    """A line for each cell and measure, with where it was made."""
+    """Write a line per cell and measure, with date, commit and machine."""
+    rows = [row for result in results for row in _rows(result)]
     with atomic_file(path) as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for result in results:
-            made = [result.made[name] for name in ("date", "commit", "machine")]
-            # A collection without judgments has a line, too: without a measure.
-            values: Mapping[str, float | str] = result.measures or {"": ""}
-            for measure, value in values.items():
-                marks = [
-                    SEPARATOR.join(marked.get(measure, ()))
-                    for marked in (
-                        result.better_than, result.worse_than, result.mixture_better_than
-                    )
-                ]  # fmt: skip
-                writer.writerow(
-                    [result.cell.system, result.cell.collection, result.cell.seed, measure, value,
-                     result.interpolated.get(measure, ""), result.weight, result.development,
-                     result.epochs, result.seconds, *made, *marks]
-                )  # fmt: skip
+        writer = csv.DictWriter(stream, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rows(result: Result) -> Iterator[dict[str, object]]:
+    # Without judgments: one line without a measure.
+    for measure in result.measures or ("",):
+        yield {
+            "system": result.cell.system,
+            "collection": result.cell.collection,
+            "seed": result.cell.seed,
+            "measure": measure,
+            "value": result.measures.get(measure, ""),
+            "interpolated": result.interpolated.get(measure, ""),
+            "lambda": result.weight,
+            "development_ap": result.development,
+            "epochs": result.epochs,
+            "seconds": result.seconds,
+            **{name: result.made[name] for name in MADE},
+            **{name: SEPARATOR.join(m.get(measure, ())) for name, m in _marks(result).items()},
+        }
 
 
 def read_csv(path: Path) -> list[Result]:
-    """The results that :func:`write_csv` wrote, as far as tables need them."""
+    """Read results back, without the model and training options of their cells."""
     found: dict[tuple[str, ...], Result] = {}
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             key = row["system"], row["collection"], row["seed"]
             if key not in found:
-                made = {name: row[name] for name in ("date", "commit", "machine")}
                 found[key] = Result(
-                    Cell(row["system"], "", (), row["collection"], int(row["seed"])), {}, {},
-                    float(row["lambda"]) if row["lambda"] else None,
-                    float(row["development_ap"]), int(row["epochs"]), float(row["seconds"]), made,
-                )  # fmt: skip
-            if row["measure"]:
-                found[key].measures[row["measure"]] = float(row["value"])
+                    Cell(row["system"], "", (), row["collection"], int(row["seed"])),
+                    measures={},
+                    interpolated={},
+                    weight=float(row["lambda"]) if row["lambda"] else None,
+                    development=float(row["development_ap"]),
+                    epochs=int(row["epochs"]),
+                    seconds=float(row["seconds"]),
+                    made={name: row[name] for name in MADE},
+                )
+            result, measure = found[key], row["measure"]
+            if measure:
+                result.measures[measure] = float(row["value"])
             if row["interpolated"]:
-                found[key].interpolated[row["measure"]] = float(row["interpolated"])
-            for column, marked in (
-                ("better_than", found[key].better_than),
-                ("worse_than", found[key].worse_than),
-                ("interpolated_better_than", found[key].mixture_better_than),
-            ):
-                # Tables without marks were written without these columns.
+                result.interpolated[measure] = float(row["interpolated"])
+            for column, systems in _marks(result).items():
+                # CSVs of tables without marks may lack these columns.
                 if names := row.get(column):
-                    marked[row["measure"]] = tuple(names.split(SEPARATOR))
+                    systems[measure] = tuple(names.split(SEPARATOR))
     return list(found.values())
+
+
+def _marks(result: Result) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Column -> measure -> systems."""
+    return {
+        "better_than": result.better_than,
+        "worse_than": result.worse_than,
+        "interpolated_better_than": result.mixture_better_than,
+    }
+
+
+def fill_tables(text: str, folder: Path) -> tuple[str, list[str]]:
+    """Make all tables of a README from their CSVs.
+
+    Args:
+        text: text of the README.
+        folder: folder of the README.
+
+    Returns:
+        The new text, and the missing CSVs, whose tables are left as they are.
+
+    Raises:
+        DataError: unknown table, a table that cannot be made from a CSV, or a missing end mark.
+    """
+    missing: list[str] = []
+    parts, rest = [], text
+    while start := START.search(rest):
+        name, path = start.groups()
+        content, end, after = rest[start.end() :].partition(END)
+        if not end or START.search(content):
+            raise DataError(f"{start[0].strip()}: found no {END} after it, expected one")
+        if (folder / path).exists():
+            content = f"{_result_table(name).markdown(read_csv(folder / path))}\n"
+        else:
+            missing.append(path)
+        parts += [rest[: start.end()], content, end]
+        rest = after
+    return "".join([*parts, rest]), missing
+
+
+def _result_table(name: str) -> ResultTable:
+    table = TABLES.get(name)
+    if not isinstance(table, ResultTable):
+        known = [name for name, table in TABLES.items() if isinstance(table, ResultTable)]
+        raise DataError(
+            f"<!-- {name}: … -->: found {name!r}, expected a table from a CSV, one of "
+            f"{', '.join(known)}"
+        )
+    return table
