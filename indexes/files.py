@@ -57,9 +57,13 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
             _sync(entry)
         temporary.chmod(0o777 & ~_umask())
         if target.exists():
-            retired = tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent)
+            retired = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
             target.replace(retired)
-            temporary.replace(target)
+            try:
+                temporary.replace(target)
+            except BaseException:
+                retired.replace(target)
+                raise
             shutil.rmtree(retired)
         else:
             temporary.replace(target)

@@ -32,6 +32,7 @@ def write(index: Path, checkpoint: Path) -> list[Written]:
         CollectionError: there is no index, or it is damaged.
         RerankerError: there is no checkpoint, or its model has no use for precomputed posts.
     """
+    from indexes.files import atomic_directory
     from indexes.manifest import Manifest
     from indexes.store import POSTS_FILE, PostStore
     from pipeline.command.runtime import bar
@@ -50,7 +51,8 @@ def write(index: Path, checkpoint: Path) -> list[Written]:
     with bar(len(loaded) * len(posts), "encoding", "post") as progress:
         for each in loaded:
             directory, started = _directory(index, each.directory), time.perf_counter()
-            size = precompute(directory, each, texts, urls, progress)
+            with atomic_directory(directory) as new:
+                size = precompute(new, each, texts, urls, progress)
             written.append(Written(directory, size, time.perf_counter() - started))
     return written
 

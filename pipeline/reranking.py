@@ -30,7 +30,7 @@ from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, best_of, ranked, read_run
 from pipeline.command.errors import DataError
-from pipeline.command.options import change
+from pipeline.command.options import apply_changes
 from pipeline.command.ranking import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.interpolation import interpolate as mix
 
@@ -329,7 +329,7 @@ def retriever_for(
         return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
     if collection.given_candidates is not None:
         return GivenRetriever(collection)
-    scoring = change(METHODS[method or DEFAULT_METHOD](), parameters, "--parameter")
+    scoring = apply_changes(METHODS[method or DEFAULT_METHOD](), parameters, "--parameter")
     return LuceneRetriever(collection.open_index(), scoring)
 
 

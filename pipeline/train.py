@@ -20,6 +20,7 @@ from pipeline.collections.locations import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
+    apply_changes,
     argument,
     existing_file,
     non_negative_float,
@@ -73,7 +74,7 @@ class Options:
     )
     negatives: int | None = option("negatives for each positive", parse=positive_int)
     positives: int | None = option("positives of each topic in a step", parse=positive_int)
-    lists: int | None = option("topics in a step", parse=positive_int)
+    batch_topics: int | None = option("topics in a step", parse=positive_int)
     batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
     optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
@@ -250,14 +251,13 @@ def _settings(options: Options) -> "Settings":
 
 def _config(options: Options) -> Any:
     """The named configuration with the changes of ``--set``."""
-    from pipeline.command.options import change
     from rerankers import models
 
     known = models.find(options.model).configurations
     name = options.configuration or next(iter(known))
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
-    return change(known[name], options.set)
+    return apply_changes(known[name], options.set)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rerankers.errors import RerankerError
 from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
-    from rerankers.text.unit_vectors import UnitVectors
+    from rerankers.text.vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"

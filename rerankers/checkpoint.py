@@ -14,9 +14,7 @@ topics, and for no others are its weights right.
 import dataclasses
 import difflib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,42 +158,44 @@ def save(
     metrics: Mapping[str, Any], extras: Mapping[str, bytes] | None = None,
     parts: Mapping[str, Path] | None = None,
 ) -> None:  # fmt: skip
-    """Write a checkpoint folder; one already there is replaced only when the new one is whole.
+    """Write a checkpoint into an empty folder, which is created if it is missing.
+
+    The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
 
     Args:
-        extras: file name -> content of what else belongs in the folder.
+        extras: file name -> content of further files.
         parts: model -> checkpoint folder of each model whose scores this one reads; see
             :func:`part_of`.
+
+    Raises:
+        RerankerError: the folder is not empty.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        config = {
-            "format": FORMAT,
-            "model": name,
-            "idf": encoder.idf.source,
-            "config": dataclasses.asdict(model.config),
-        }
-        if model.feature_families:
-            config["features"] = list(features.names_of(model.feature_families))
-        _write_json(new / "config.json", config)
-        _write_json(new / "metrics.json", metrics)
-        encoder.vocabulary.save(new / "vocabulary.json")
-        weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
-        save_file(weights, new / "model.safetensors")
-        for file_name, content in {**model.files(), **(extras or {})}.items():
-            (new / file_name).write_bytes(content)
-        for part, folder in (parts or {}).items():
-            shutil.copytree(folder, part_of(new, part))
-        new.chmod(0o755)
-        for file in new.rglob("*"):
-            if file.is_file():
-                file.chmod(0o644)
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
-        replace_directory(new, directory)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    require_empty(directory)
+    config = {
+        "format": FORMAT,
+        "model": name,
+        "idf": encoder.idf.source,
+        "config": dataclasses.asdict(model.config),
+    }
+    if model.feature_families:
+        config["features"] = list(features.names_of(model.feature_families))
+    _write_json(directory / "config.json", config)
+    _write_json(directory / "metrics.json", metrics)
+    encoder.vocabulary.save(directory / "vocabulary.json")
+    weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
+    save_file(weights, directory / "model.safetensors")
+    (directory / "model.safetensors").chmod(0o644)  # save_file makes it readable for its owner only
+    for file_name, content in {**model.files(), **(extras or {})}.items():
+        (directory / file_name).write_bytes(content)
+    for part, folder in (parts or {}).items():
+        shutil.copytree(folder, part_of(directory, part))
+
+
+def require_empty(directory: Path) -> None:
+    """Raise RerankerError if a folder that is to be written has files already."""
+    if any(directory.iterdir()):
+        raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
 
 
 def part_of(directory: Path, name: str) -> Path:
@@ -206,21 +206,6 @@ def part_of(directory: Path, name: str) -> Path:
 def parts_of(directory: Path) -> list[Path]:
     """The checkpoint folders of all such models."""
     return sorted(path.parent for path in directory.glob("*/config.json"))
-
-
-def replace_directory(new: Path, directory: Path) -> None:
-    """Put the folder ``new`` in the place of ``directory``."""
-    if directory.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
-        directory.replace(old)
-        try:
-            new.replace(directory)
-        except BaseException:
-            old.replace(directory)
-            raise
-        shutil.rmtree(old)
-    else:
-        new.replace(directory)
 
 
 def find(model: str | Path) -> Path:

@@ -12,7 +12,7 @@ from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
 from rerankers.features._post_table import PostTable
 from rerankers.features._word_table import WordTable
-from rerankers.text.unit_vectors import UnitVectors
+from rerankers.text.vectors import UnitVectors
 
 IDF = encoder().idf
 VECTORS = UnitVectors(vocabulary().known, vocabulary().vectors)

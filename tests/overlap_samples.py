@@ -6,9 +6,8 @@ import numpy as np
 
 from rerankers.base import Pairs
 from rerankers.text.inputs import TextEncoder
-from rerankers.text.stop_words import STOP_WORDS
 from rerankers.text.vocabulary import Idf, Vocabulary
-from rerankers.text.words import words
+from rerankers.text.words import STOP_WORDS, words
 
 SIZE = 6
 KNOWN = ["the", "in", "is", "bbc", "world", "cuts", "water", "egypt", "0000", "1971", "storm", "a"]

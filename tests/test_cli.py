@@ -15,6 +15,7 @@ from indexes.errors import CollectionError
 from pipeline.command import main, options
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
+    apply_changes,
     argument,
     fraction,
     option,
@@ -190,3 +191,23 @@ def test_unknown_subcommand_is_a_usage_error(arguments: list[str], problem: str)
     done = tweetrerank(*arguments)
     assert done.returncode == 2
     assert problem in done.stderr
+
+
+@dataclass(frozen=True)
+class Configuration:
+    depth: int = 4
+    dropout: float = 0.1
+    words: bool = True
+    kind: str = "dot"
+
+
+def test_values_take_the_type_of_their_field() -> None:
+    changed = apply_changes(Configuration(), ["depth=2", "dropout=0.5", "words=false", "kind=a=b"])
+    assert changed == Configuration(2, 0.5, False, "a=b")
+
+
+def test_every_mistake_is_named() -> None:
+    with pytest.raises(UsageError) as error:
+        apply_changes(Configuration(), ["detph=2", "depth=two", "words=maybe", "dropout"])
+    assert len(error.value.problems) == 4
+    assert "did you mean 'depth'?" in error.value.problems[0]

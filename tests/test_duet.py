@@ -13,7 +13,7 @@ from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.models.duet import Config, Model, sum_by_word
-from rerankers.text.words import word_trigrams, words
+from rerankers.text.words import character_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def naive_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[
         if model.config.terms == "words":
             terms = [word]
         else:
-            terms = [int(trigram) + 1 for trigram in word_trigrams([token])]
+            terms = [int(trigram) + 1 for trigram in character_trigrams([token])[0]]
         rows.append(lookup(torch.tensor(terms)).detach().double().numpy().sum(axis=0))
     return ids, rows
 
@@ -154,7 +154,8 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
         assert found.shape == (most, 3)
         expected = torch.zeros(most, 3)
         for place, token in enumerate(tokens[:most]):
-            expected[place] = table[torch.from_numpy(word_trigrams([token]) + 1).long()].sum(dim=0)
+            of_word, _ = character_trigrams([token])
+            expected[place] = table[torch.from_numpy(of_word + 1).long()].sum(dim=0)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 

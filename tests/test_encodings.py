@@ -189,15 +189,8 @@ def test_a_model_without_use_for_them_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "precomputed").exists()
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+def test_only_an_empty_folder_is_written(tmp_path: Path) -> None:
     ready = saved(tmp_path / "checkpoint")
     encoded(tmp_path / "precomputed", ready, POSTS)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "precomputed").iterdir()}
-
-    def fail(done: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        precompute(tmp_path / "precomputed", ready, [QUERIES[0]], [""], fail)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "precomputed").iterdir()}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "precomputed"]
+    with pytest.raises(RerankerError, match="found files, expected an empty folder"):
+        precompute(tmp_path / "precomputed", ready, [QUERIES[0]], [""])

@@ -48,7 +48,7 @@ from rerankers.evidence import (
     measure_of,
     trigram_spans,
 )
-from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
+from rerankers.text.words import character_trigrams, url_text, words
 
 TEXTS = [text for text, _ in POSTS]
 URLS = [url for _, url in POSTS]
@@ -104,14 +104,15 @@ def test_the_letters_of_a_url_are_those_read(url: str) -> None:
     letters, spans = find_url(url)
     assert (letters or "<url>") == url_text(url)
     assert len(spans) == len(letters)
-    assert len(trigram_spans(spans, letters)) == (len(string_trigrams(letters)) if letters else 0)
+    trigrams = character_trigrams([letters])[0] if letters else []
+    assert len(trigram_spans(spans, letters)) == len(trigrams)
 
 
 @pytest.mark.parametrize("text", AWKWARD.values(), ids=AWKWARD)
 def test_awkward_texts(text: str) -> None:
     assert [word.text for word in find_words(text)] == words(text)
     for word in find_words(text):
-        assert len(trigram_spans(word.spans, word.text)) == len(word_trigrams([word.text]))
+        assert len(trigram_spans(word.spans, word.text)) == len(character_trigrams([word.text])[0])
 
 
 def test_places_in_a_url() -> None:

@@ -15,8 +15,7 @@ from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.text.stop_words import STOP_WORDS
-from rerankers.text.words import hashtags, url_text, words
+from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
 
 IDF = encoder().idf
 

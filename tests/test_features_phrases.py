@@ -8,8 +8,7 @@ from feature_lists import computed, of_texts, random_list
 
 from rerankers.features._word_table import stem
 from rerankers.text.characters import distinct
-from rerankers.text.stop_words import STOP_WORDS
-from rerankers.text.words import words
+from rerankers.text.words import STOP_WORDS, words
 
 
 def trigrams(text: str) -> set[str]:

@@ -6,8 +6,7 @@ import pytest
 from feature_lists import IDF, computed, of_texts, random_list
 
 from rerankers.features._word_table import PERSONAL_WORDS
-from rerankers.text.stop_words import STOP_WORDS
-from rerankers.text.words import MAX_CHARACTERS, hashtags, words
+from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
 
 def share(found: list[bool]) -> float:

@@ -12,9 +12,8 @@ from reranking_samples import VECTOR_SIZE, all_pairs, vocabulary
 from rerankers import features
 from rerankers.base import FIRST_STAGE
 from rerankers.features.feedback import DEPTHS
-from rerankers.text.stop_words import STOP_WORDS
-from rerankers.text.unit_vectors import UnitVectors
-from rerankers.text.words import words
+from rerankers.text.vectors import UnitVectors
+from rerankers.text.words import STOP_WORDS, words
 
 Vector = npt.NDArray[np.float64]
 KNOWN = dict(zip(vocabulary().known, vocabulary().vectors.astype(np.float64), strict=True))

@@ -83,6 +83,25 @@ def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
+def test_a_failed_exchange_of_folders_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace = tmp_path / "folder", Path.replace
+    path.mkdir()
+    (path / "old").write_text("old")
+
+    def refuse(self: Path, target: Path) -> Path:
+        if (self / "new").exists():
+            raise OSError(errno.EIO, "Input/output error")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="Input/output"), atomic_directory(path) as new:
+        (new / "new").write_text("new")
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["folder"]
+
+
 @contextmanager
 def writer_of(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has begun to replace a folder and a file, and waits."""

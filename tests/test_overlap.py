@@ -16,9 +16,8 @@ from overlap_samples import (
 
 from rerankers.base import WORDS, Terms
 from rerankers.layers.overlap import StopWords, WordOverlap, first_occurrences
-from rerankers.text.stop_words import STOP_WORDS
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.text.words import words
+from rerankers.text.words import STOP_WORDS, words
 
 CPU = torch.device("cpu")
 

@@ -23,7 +23,9 @@ from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTION
 from rerankers.training.sparse_adamw import SparseAdamW
 from rerankers.training.state import History
 
-FAST = Settings(epochs=4, steps=5, lists=3, positives=2, negatives=2, learning_rate=5e-3, seed=7)
+FAST = Settings(
+    epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3, seed=7
+)
 LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
 
 

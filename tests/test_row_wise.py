@@ -19,7 +19,7 @@ from rerankers.training.sparse_adamw import LARGE, SparseAdamW, clip_gradients, 
 from rerankers.training.state import History, restore, store, weights_of
 
 RATE, DECAY = 0.05, 0.2
-SETTINGS = Settings(epochs=2, steps=3, lists=2, positives=1, negatives=3)
+SETTINGS = Settings(epochs=2, steps=3, batch_topics=2, positives=1, negatives=3)
 
 
 def table_of(rows: int, sparse: bool) -> nn.Embedding:

@@ -10,8 +10,7 @@ import pytest
 from pipeline import vectors as command
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
-from rerankers.text.vectors import beside, narrowed, read_vectors, word2vec_bytes
-from rerankers.text.vocabulary import WordVectors
+from rerankers.text.vectors import WordVectors, concatenated, read_vectors, reduced, word2vec_bytes
 
 # Two subjects that share no word.
 POSTS = ["storm wind coast warning", "coast storm flood wind", "goal match cup final",
@@ -45,27 +44,27 @@ def test_the_same_posts_give_the_same_vectors_and_they_are_trained_once(
 ) -> None:
     first = train(POSTS, size=8, epochs=2)
     np.testing.assert_array_equal(first.matrix, train(POSTS, size=8, epochs=2).matrix)
-    path = command.of_posts(POSTS, None, tmp_path)
+    path = command.cached_vectors(POSTS, None, tmp_path)
     assert re.search(r"training word vectors on 240 posts \(once\)", capsys.readouterr().err)
     written = path.stat().st_mtime_ns
-    assert command.of_posts(POSTS, None, tmp_path) == path
+    assert command.cached_vectors(POSTS, None, tmp_path) == path
     assert (path.stat().st_mtime_ns, capsys.readouterr().err) == (written, "")
-    assert command.of_posts([*POSTS, "one more"], None, tmp_path) != path
+    assert command.cached_vectors([*POSTS, "one more"], None, tmp_path) != path
 
 
 def test_two_vectors_of_a_word_side_by_side(tmp_path: Path) -> None:
     own = train(POSTS, size=8, epochs=2)
     general = WordVectors(["storm", "wind"], np.array([[3, 4], [0, 2]], dtype=np.float32))
-    both = beside(own, general)
+    both = concatenated(own, general)
     assert both.words == own.words and both.matrix.shape == (len(own.words), 10)
     rows = dict(zip(both.words, both.matrix, strict=True))
     assert rows["storm"][8:] == pytest.approx([0.6, 0.8])
     assert rows["cup"][8:].tolist() == [0, 0]
     np.testing.assert_allclose(np.linalg.norm(both.matrix[:, :8], axis=1), 1, rtol=1e-6)
     (tmp_path / "general.bin").write_bytes(word2vec_bytes(general))
-    path = command.of_posts(POSTS, tmp_path / "general.bin", tmp_path)
+    path = command.cached_vectors(POSTS, tmp_path / "general.bin", tmp_path)
     assert read_vectors(path).matrix.shape[1] == 102
-    assert path != command.of_posts(POSTS, tmp_path / "none.bin", tmp_path)
+    assert path != command.cached_vectors(POSTS, tmp_path / "none.bin", tmp_path)
 
 
 def test_narrowed_vectors_keep_dot_products() -> None:
@@ -73,19 +72,19 @@ def test_narrowed_vectors_keep_dot_products() -> None:
     plane = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 7))  # 7 numbers that need only 3
     words = [f"w{row}" for row in range(20)]
     wide = WordVectors(words, plane.astype(np.float32))
-    narrow = narrowed(wide, 3)
+    narrow = reduced(wide, 3)
     assert narrow.words == words and narrow.matrix.shape == (20, 3)
     np.testing.assert_allclose(narrow.matrix @ narrow.matrix.T, plane @ plane.T, atol=1e-4)
     # One number less loses what the least singular value accounts for, and no more.
     lost = np.linalg.svd(plane, compute_uv=False)[2] ** 2
-    two = narrowed(wide, 2).matrix
+    two = reduced(wide, 2).matrix
     assert np.linalg.norm(two @ two.T - plane @ plane.T) == pytest.approx(lost, rel=1e-4)
     with pytest.raises(RerankerError, match="found vectors of 7 numbers, expected 8 or more"):
-        narrowed(wide, 8)
+        reduced(wide, 8)
 
 
 def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RerankerError, match="expected posts with words that come 3 times or more"):
+    with pytest.raises(RerankerError, match="expected posts with words that occur 3 times or more"):
         train(["once", "only"])
     monkeypatch.setitem(sys.modules, "gensim", None)
     monkeypatch.setitem(sys.modules, "gensim.models", None)

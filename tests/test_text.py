@@ -3,13 +3,12 @@
 import itertools
 import string
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerankers.text import words as reading
-from rerankers.text.words import TRIGRAM_COUNT, string_trigrams, url_text, word_trigrams, words
+from rerankers.text.words import TRIGRAM_COUNT, character_trigrams, url_text, words
 
 
 @pytest.mark.parametrize(
@@ -106,62 +105,51 @@ def test_url_text(url: str, expected: str) -> None:
     assert url_text(url) == expected
 
 
-def spelled(text: str) -> list[str]:
-    return [words[i : i + 3] for i in range(len(words) - 2)]
+def trigrams(text: str) -> list[int]:
+    return character_trigrams([text])[0].tolist()
 
 
 def test_trigrams_of_hello() -> None:
-    expected = [string_trigrams(t)[1] for t in ("#he", "hel", "ell", "llo", "lo#")]
-    assert word_trigrams(["hello"]).tolist() == expected
-    assert word_trigrams(["hello"]).tolist() == string_trigrams("hello").tolist()
+    expected = [trigrams(part)[1] for part in ("#he", "hel", "ell", "llo", "lo#")]
+    assert trigrams("hello") == expected
 
 
-def test_trigrams_of_words_never_cross_words() -> None:
-    both = word_trigrams(["bbc", "cuts"])
-    np.testing.assert_array_equal(both, [*word_trigrams(["bbc"]), *word_trigrams(["cuts"])])
-    assert len(both) == 3 + 4
-    assert word_trigrams([]).shape == (0,)
-
-
-def test_trigrams_of_a_url_cross_its_parts() -> None:
-    assert string_trigrams("a b").tolist() == [string_trigrams(t)[1] for t in ("#a ", "a b", " b#")]
-    assert string_trigrams("").shape == (0,)
+def test_trigrams_cross_spaces_but_not_texts() -> None:
+    both, counts = character_trigrams(["bbc", "a b", ""])
+    assert both.tolist() == trigrams("bbc") + [trigrams(part)[1] for part in ("#a ", "a b", " b#")]
+    assert counts.tolist() == [3, 3, 0]
+    nothing, no_counts = character_trigrams([])
+    assert nothing.shape == no_counts.shape == (0,)
 
 
 def test_identifiers_of_different_trigrams_differ() -> None:
     alphabet = "#" + string.ascii_lowercase + string.digits
-    middle = {a + b + c: string_trigrams(a + b + c)[1]
-              for a, b, c in itertools.product(alphabet[::3] + "#z", repeat=3)}  # fmt: skip
+    texts = map("".join, itertools.product(alphabet[::3] + "#z", repeat=3))
+    middle = {text: trigrams(text)[1] for text in texts}
     assert len(set(middle.values())) == len(middle)
-    one_by_one = {string_trigrams(f"#{c}#")[1] for c in [*alphabet, ".", "-", "é"]}
+    one_by_one = {trigrams(f"#{c}#")[1] for c in [*alphabet, ".", "-", "é"]}
     assert len(one_by_one) == len(alphabet) + 3
 
 
-def test_identifiers_have_the_classes_of_their_letters() -> None:
-    """Written out by hand, so that no other version changes what trained weights mean."""
-    assert string_trigrams("a").tolist() == [1 * 40]
-    assert string_trigrams("ab").tolist() == [1 * 40 + 2, 1 * 1600 + 2 * 40]
-    assert string_trigrams("z09")[1] == 26 * 1600 + 27 * 40 + 36
-    assert string_trigrams(".-!")[1] == 37 * 1600 + 38 * 40 + 39
+def test_identifiers_are_those_of_trained_weights() -> None:
+    """Literals: other identifiers would change the meaning of every shipped checkpoint."""
+    assert trigrams("a") == [1 * 40]
+    assert trigrams("ab") == [1 * 40 + 2, 1 * 1600 + 2 * 40]
+    assert trigrams("z09")[1] == 26 * 1600 + 27 * 40 + 36
+    assert trigrams(".-!")[1] == 37 * 1600 + 38 * 40 + 39
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.text(max_size=40))
 def test_identifiers_are_in_range(raw: str) -> None:
-    ids = string_trigrams(raw)
+    ids = trigrams(raw)
     assert len(ids) == len(raw.encode())
-    assert ((ids >= 0) & (ids < TRIGRAM_COUNT)).all()
+    assert all(0 <= identifier < TRIGRAM_COUNT for identifier in ids)
 
 
-def test_a_lone_surrogate_is_a_character_like_others() -> None:
-    assert len(word_trigrams(["wa\ud83dter"])) == 6
-    assert len(string_trigrams(url_text("http://x/\udc80"))) == 3
-
-
-def test_word_trigrams_are_not_shared_between_calls() -> None:
-    first = word_trigrams(["hello"])
-    first[:] = 0
-    assert word_trigrams(["hello"]).all()
+def test_a_lone_surrogate_is_one_character() -> None:
+    assert len(trigrams("wa\ud83dter")) == 6
+    assert len(trigrams(url_text("http://x/\udc80"))) == 3
 
 
 PIECES = [

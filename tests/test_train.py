@@ -259,7 +259,7 @@ def test_what_a_fusion_trains_has_its_vectors_and_is_told_of_no_run(
         raise AskedError(trainer.options.model, trainer.vectors, state_directory)
 
     own, given = tmp_path / "own.bin", data / "vectors.txt"
-    monkeypatch.setattr("pipeline.vectors.of_posts", lambda texts, general, home: own)
+    monkeypatch.setattr("pipeline.vectors.cached_vectors", lambda texts, general, home: own)
     monkeypatch.setattr(Trainer, "train", train)
     for vectors, expected in ((None, own), (given, given)):
         options = command.Options("fusion", test="mb2012", vectors=vectors, data=data)
@@ -293,7 +293,7 @@ def test_vectors_of_the_posts_are_written(data: Path, tmp_path: Path) -> None:
     vectors = read_vectors(path)
     assert vectors.matrix.shape == (len(vectors.words), 6)
     assert f"{len(vectors.words):,} words of" in result.stdout and "vectors" not in result.stderr
-    again = run(data, tmp_path, *arguments[:-1], tmp_path / "both.bin", "--beside", path)
+    again = run(data, tmp_path, *arguments[:-1], tmp_path / "both.bin", "--concatenate", path)
     assert again.returncode == 0, again.stderr
     both = read_vectors(tmp_path / "both.bin")
     assert both.words == vectors.words and both.matrix.shape == vectors.matrix.shape

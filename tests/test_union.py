@@ -10,10 +10,17 @@ import pytest
 from indexes.posts import Post
 from pipeline.collections.trec import Run, Topic, write_run
 from pipeline.command.errors import DataError, UsageError
-from pipeline.fusion import Fusion, Rankers, unseen_scores, with_neural
+from pipeline.fusion import (
+    Fusion,
+    Rankers,
+    UnionRetriever,
+    mean_of_normalized,
+    unseen_scores,
+    with_neural,
+)
+from pipeline.fusion import _joined as joined
 from pipeline.reranking import Candidates
 from pipeline.training.folds import FoldModel
-from pipeline.fusion import UnionRetriever, _joined as joined, mean_of_normalized
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {

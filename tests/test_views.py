@@ -9,7 +9,7 @@ from reranking_samples import AWKWARD, encoder
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS
 from rerankers.text.inputs import Packed
-from rerankers.text.words import string_trigrams, url_text, word_trigrams, words
+from rerankers.text.words import character_trigrams, url_text, words
 
 CPU = torch.device("cpu")
 ALL = (WORDS, TRIGRAMS, URL_TRIGRAMS)
@@ -60,14 +60,15 @@ def test_views_are_words_and_trigrams_of_the_text(side: str) -> None:
     inputs = reader.queries(TEXTS, ALL) if side == "queries" else reader.posts(TEXTS, TEXTS, ALL)
     assert rows_of(inputs[WORDS]) == [reader.vocabulary.ids(words(text)) for text in TEXTS]
     # 0 is padding, so trigrams count from 1.
-    assert rows_of(inputs[TRIGRAMS]) == [(word_trigrams(words(t)) + 1).tolist() for t in TEXTS]
+    expected = [(character_trigrams(words(text))[0] + 1).tolist() for text in TEXTS]
+    assert rows_of(inputs[TRIGRAMS]) == expected
 
 
 def test_url_trigrams() -> None:
     urls = ["http://www.bbc.co.uk/A?b", "", "http://t.co/x"]
     inputs = encoder().posts(["", "", ""], urls, ALL)
     assert rows_of(inputs[URL_TRIGRAMS]) == [
-        (string_trigrams(text) + 1).tolist() for text in ("bbc.co.uk/a", "<url>", "t.co/x")
+        (character_trigrams([text])[0] + 1).tolist() for text in ("bbc.co.uk/a", "<url>", "t.co/x")
     ]
     assert url_text("") == "<url>"
 
@@ -79,7 +80,7 @@ def test_a_trigram_has_the_weight_of_its_word() -> None:
     for text in TEXTS:
         for word, weight in zip(words(text), reader.idf.weights(words(text)), strict=True):
             expected_words.append(weight)
-            expected_trigrams += [weight] * len(word_trigrams([word]))
+            expected_trigrams += [weight] * len(character_trigrams([word])[0])
     np.testing.assert_array_equal(inputs[WORDS].weights, np.array(expected_words))
     np.testing.assert_array_equal(inputs[TRIGRAMS].weights, np.array(expected_trigrams))
     assert len(set(expected_words)) > 3

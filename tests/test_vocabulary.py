@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rerankers.errors import RerankerError
-from rerankers.text.vectors import read_vectors
-from rerankers.text.vocabulary import Idf, Vocabulary, WordVectors, word_frequencies
+from rerankers.text.vectors import WordVectors, read_vectors
+from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
 
 MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
 

@@ -35,6 +35,8 @@ FAILURE = 1
 USAGE = 2
 INTERRUPTED = 130
 
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
 
 def option(
     help_text: str,
@@ -251,19 +253,16 @@ def _value(field: dataclasses.Field[Any], found: Any) -> Any:
     return tuple(parsed) if meta["many"] else parsed[0]
 
 
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-def change(config: Any, changes: Sequence[str], flag: str = "--set") -> Any:
+def apply_changes(config: Any, changes: Sequence[str], flag: str = "--set") -> Any:
     """A copy of the dataclass ``config`` with each ``NAME=VALUE`` of ``changes`` applied.
 
     Args:
-        config: the dataclass.
-        changes: of its fields.
-        flag: the option that has the changes, for messages.
+        config: a frozen dataclass.
+        changes: values take the type of their field.
+        flag: the option's name, for messages.
 
     Raises:
-        UsageError: naming every change whose name or value does not fit.
+        UsageError: naming every change with an unknown name or an unsuitable value.
     """
     kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     values, problems = {}, []

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from indexes.files import atomic_directory
 from pipeline.collections.locations import data_directory, home_directory
 from pipeline.command.ranking import FUSIONS
 
@@ -105,13 +106,12 @@ class Trainer:
         self, directory: Path, outcome: "Outcome", extras: Mapping[str, bytes] | None = None,
         parts: Mapping[str, Path] | None = None,
     ) -> None:  # fmt: skip
-        """Write the checkpoint; see :func:`rerankers.checkpoint.save`."""
+        """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`."""
         from rerankers import checkpoint
 
-        checkpoint.save(
-            directory, self.options.model, outcome.model, self.encoder, self._metrics(outcome),
-            extras, parts,
-        )  # fmt: skip
+        name, metrics = self.options.model, self._metrics(outcome)
+        with atomic_directory(directory) as new:
+            checkpoint.save(new, name, outcome.model, self.encoder, metrics, extras, parts)
 
     def _metrics(self, outcome: "Outcome") -> dict[str, Any]:
         from pipeline.command import runtime
@@ -149,5 +149,5 @@ def vectors_of(options: "Options", training_set: "TrainingSet") -> Path:
 
     general = data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
     if options.vectors is None and options.model in FUSIONS:
-        return vectors.of_posts(training_set.texts, general, home_directory())
+        return vectors.cached_vectors(training_set.texts, general, home_directory())
     return options.vectors or general

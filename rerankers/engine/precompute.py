@@ -5,9 +5,6 @@ Vectors (:mod:`rerankers.engine.precomputed_vectors`), or for a model over featu
 """
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rerankers.base import Reranker
-from rerankers.checkpoint import TrainedReranker, replace_directory
+from rerankers.checkpoint import TrainedReranker, require_empty
 from rerankers.engine import fast_paths, precomputed_posts
 from rerankers.engine.precomputed_folder import DESCRIPTION, FORMAT, keys_of, version_of
 from rerankers.engine.precomputed_posts import PrecomputedPosts
@@ -39,10 +36,10 @@ def precompute(
     urls: Sequence[str],
     progress: Callable[[int], None] = lambda posts_done: None,
 ) -> int:
-    """Write what is known of posts; a folder already there is replaced once the new one is whole.
+    """Write what is known of posts.
 
     Args:
-        directory: the folder to write.
+        directory: the folder to write, empty or missing.
         checkpoint: on the CPU, of a model that has a way to use them.
         texts: [N] posts; those that are alike are written once.
         urls: [N] expanded URL of each, or "".
@@ -52,7 +49,8 @@ def precompute(
         Bytes written.
 
     Raises:
-        RerankerError: the model has no use for precomputed posts, or the folder cannot be written.
+        RerankerError: the model has no use for precomputed posts, or the folder is not empty or
+            cannot be written.
     """
     write = _writer_of(checkpoint)
     if reads_features_alone(checkpoint.model):
@@ -61,21 +59,14 @@ def precompute(
     keys, first = np.unique(keys_of(texts, urls), axis=0, return_index=True)
     kept = np.sort(first)  # In the order of the collection, in which retweets are neighbours.
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    except OSError as error:
-        raise RerankerError(f"{directory}: cannot be written ({error})") from None
-    try:
-        np.save(new / "keys.npy", keys, allow_pickle=False)
-        np.save(new / "rows.npy", np.searchsorted(kept, first), allow_pickle=False)
+        directory.mkdir(parents=True, exist_ok=True)
+        require_empty(directory)
+        np.save(directory / "keys.npy", keys, allow_pickle=False)
+        np.save(directory / "rows.npy", np.searchsorted(kept, first), allow_pickle=False)
         distinct = [texts[i] for i in kept], [urls[i] for i in kept]
-        size = _finish(new, checkpoint, write(new, *distinct, progress))
-        replace_directory(new, directory)
+        return _finish(directory, checkpoint, write(directory, *distinct, progress))
     except OSError as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return size
 
 
 def open_precomputed(
@@ -246,9 +237,4 @@ def _finish(directory: Path, checkpoint: TrainedReranker, described: Mapping[str
     }  # fmt: skip
     text = json.dumps(description, indent=2, ensure_ascii=False)
     (directory / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
-    directory.chmod(0o755)
-    for path in directory.iterdir():
-        path.chmod(0o644)
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
     return sum(files.values())

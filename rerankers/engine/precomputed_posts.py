@@ -22,7 +22,7 @@ from rerankers.engine.precomputed_folder import Keys, describe, keys_of_posts
 from rerankers.features._post_table import BLOCK, COLUMNS, PostTable
 from rerankers.features._word_table import KnownWords, WordTable
 from rerankers.text.ragged import Ragged
-from rerankers.text.unit_vectors import UnitVectors
+from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
 
 _WORDS = "words.json"

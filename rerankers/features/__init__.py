@@ -38,7 +38,7 @@ from rerankers.features._word_table import WordTable
 if TYPE_CHECKING:
     from rerankers.base import Pairs
     from rerankers.engine.precomputed_posts import PrecomputedPosts
-    from rerankers.text.unit_vectors import UnitVectors
+    from rerankers.text.vectors import UnitVectors
     from rerankers.text.vocabulary import Idf
 
 

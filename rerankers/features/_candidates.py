@@ -11,7 +11,7 @@ from rerankers.features._post_table import PostTable
 from rerankers.features._term_vectors import TermVectors
 from rerankers.features._word_table import Tokens, WordTable
 from rerankers.text.ragged import Ragged
-from rerankers.text.unit_vectors import UnitVectors
+from rerankers.text.vectors import UnitVectors
 from rerankers.text.words import words
 
 

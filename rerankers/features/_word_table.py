@@ -14,9 +14,9 @@ import numpy.typing as npt
 from nltk.stem import PorterStemmer
 
 from rerankers.text.ragged import Ragged
-from rerankers.text.stop_words import STOP_WORDS
-from rerankers.text.unit_vectors import UnitVectors
+from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
+from rerankers.text.words import STOP_WORDS
 
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
 """Words of posts about oneself, and of chat."""

@@ -16,7 +16,7 @@ from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
 from rerankers.features._word_table import Tokens
 from rerankers.features.feedback import DEPTHS, likeness, weights_of
-from rerankers.text.unit_vectors import UnitVectors
+from rerankers.text.vectors import UnitVectors
 
 NAMES = ("mean_best", "least_best", "centroid", *(f"feedback_{depth}" for depth in DEPTHS))
 """

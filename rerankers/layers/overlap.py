@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.base import Terms
-from rerankers.text.stop_words import STOP_WORDS
 from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import STOP_WORDS
 
 
 class StopWords(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor
 from rerankers import features
 from rerankers.base import FEATURES, Inputs, Interactions, Reranker
 from rerankers.layers.embeddings import FrozenVectors
-from rerankers.text.unit_vectors import UnitVectors
+from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Vocabulary
 
 SIGNALS = ("ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3")

@@ -32,7 +32,7 @@ class SemanticModel(Reranker):
 
     # The papers' loss: a clicked document among four others.
     training_settings = Settings(
-        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, lists=12,
+        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, batch_topics=12,
         positives=3, negatives=4, steps=50, epochs=12, patience=4,
     )  # fmt: skip
     query_inputs = (TRIGRAMS,)

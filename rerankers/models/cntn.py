@@ -94,7 +94,7 @@ class Model(Reranker):
     }
     training_settings = Settings(
         loss="pairwise", margin=1.0, optimizer="adagrad", learning_rate=0.003, weight_decay=1e-4,
-        sampling="corrupted", lists=16, positives=1, negatives=10, steps=25, epochs=40,
+        sampling="corrupted", batch_topics=16, positives=1, negatives=10, steps=25, epochs=40,
         patience=10,
     )  # fmt: skip
     query_inputs = (WORDS,)

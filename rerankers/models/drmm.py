@@ -94,7 +94,7 @@ class Model(Reranker):
     }
     # The paper's loss with margin 1; the loop's lists take the place of its triples.
     training_settings = Settings(
-        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, lists=12, positives=3,
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, batch_topics=12, positives=3,
         negatives=7, steps=50, epochs=20, patience=5,
     )  # fmt: skip
     query_inputs = (WORDS,)

@@ -104,7 +104,7 @@ class Model(Reranker):
     }
     # The paper's loss: a relevant post among four others.
     training_settings = Settings(
-        loss="listwise", learning_rate=1e-3, weight_decay=1e-2, lists=12, positives=3,
+        loss="listwise", learning_rate=1e-3, weight_decay=1e-2, batch_topics=12, positives=3,
         negatives=4, steps=50, epochs=12, patience=4,
     )  # fmt: skip
     query_inputs = (WORDS, TRIGRAMS)

@@ -107,7 +107,7 @@ class Model(Reranker):
     }
     # The papers' loss with margin 1 and Adam's 0.001; the loop's lists take the place of pairs.
     training_settings = Settings(
-        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, lists=12, positives=3,
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, batch_topics=12, positives=3,
         negatives=7, steps=50, epochs=20, patience=5,
     )  # fmt: skip
     query_inputs = (WORDS,)

@@ -99,7 +99,7 @@ class Model(Reranker):
         "dot": Config(similarity="dot"),
     }
     training_settings = Settings(
-        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, lists=12,
+        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, batch_topics=12,
         positives=3, negatives=7, steps=50, epochs=12, patience=4,
     )  # fmt: skip
     query_inputs = (WORDS,)

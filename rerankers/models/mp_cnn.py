@@ -92,7 +92,7 @@ class Model(Reranker):
     }
     training_settings = Settings(
         loss="pairwise", margin=1.0, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-4,
-        lists=12, positives=1, negatives=8, steps=40, epochs=15, patience=5, select="mrr",
+        batch_topics=12, positives=1, negatives=8, steps=40, epochs=15, patience=5, select="mrr",
     )  # fmt: skip
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)

@@ -36,7 +36,7 @@ Two configurations have names:
     * One fact of the post alone joins the evidence: whether it has a URL.
 
     The word vectors of the checkpoints that ship are skip-gram vectors of the posts beside GloVe's,
-    narrowed together to 100 numbers (:func:`rerankers.text.vectors.narrowed`). By these AP was .426 and
+    reduced together to 100 numbers (:func:`rerankers.text.vectors.reduced`). By these AP was .426 and
     .269 in cross-validation by topic within 2011 and 2012, by GloVe's alone .426 and .254, by those
     of the posts alone .408 and .271. The mean of two seeds was no better than one.
 """

@@ -113,8 +113,8 @@ class Model(Reranker):
         "paper": Config(lstm_units=250, channel_share=1.0, dropout=0.0),
     }
     training_settings = Settings(
-        loss="pairwise", optimizer="rmsprop", learning_rate=1e-3, weight_decay=1e-4, lists=12,
-        positives=1, negatives=8, steps=40, epochs=12, patience=5, select="mrr",
+        loss="pairwise", optimizer="rmsprop", learning_rate=1e-3, weight_decay=1e-4,
+        batch_topics=12, positives=1, negatives=8, steps=40, epochs=12, patience=5, select="mrr",
     )  # fmt: skip
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)

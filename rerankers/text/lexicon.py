@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.text.words import END, shortened, tokens_of, trigrams_of
+from rerankers.text.words import END, character_trigrams, shortened, tokens_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Lexicon:
 
     def trigrams(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """The trigrams of all words of all texts, and how many each of the T words has."""
-        every, counts = trigrams_of(self.words)
+        every, counts = character_trigrams(self.words)
         first = np.cumsum(counts) - counts
         lengths = counts[self.places]
         before = np.cumsum(lengths) - lengths

@@ -1,8 +1,8 @@
-"""Word vectors from one's own posts: skip-grams with negative sampling.
+"""Training of word vectors on one's own posts: skip-grams with negative sampling.
 
 Tomas Mikolov et al.: *Distributed Representations of Words and Phrases and their
-Compositionality*, NIPS 2013; trained on tweets as Severyn & Moschitti (2015, section 4.2) do. The
-package gensim does the work, on one thread, so that the same posts give the same vectors.
+Compositionality*, NIPS 2013; used on tweets by Severyn & Moschitti (2015, section 4.2). The
+implementation is gensim's, on one thread, so that the same posts give the same vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 from rerankers.errors import RerankerError
 from rerankers.text.lexicon import Lexicon
-from rerankers.text.vocabulary import WordVectors
+from rerankers.text.vectors import WordVectors
 
 
 def train(
@@ -24,15 +24,15 @@ def train(
     seed: int = 1,
     progress: Callable[[int], None] = lambda epochs_done: None,
 ) -> WordVectors:
-    """Vectors of the words of ``texts``.
+    """Train vectors of the words of ``texts``.
 
     Args:
         texts: the posts.
-        size: numbers of a vector.
-        window: words on each side that a word is to predict.
-        minimum_count: places in all texts that a word must have.
+        size: dimensions of a vector.
+        window: words on each side that a word predicts.
+        minimum_count: occurrences that a word needs to get a vector.
         epochs: passes over the texts.
-        seed: of the first weights and of what is sampled.
+        seed: of the initial weights and the negative samples.
         progress: called after each epoch with 1.
 
     Raises:
@@ -44,7 +44,7 @@ def train(
     except ImportError:
         raise RerankerError(
             "found no gensim, which trains word vectors; install it by "
-            '`pip install "tweetrerank[vectors]"`, or name vectors that are there by --vectors'
+            '`pip install "tweetrerank[vectors]"`, or name existing vectors by --vectors'
         ) from None
 
     class Report(CallbackAny2Vec):
@@ -56,12 +56,20 @@ def train(
     sentences = [part.tolist() for part in np.split(words, lexicon.starts[1:-1])]
     try:
         model = Word2Vec(
-            sentences, vector_size=size, window=window, min_count=minimum_count, sg=1,
-            negative=10, epochs=epochs, workers=1, seed=seed, callbacks=[Report()],
-        )  # fmt: skip
+            sentences,
+            vector_size=size,
+            window=window,
+            min_count=minimum_count,
+            sg=1,
+            negative=10,
+            epochs=epochs,
+            workers=1,
+            seed=seed,
+            callbacks=[Report()],
+        )
     except RuntimeError as error:
         raise RerankerError(
-            f"found no vectors to train ({error}), expected posts with words that come "
+            f"found no vectors to train ({error}), expected posts with words that occur "
             f"{minimum_count} times or more"
         ) from None
     return WordVectors(list(model.wv.index_to_key), model.wv.vectors.astype(np.float32))

@@ -1,20 +1,48 @@
-"""Reading pre-trained word vectors: word2vec's binary form, and the text form of GloVe."""
+"""Word vectors: word2vec's binary form and the text form of GloVe, and operations on them."""
 
 import gzip
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
-from rerankers.text.vocabulary import WordVectors
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """``words``, most frequent first, and their vectors ``matrix`` [V, E]."""
+
+    words: list[str]
+    matrix: npt.NDArray[np.float32]
+
+
+class UnitVectors:
+    """Word vectors of length 1, for comparison by cosine.
+
+    Args:
+        words: V words.
+        vectors: [V, E] their vectors, of any length.
+
+    Attributes:
+        matrix: [1 + V, E]; row 0, of zeros, stands for all unknown words.
+    """
+
+    def __init__(self, words: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
+        self._rows = {word: row for row, word in enumerate(words, start=1)}
+        self.matrix = np.zeros((1 + vectors.shape[0], vectors.shape[1]), dtype=np.float32)
+        self.matrix[1:] = _normalized(vectors)
+
+    def rows(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Row of ``matrix`` for each word: [L]."""
+        return np.array([self._rows.get(word, 0) for word in words], dtype=np.int64)
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """Read word vectors; a name with ``.bin`` is word2vec's binary form, any other is text.
-
-    Either may be compressed by gzip (``.gz``).
+    """Read a word2vec file (``.bin`` in its name) or a GloVe text file, either also with ``.gz``.
 
     Raises:
         RerankerError: the file is missing, cut short or of another form.
@@ -34,51 +62,9 @@ def read_vectors(path: Path) -> WordVectors:
     except (ValueError, IndexError) as error:
         raise RerankerError(
             f"{path}: found no word vectors ({error}), expected word2vec's binary form in a .bin "
-            "file or lines of a word and its numbers"
+            "file, or lines of a word and its numbers"
         ) from None
     return vectors
-
-
-def beside(one: WordVectors, other: WordVectors) -> WordVectors:
-    """Both vectors of each word side by side, each of length 1; of the words of ``one``.
-
-    The half of a word that ``other`` does not know is 0.
-    """
-    rows = {word: row for row, word in enumerate(other.words)}
-    places = np.array([rows.get(word, -1) for word in one.words], dtype=np.int64)
-    second = _of_length_1(other.matrix)[places]
-    second[places < 0] = 0
-    return WordVectors(one.words, np.hstack([_of_length_1(one.matrix), second]))
-
-
-def narrowed(vectors: WordVectors, size: int) -> WordVectors:
-    """The same words in ``size`` numbers, whose dot products are as near to those before as can be.
-
-    The projection on the first right singular vectors of the matrix (Eckart & Young 1936).
-
-    Raises:
-        RerankerError: the vectors have fewer numbers.
-    """
-    matrix = vectors.matrix.astype(np.float64)
-    if size > matrix.shape[1]:
-        raise RerankerError(f"found vectors of {matrix.shape[1]} numbers, expected {size} or more")
-    _, axes = np.linalg.eigh(matrix.T @ matrix)  # In ascending order of what they account for
-    return WordVectors(vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32))
-
-
-def _of_length_1(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
-def word2vec_bytes(vectors: WordVectors) -> bytes:
-    """Vectors as the content of a file in word2vec's binary form."""
-    count, size = vectors.matrix.shape
-    rows = vectors.matrix.astype("<f4")
-    return f"{count} {size}\n".encode() + b"".join(
-        word.encode() + b" " + row.tobytes() + b"\n"
-        for word, row in zip(vectors.words, rows, strict=True)
-    )
 
 
 def _parse_binary(data: bytes) -> WordVectors:
@@ -97,8 +83,8 @@ def _parse_binary(data: bytes) -> WordVectors:
 
 
 def _parse_text(data: bytes) -> WordVectors:
-    """Lines of a word and E numbers; a first line of two numbers (word2vec's) is passed over."""
-    # Only \n ends a line: published files hold words of other line separators.
+    """Lines of a word and E numbers; word2vec's first line of two numbers is skipped."""
+    # Only \n ends a line: published files have words that hold other line separators.
     lines = [line.rstrip(" \r") for line in data.decode("utf-8", errors="replace").split("\n")]
     if lines[-1] == "":
         lines.pop()
@@ -117,3 +103,45 @@ def _parse_text(data: bytes) -> WordVectors:
         words.append(word)
         matrix[row] = np.array(numbers, dtype=np.float32)
     return WordVectors(words, matrix)
+
+
+def word2vec_bytes(vectors: WordVectors) -> bytes:
+    """Content of a file in word2vec's binary form."""
+    count, size = vectors.matrix.shape
+    rows = vectors.matrix.astype("<f4")
+    return f"{count} {size}\n".encode() + b"".join(
+        word.encode() + b" " + row.tobytes() + b"\n"
+        for word, row in zip(vectors.words, rows, strict=True)
+    )
+
+
+def concatenated(first: WordVectors, second: WordVectors) -> WordVectors:
+    """The words of ``first`` with both of their vectors, each of length 1, side by side.
+
+    The second half is 0 for words that ``second`` does not know.
+    """
+    rows = {word: row for row, word in enumerate(second.words)}
+    places = np.array([rows.get(word, -1) for word in first.words], dtype=np.int64)
+    added = _normalized(second.matrix)[places]
+    added[places < 0] = 0
+    return WordVectors(first.words, np.hstack([_normalized(first.matrix), added]))
+
+
+def reduced(vectors: WordVectors, size: int) -> WordVectors:
+    """The vectors in ``size`` dimensions, with dot products as close to the old ones as possible.
+
+    The projection on the first right singular vectors of the matrix (Eckart & Young 1936).
+
+    Raises:
+        RerankerError: the vectors have fewer dimensions.
+    """
+    matrix = vectors.matrix.astype(np.float64)
+    if size > matrix.shape[1]:
+        raise RerankerError(f"found vectors of {matrix.shape[1]} numbers, expected {size} or more")
+    _, axes = np.linalg.eigh(matrix.T @ matrix)  # By ascending singular value
+    return WordVectors(vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32))
+
+
+def _normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Words and their identifiers, the vectors that come with them, and how rare they are."""
+"""Identifiers of words, and their inverse document frequencies (IDF)."""
 
 import json
 import math
@@ -8,24 +8,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
+from rerankers.text.vectors import WordVectors
 from rerankers.text.words import words
 
 FORMAT = 1
 UNKNOWN_BUCKETS = 2**15
-"""Identifiers that unknown words share by hash. With as many, two given words collide once in
-33,000 times."""
+"""Identifiers shared by all unknown words, chosen by hash: two given words collide once in 33,000
+times."""
 
 
 class Vocabulary:
-    """Word -> identifier: 0 is padding, 1 … V known words, then buckets of unknown ones.
+    """Word -> identifier: 0 for padding, 1 … V for known words, then buckets of unknown words.
 
     Args:
-        known: the V known words.
+        known: V words.
         vectors: [V, E] their vectors.
         buckets: number of identifiers for unknown words.
     """
@@ -42,7 +44,7 @@ class Vocabulary:
         self._ids = {word: row for row, word in enumerate(self.known, start=1)}
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
-        """Identifiers of words; the same unknown word has the same one everywhere."""
+        """Identifiers of words, the same for an unknown word in every vocabulary of this size."""
         ids, first = self._ids, len(self.known) + 1
         return [
             ids.get(token) or first + zlib.crc32(token.encode(errors="replace")) % self.buckets
@@ -53,18 +55,18 @@ class Vocabulary:
     def build(
         cls,
         texts: Iterable[str],
-        vectors: "WordVectors",
+        vectors: WordVectors,
         minimum_count: int = 2,
         common: int = 20_000,
-    ) -> "Vocabulary":
-        """Keep the words that have a vector and are used.
+    ) -> Self:
+        """Select the words of pre-trained vectors that are used.
 
         Args:
-            texts: posts to count words in; a word counts once for each text.
-            vectors: pre-trained vectors, commonest words first.
-            minimum_count: texts that a word must be in.
-            common: so many of the commonest words with vectors are kept in any case, for queries
-                and posts that are not here yet.
+            texts: posts, in which the words are counted.
+            vectors: pre-trained vectors, most frequent words first.
+            minimum_count: number of texts that hold a selected word.
+            common: number of most frequent words that are selected anyway, for future queries and
+                posts.
         """
         counts: Counter[str] = Counter()
         for text in texts:
@@ -77,7 +79,7 @@ class Vocabulary:
         return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
 
     def save(self, path: Path) -> None:
-        """Write the words (not the vectors, which are the model's) as JSON."""
+        """Write the words as JSON, without the vectors, which are among the model's weights."""
         content = {
             "format": FORMAT,
             "buckets": self.buckets,
@@ -87,8 +89,8 @@ class Vocabulary:
         path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
-        """Read what :meth:`save` wrote, with vectors of zeros for the model to fill.
+    def load(cls, path: Path) -> Self:
+        """Read the file of :meth:`save`, with vectors of zeros for the model to fill.
 
         Raises:
             RerankerError: the file is missing, cut short or of another format.
@@ -99,33 +101,28 @@ class Vocabulary:
             size, buckets = int(content["vector_size"]), int(content["buckets"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
-                f"{path}: found no readable vocabulary ({error}), expected the JSON that training "
-                "writes; train again or restore the file"
+                f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
+                "training; train again or restore the file"
             ) from None
         if found != FORMAT:
-            raise RerankerError(f"{path}: found vocabulary format {found}, expected {FORMAT}")
+            raise RerankerError(
+                f"{path}: found vocabulary format {found}, expected {FORMAT}; train again or "
+                "restore the file"
+            )
         return cls(known, np.zeros((len(known), size), dtype=np.float32), buckets)
 
 
 @dataclass(frozen=True)
-class WordVectors:
-    """Pre-trained word vectors: ``words`` (commonest first) and ``matrix`` [V, E]."""
-
-    words: list[str]
-    matrix: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class Idf:
-    """How rare a word is, from 0 (in every post) to 1 (in none that was counted).
+    """Inverse document frequency, from 0 (a word of every post) to 1 (a word of no post).
 
-    ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. The scale is the same whatever was
-    counted, so a model trained with one source of frequencies can be used with another.
+    ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. The scale does not depend on the source,
+    so that a model trained with one source of frequencies can be used with another.
 
     Attributes:
-        share: word -> n/N, the share of posts that it is in.
+        share: word -> n/N, the share of posts with the word.
         posts: N.
-        source: where the frequencies come from, for reports.
+        source: name of the source, for reports.
     """
 
     share: Callable[[str], float]
@@ -135,15 +132,15 @@ class Idf:
     def weights(self, tokens: Sequence[str]) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
         scale, shares = math.log1p(self.posts), [self.share(token) for token in tokens]
-        # Many words, all that are unknown among them, have one share.
+        # Many words have the same share, all unknown ones for example.
         idf = {s: math.log1p(1 / max(s, 1 / self.posts)) / scale for s in set(shares)}
         return np.array([idf[share] for share in shares], dtype=np.float32)
 
     @classmethod
-    def from_wordfreq(cls, language: str = "en") -> "Idf":
+    def from_wordfreq(cls, language: str = "en") -> Self:
         """General usage, Twitter included, from the package ``wordfreq`` (Speer 2022).
 
-        A word's share of posts is taken as its frequency per word times 15 words a post.
+        The share of posts is 15 times the word's share of all words, for 15 words a post.
         """
         frequency = word_frequencies(language)
 
@@ -156,16 +153,16 @@ class Idf:
     @classmethod
     def from_document_frequencies(
         cls, frequencies: Mapping[str, int], posts: int, source: str
-    ) -> "Idf":
-        """From counts of one's own collection: word -> number of posts that it is in."""
+    ) -> Self:
+        """Counts of one's own collection: word -> number of posts that hold it."""
         return cls(lambda word: frequencies.get(word, 0) / posts, float(posts), source)
 
     @classmethod
-    def read(cls, path: Path) -> "Idf":
-        """From a file of ``word<TAB>document frequency`` lines after a first line with N.
+    def read(cls, path: Path) -> Self:
+        """Read a file with N in its first line, then lines ``word<TAB>document frequency``.
 
         Raises:
-            RerankerError: naming the file and line that are not so.
+            RerankerError: a line has another form; names file and line.
         """
         frequencies: dict[str, int] = {}
         try:
@@ -186,11 +183,12 @@ class Idf:
 
 
 def word_frequencies(language: str) -> Callable[[str], float]:
-    """``wordfreq.word_frequency`` of a language, which is word -> its share of all words.
+    """A faster ``wordfreq.word_frequency`` of one language: word -> its share of all words.
 
-    Where that takes words apart by a regular expression, it leaves a word of lower-case letters of
-    ASCII as it is. If its list has no such word, the frequency is 0; if it has, all words at one
-    level of the list have one frequency. So it is asked once a level, and not once a word.
+    For languages that wordfreq tokenizes by a regular expression, a word of lower-case ASCII
+    letters is looked up as it is: frequency 0 if wordfreq's list does not have it, otherwise one
+    frequency for all words of the same level (bin) of the list. So wordfreq is called once per
+    level instead of once per word.
     """
     import wordfreq
 
@@ -201,7 +199,7 @@ def word_frequencies(language: str) -> Callable[[str], float]:
     def frequency(word: str) -> float:
         if not (word.isascii() and word.isalpha() and word.islower()):
             return float(wordfreq.word_frequency(word, language))
-        # With both arguments it is the list that wordfreq keeps for itself.
+        # With both arguments this is wordfreq's own cached list.
         level = wordfreq.get_frequency_dict(language, "best").get(word)
         if level is None:
             return 0.0

@@ -1,9 +1,9 @@
-"""From raw posts, queries and URLs to words and trigram identifiers.
+"""Words, hashtags and character trigrams of posts, queries and URLs.
 
-Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or as the Stanford tokenizer left
-them in the published test collections (``-LRB-``, ``## bbc``, ``@names``, ``@url``); both end as
-the same words. Following Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
-and no stemming is done. Where the paper drops every character outside ASCII, accents are folded
+Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or tokenized by the Stanford
+tokenizer, as in the published test collections (``-LRB-``, ``## bbc``, ``@names``, ``@url``); both
+give the same words. As in Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
+and there is no stemming. The paper drops every character outside ASCII; here accents are folded
 and other scripts are kept, because a post in Arabic must not become an empty one.
 """
 
@@ -19,78 +19,99 @@ import numpy.typing as npt
 from nltk import redos
 
 TRIGRAM_CLASSES = 40
-"""Letters, digits, ``#``, and three classes for everything else: small enough that each trigram
-has an identifier of its own (40³ = 64,000) and no vocabulary of trigrams is needed."""
+"""Character classes of trigrams: letters, digits, ``#`` and three classes for all other characters.
+With so few each trigram has its own identifier (40³ = 64,000), without a vocabulary."""
 
 TRIGRAM_COUNT = TRIGRAM_CLASSES**3
 
 URL_PLACEHOLDER = "<url>"
-"""Stands for the URL of a post that has none (Rao et al. 2019, section 3.1)."""
+"""URL of a post without one (Rao et al. 2019, section 3.1)."""
 
 MAX_CHARACTERS = 1000
-"""Characters of a text that are read. Three times what a long post has; it bounds the work that
-one hostile post can cause."""
+"""Longer texts are cut: three times the length of a long post. Bounds the work for one post."""
 
 END = "\0"
-"""Stands after the tokens of each text."""
+"""Marks the end of each text in a list of tokens."""
 
-# What NLTK's RegexpTokenizer of this pattern finds, without its limit of five seconds to a call: a
-# collection takes longer, this pattern never backtracks, and the checks took most of the time.
+# The pattern of an NLTK RegexpTokenizer, without its time limit of five seconds per call: a whole
+# collection takes longer, this pattern never backtracks, and the limit's checks took most of the
+# time.
 TOKEN = redos.compile(r"\w+(?:['’]\w+)*|\0", timeout=None)
-# The same in ASCII, many times quicker: what is no word becomes a space, the rest is split there.
+# The same for ASCII, many times faster: non-word characters become spaces, then str.split().
 _APOSTROPHE_ALONE = re.compile(r"'(?!\w)|'(?<!\w')")
-_KEPT = set(string.ascii_letters + string.digits + "_'" + END)
-_NO_WORD = str.maketrans({c: " " for c in map(chr, range(128)) if c not in _KEPT})
+_WORD_CHARACTERS = set(string.ascii_letters + string.digits + "_'" + END)
+_TO_SPACES = str.maketrans({c: " " for c in map(chr, range(128)) if c not in _WORD_CHARACTERS})
 # The Stanford tokenizer's names for brackets, and its escapes.
 BRACKETS = re.compile(r"-(?:LRB|RRB|LCB|RCB|LSB|RSB)-|\\")
-# Choices that begin with a letter, here and below: text without it is passed over quickly.
+# Here and below each alternative begins with a literal: the search skips text without it quickly.
 MENTION_OR_LINK = re.compile(r"https?://\S+|www\.\S+|@\w+")
-# Where the Stanford tokenizer cuts: at the apostrophe of bbc|'s, then before the n of do|n't.
+# The Stanford tokenizer's cuts: at the apostrophe of bbc|'s, and before the n of do|n't.
 CLITIC = re.compile(r"['’](?<=\w['’])(?=(?:s|re|ve|ll|d|m)\b)")
 NEGATION = re.compile(r"n(?<=\wn)(?=['’]t\b)")
 ELONGATION = re.compile(r"([^\W\d])\1{2,}")
-# ``#tag`` as it was written, or ``## tag`` and ``# tag`` as the published test collections have
-# it. Two spaces (``##  50million``) stand for a pound sign there, and no hashtag is all digits.
+# ``#tag`` in raw posts, ``## tag`` and ``# tag`` in the published test collections. There two
+# spaces (``##  50million``) stand for a pound sign. A hashtag is never all digits.
 _HASHTAG = re.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
 _DIGIT = re.compile(r"\d")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
+# Articles, pronouns and determiners; question words and auxiliaries; prepositions; conjunctions and
+# adverbs; parts of split contractions.
+_STOP_WORDS = """
+a an the i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his
+himself she her hers herself it its itself they them their theirs themselves one this that these
+those such some any no each every either neither all both few more most other another own same
+
+who whom whose which what when where why how am is are was were be been being have has had having do
+does did doing will would shall should can could may might must
+
+about above after against among around as at before behind below between by down during for from in
+into of off on onto out over per since through to toward under until up upon with within without
+
+and but or nor if because while although though than then so again also here just not now only there
+too very once further
+
+s t d m ll re ve n't
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""English function words in the form that :func:`words` returns: lower case, contractions split."""
+
 
 def words(text: str) -> list[str]:
-    """The words of a post or query: lower case, without mentions, links and punctuation.
+    """Words of a post or query in lower case, without mentions, links and punctuation.
 
-    A letter repeated three times or more is written twice (``sooooo`` -> ``soo``).
+    A letter that is repeated three times or more is written twice (``sooooo`` -> ``soo``).
     """
     return [shortened(token) for token in tokens_of([text])[:-1]]
 
 
 def tokens_of(texts: Sequence[str]) -> list[str]:
-    """The words of all texts, each followed by :data:`END`; :func:`shortened` is still to come.
+    """Words of all texts before :func:`shortened`, with :data:`END` after each text.
 
-    All are read as one text, which is several times quicker than one after the other.
+    The texts are joined and tokenized at once, several times faster than one after the other.
     """
-    # Like the end of a text, a line's end is white space and no letter.
+    # Between texts a line end acts as the end of a text does: it is white space.
     text = _plain("\n".join([*(_line(text) for text in texts), ""])).replace("\n", f" {END} ")
     if text.isascii():
-        return _APOSTROPHE_ALONE.sub(" ", text).translate(_NO_WORD).split()
+        return _APOSTROPHE_ALONE.sub(" ", text).translate(_TO_SPACES).split()
     tokens: list[str] = TOKEN.findall(text)
     return tokens
 
 
 @lru_cache(maxsize=200_000)
 def shortened(token: str) -> str:
-    """A token with no letter three times in a row, and with one kind of apostrophe."""
+    """The token with letters repeated at most twice, and with one kind of apostrophe."""
     return ELONGATION.sub(r"\1\1", token).replace("’", "'")
 
 
 def _line(text: str) -> str:
-    """What is read of a text, on one line."""
-    # Neither END nor what replaces it is a letter or white space, so a link does not end there.
+    """The text on one line, cut to :data:`MAX_CHARACTERS`."""
+    # Like END its substitute is neither a letter nor white space, so that a link goes on over it.
     return text[:MAX_CHARACTERS].replace("\n", " ").replace(END, "\1")
 
 
 def _plain(text: str) -> str:
-    """Lower case, without brackets' names, mentions and links; contractions cut."""
+    """Lower case without accents, bracket names, mentions and links; contractions split."""
     text = MENTION_OR_LINK.sub(" ", BRACKETS.sub(" ", text)).lower()
     if not text.isascii():
         lines = text.split("\n")
@@ -99,35 +120,58 @@ def _plain(text: str) -> str:
     return NEGATION.sub(" n", CLITIC.sub(" ", text))
 
 
+def _fold_accents(text: str) -> str:
+    # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
+    decomposed = unicodedata.normalize("NFKD", text).lower()
+    return "".join(c for c in decomposed if not unicodedata.combining(c))
+
+
 def hashtags(text: str) -> list[str]:
-    """The hashtags of a post, without their sign."""
+    """Hashtags of a post, without their ``#``."""
     text = text[:MAX_CHARACTERS]
     return _HASHTAG.findall(text) if "#" in text else []
 
 
 def mask_digits(word: str) -> str:
-    """The word with every digit read as 0: ``1971`` -> ``0000``."""
+    """The word with every digit replaced by 0: ``1971`` -> ``0000``."""
     return _DIGIT.sub("0", word)
 
 
 def url_text(url: str) -> str:
-    """What a URL says: host and path in lower case, without scheme, ``www.``, query and fragment.
+    """Host and path of a URL in lower case, without scheme, ``www.``, query and fragment.
 
-    No URL gives the placeholder.
+    Without a URL: :data:`URL_PLACEHOLDER`.
     """
     url = unquote(url[:MAX_CHARACTERS].strip()).lower()
     url = SCHEME.sub("", url).partition("?")[0].partition("#")[0].rstrip("/")
     return url or URL_PLACEHOLDER
 
 
-def _fold_accents(text: str) -> str:
-    # Styled letters (𝐇, Ⓗ, ™) have a lower case only once they are decomposed.
-    decomposed = unicodedata.normalize("NFKD", text).lower()
-    return "".join(c for c in decomposed if not unicodedata.combining(c))
+def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """:func:`character_trigrams` of the :func:`url_text` of each URL."""
+    return character_trigrams([url_text(url) for url in urls])
+
+
+def character_trigrams(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Identifiers of the trigrams of each ``#text#``: ``hello`` -> ``#he hel ell llo lo#``.
+
+    Returns:
+        The trigrams of all texts one after the other [T], and the number of each text's [N], which
+        is its length in bytes of UTF-8.
+    """
+    encoded = [f"#{text}#".encode(errors="replace") for text in texts]
+    classes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
+    sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    trigrams = (classes[:-2] * TRIGRAM_CLASSES + classes[1:-1]) * TRIGRAM_CLASSES + classes[2:]
+    # Trigrams that begin at the last two bytes of a text reach into the next one.
+    is_inside = np.ones(len(classes), dtype=np.bool_)
+    ends = np.cumsum(sizes)
+    is_inside[ends - 1] = is_inside[ends - 2] = False
+    return trigrams[is_inside[: len(trigrams)]], sizes - 2
 
 
 def _class_table() -> npt.NDArray[np.int32]:
-    """Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 the rest."""
+    """Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 all others."""
     table = np.full(256, 39, dtype=np.int32)
     table[ord("#")] = 0
     table[ord("a") : ord("z") + 1] = np.arange(1, 27)
@@ -138,31 +182,3 @@ def _class_table() -> npt.NDArray[np.int32]:
 
 
 _CLASSES = _class_table()
-
-
-def string_trigrams(text: str) -> npt.NDArray[np.int32]:
-    """Identifiers of the trigrams of ``#text#``, spaces and all: ``[len(text)]`` for ASCII text."""
-    return trigrams_of([text])[0]
-
-
-def word_trigrams(tokens: Sequence[str]) -> npt.NDArray[np.int32]:
-    """The trigrams of each word one after the other: ``hello`` -> ``#he hel ell llo lo#``."""
-    return trigrams_of(tokens)[0]
-
-
-def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Trigrams of what each URL says: all of them, and how many each URL has."""
-    return trigrams_of([url_text(url) for url in urls])
-
-
-def trigrams_of(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Trigrams of each ``#text#``, one text after the other, and how many each text has."""
-    encoded = [f"#{text}#".encode(errors="replace") for text in texts]
-    codes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
-    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    trigrams = (codes[:-2] * TRIGRAM_CLASSES + codes[1:-1]) * TRIGRAM_CLASSES + codes[2:]
-    # The two trigrams that begin with the last two characters of a text reach into the next.
-    is_inside = np.ones(len(codes), dtype=np.bool_)
-    ends = np.cumsum(counts)
-    is_inside[ends - 1] = is_inside[ends - 2] = False
-    return trigrams[is_inside[: len(trigrams)]], counts - 2

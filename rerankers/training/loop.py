@@ -163,7 +163,7 @@ class _Lists:
         if settings.sampling in ("random", "corrupted") or epoch == 1:
             size = count * settings.negatives
             return lambda _, rng: (
-                random_lists(self.topics, settings.lists, count, size, rng), count,
+                random_lists(self.topics, settings.batch_topics, count, size, rng), count,
             )  # fmt: skip
         nearest = negatives.nearest_negatives(
             represent_tokenized(model, self.examples.encoded), self.topics, settings.negatives
@@ -246,7 +246,9 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
     losses = []
     with torch.inference_mode():
         for _ in range(8):
-            rows = random_lists(topics, settings.lists, count, count * settings.negatives, rng)
+            rows = random_lists(
+                topics, settings.batch_topics, count, count * settings.negatives, rng
+            )
             losses.append(_loss(model, validation, rows, count, settings).item())
     return float(np.mean(losses))
 

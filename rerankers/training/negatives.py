@@ -89,7 +89,7 @@ def mined_lists(
     count = settings.negatives
     mined = count if settings.sampling == "max" else -(-count // 2)
     lists = random_lists(
-        topics, settings.lists, settings.positives, settings.positives * count, rng
+        topics, settings.batch_topics, settings.positives, settings.positives * count, rng
     )
     for row in lists:
         blocks = row[settings.positives :].reshape(settings.positives, count)  # a view of the row

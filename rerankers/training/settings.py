@@ -32,7 +32,7 @@ class Settings:
     """Where a list's negatives come from: ``random``, ``max`` (the topic's most similar to the
     positive by the last epoch's model), ``mix`` (half of each) or ``corrupted`` (posts of other
     topics). ``pairs`` makes no lists: a step sees the next pairs of a shuffled pass."""
-    lists: int = 12
+    batch_topics: int = 12
     """Topics in a step."""
     positives: int = 3
     """Relevant posts drawn for each topic of a step."""
