@@ -217,7 +217,8 @@ class Categories(Table):
 
 def categories_of(query: str, post: Post, evidence: Evidence) -> Iterator[str]:
     """Categories of matches between a query and a post, by :data:`RULES`."""
-    from rerankers.text.stop_words import STOP_WORDS
+    from rerankers.text.words import STOP_WORDS
+
     from rerankers.text.words import URL_PLACEHOLDER, url_text, words
 
     query_words = words(query)
