@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.explanation.contributions import FusionExplanation
-    from pipeline.explanation.matches import Explanation
+    from pipeline.explanation.matches import MatchExplanation
     from pipeline.explanation.rank_changes import RankChange
     from pipeline.reranking import Ranking
 
@@ -70,7 +70,7 @@ class Options(RankingOptions):
         elif self.checkpoint and (found := _model_in(self.checkpoint)) not in (None, self.reranker):
             advice = f"; add --reranker {found}" if found in EXPLAINED else ""
             problems.append(
-                f"--checkpoint {self.checkpoint}: found a model of {found}, expected one of "
+                f"--checkpoint {self.checkpoint}: found a model of {found}, expected "
                 f"{self.reranker}{advice}"
             )
         if self.doc_id and self.show:
@@ -83,7 +83,8 @@ def main(options: Options) -> None:
     setup = set_up(options)
 
     from indexes.files import atomic_file
-    from pipeline.explanation import contribution_page, match_page
+    from pipeline.explanation.pages import page
+    from pipeline.explanation.terminal import print_explanation
     from pipeline.reranking import rerank
 
     topic = _topic(options.query_id, setup.collection)
@@ -101,14 +102,12 @@ def main(options: Options) -> None:
             f"topic {topic.query_id} “{topic.text}”: found no candidates to rank, expected some; "
             "try another topic or other candidates"
         )
-    is_fusion = options.reranker in FUSIONS
-    explanation = (_fusion if is_fusion else _matches)(options, setup, topic, ranking)
-    pages = contribution_page if is_fusion else match_page
+    explanation = _explain(options, setup, topic, ranking)
     if options.output is None:
-        pages.print_explanation(explanation)
+        print_explanation(explanation)
         return
     with atomic_file(options.output) as stream:
-        stream.write(pages.page(explanation))
+        stream.write(page(explanation))
     print(f"wrote {options.output}", file=sys.stderr)
 
 
@@ -146,43 +145,37 @@ def _chosen(
     return {"named posts": named} if named else choose(changes, options.show or DEFAULT_SHOW)
 
 
-def _fusion(options: Options, setup: Setup, topic: Topic, ranking: Ranking) -> FusionExplanation:
-    from pipeline.explanation.contributions import Fused, explain
-    from pipeline.explanation.rank_changes import rank_changes
+def _explain(
+    options: Options, setup: Setup, topic: Topic, ranking: Ranking
+) -> MatchExplanation | FusionExplanation:
+    from pipeline.explanation import contributions, matches
+    from pipeline.explanation.rank_changes import RerankedTopic, rank_changes
     from pipeline.fusion import Fusion
-
-    assert isinstance(setup.reranker, Fusion)
-    model, candidates = setup.reranker.reranker, ranking.candidates
-    fused = Fused.of(model, candidates)
-    changes = rank_changes(candidates.run[topic.query_id], ranking.run[topic.query_id])
-    grades = (setup.collection.qrels or {}).get(topic.query_id, {})
-    chosen = _chosen(options, changes, topic)
-    return explain(setup.collection.name, topic, model, candidates, fused, changes, grades, chosen)
-
-
-def _matches(options: Options, setup: Setup, topic: Topic, ranking: Ranking) -> Explanation:
-    from pipeline.explanation.matches import explain
-    from pipeline.explanation.rank_changes import rank_changes
     from pipeline.reranking import NeuralReranker
 
-    assert isinstance(setup.reranker, NeuralReranker) and ranking.scores is not None
-    query_id, (weight, normalization, origin) = topic.query_id, setup.mixing
-    changes = rank_changes(
-        ranking.candidates.run[query_id], ranking.run[query_id], ranking.scores[query_id]
-    )
-    # The page may be given away: without the path that follows.
-    mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {normalization}"
-    return explain(
+    query_id, reranker = topic.query_id, setup.reranker
+    before, after = ranking.candidates.run[query_id], ranking.run[query_id]
+    if isinstance(reranker, Fusion):
+        changes = rank_changes({"mean of the rankers": before, "fused": after})
+    else:
+        assert ranking.scores is not None
+        neural = ranking.scores[query_id]
+        changes = rank_changes({"before": before, "neural": neural, "after": after})
+    reranked = RerankedTopic(
         setup.collection.name,
         topic,
-        setup.retriever.name,
-        mixing,
-        setup.reranker,
         ranking.candidates,
         changes,
         (setup.collection.qrels or {}).get(query_id, {}),
         _chosen(options, changes, topic),
     )
+    if isinstance(reranker, Fusion):
+        return contributions.explain(reranked, reranker.reranker)
+    assert isinstance(reranker, NeuralReranker)
+    weight, normalization, origin = setup.mixing
+    # The page may be given away: without the path that follows.
+    mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {normalization}"
+    return matches.explain(reranked, reranker, setup.retriever.name, mixing)
 
 
 def _some(names: list[str], most: int = 8) -> str:

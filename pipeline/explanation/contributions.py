@@ -1,37 +1,33 @@
-"""What a learned fusion made of the posts of one topic, by what each family of features added.
+"""Contributions of feature families to the scores of a fusion.
 
-A fusion says what every feature added to a score
-(:meth:`rerankers.models._feature_model.FeatureModel.contributions`). Shown is by how much that is above
-the mean of the topic's posts, so that with the mean score these make up a post's score. Nothing
-here prints.
+Contributions are those of :meth:`rerankers.models._feature_model.FeatureModel.contributions` less
+their mean over the topic's candidates. A post's contributions and the topic's mean score add up to
+the post's score.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from pipeline.explanation.rank_changes import RankChange
-
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from indexes.posts import Post
-    from pipeline.collections.trec import Topic
+    from pipeline.explanation.rank_changes import RerankedTopic
     from pipeline.reranking import Candidates, NeuralReranker
     from rerankers.models._feature_model import FeatureModel
 
 FEATURES = 5
-"""Features shown of those that added most to a post's score, and of those that took away most."""
+"""Features shown with the largest positive contributions, and with the largest negative ones."""
 
 MEANINGS = {
     "fusion": "the Shapley values of its features in the model's trees, less the topic's mean",
     "linear_fusion": "its features times the model's weights, less the topic's mean",
 }
-"""Model -> what the numbers of a family are the sum of."""
+"""Model -> summands of a family's contribution."""
 
 
-class Part(NamedTuple):
-    """A feature of a post, NaN if it is not known, and what it added to the post's score."""
+class Contribution(NamedTuple):
+    """A post's value of a feature, NaN if unknown, and the feature's contribution to the score."""
 
     feature: str
     value: float
@@ -39,152 +35,78 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fused:
-    """The candidates of one topic, as a fusion sees and scores them.
+class PostContributions:
+    """Contributions to one post's score.
 
     Attributes:
-        model: the fusion.
-        doc_ids: [P] of the candidates.
-        features: [P, K], in the order of ``model.names``.
-        scores: doc_id -> score, higher is better; those of a search.
+        families: family -> contribution, in the order of the model's importances.
+        most: the features with the largest positive contributions, largest first.
+        least: the features with the largest negative contributions, largest first.
     """
 
-    model: "FeatureModel"
-    doc_ids: Sequence[str]
-    features: "Tensor"
-    scores: Mapping[str, float]
-
-    @classmethod
-    def of(cls, reranker: "NeuralReranker", candidates: "Candidates") -> "Fused":
-        """Compute features and scores.
-
-        Args:
-            reranker: a trained fusion.
-            candidates: of one topic, with the scores of the rankers that the fusion reads.
-
-        Raises:
-            RerankerError: the fusion gives scores that are no numbers.
-        """
-        from rerankers.engine.scoring import represent_tokenized, score_tokenized
-        from rerankers.engine.tokenized import Tokenized
-
-        model = cast("FeatureModel", reranker.checkpoint.model)
-        encoded = Tokenized.of(candidates.pairs(), reranker.checkpoint.encoder, model)
-        (topic,) = candidates.topics
-        doc_ids = list(candidates.run[topic.query_id])
-        scores = score_tokenized(model, encoded).tolist()
-        features = represent_tokenized(model, encoded)
-        return cls(model, doc_ids, features, dict(zip(doc_ids, scores, strict=True)))
-
-    def parts(self, chosen: Sequence[str]) -> list[list[Part]]:
-        """What each feature added to the scores of the ``chosen`` posts, in their order.
-
-        It is less the mean over the topic's posts: what all have in common explains no rank.
-        """
-        rows = {doc_id: row for row, doc_id in enumerate(self.doc_ids)}
-        places = [rows[doc_id] for doc_id in chosen]
-        every = self.model.contributions(self.features.to(self.model.device_of()))
-        values, added = self.features[places], (every - every.mean(dim=0))[places]
-        return [
-            [Part(*part) for part in zip(self.model.names, *of_post, strict=True)]
-            for of_post in zip(values.tolist(), added.tolist(), strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class FusedPost:
-    """All that is shown of a post.
-
-    Attributes:
-        post: with an empty text if that is not known.
-        standing: its places in the mean of the rankers and after fusion.
-        grade: judged relevance, None where there is none.
-        families: family -> what it added to the score.
-        most: the features that added most, the largest first.
-        least: those that took away most, the largest first.
-    """
-
-    post: "Post"
-    standing: RankChange
-    grade: int | None
     families: Mapping[str, float]
-    most: Sequence[Part]
-    least: Sequence[Part]
+    most: Sequence[Contribution]
+    least: Sequence[Contribution]
 
 
 @dataclass(frozen=True)
 class FusionExplanation:
-    """One topic's fused ranking and what it is made of.
+    """Contributions to the scores of a topic's chosen posts.
 
     Attributes:
-        collection: name of the topics' source.
-        query_id: of the topic.
-        query: its text.
-        model: name of the fusion, and where its weights are from.
-        rankers: those that know the topic, and those that do not, in words.
-        candidates: how many posts were ranked.
-        meaning: what a family's number is the sum of, in words.
-        base: the mean score of the topic's posts.
+        ranking: the topic and the posts.
+        facts: name -> value, about the ranking as a whole.
+        meaning: summands of a family's contribution.
+        base: mean score of the topic's candidates.
         importances: family -> share of the model's importances, the largest first.
-        sections: heading -> posts; their families have the order of ``importances``.
+        posts: doc_id -> contributions.
     """
 
-    collection: str
-    query_id: str
-    query: str
-    model: str
-    rankers: str
-    candidates: int
+    ranking: RerankedTopic
+    facts: Mapping[str, str]
     meaning: str
     base: float
     importances: Mapping[str, float]
-    sections: Mapping[str, Sequence[FusedPost]]
+    posts: Mapping[str, PostContributions]
 
     @property
     def extent(self) -> tuple[float, float]:
-        """The least and the greatest that a family added to a shown post; 0 is between them."""
-        added = [
-            value
-            for posts in self.sections.values()
-            for post in posts
-            for value in post.families.values()
-        ]
+        """The least and the greatest contribution of a family to any post; 0 is in between."""
+        added = [value for post in self.posts.values() for value in post.families.values()]
         return min(0.0, *added), max(0.0, *added)
 
 
-def explain(
-    collection: str, topic: "Topic", reranker: "NeuralReranker", candidates: "Candidates",
-    fused: Fused, found: Mapping[str, RankChange], grades: Mapping[str, int],
-    chosen: Mapping[str, Sequence[str]],
-) -> FusionExplanation:  # fmt: skip
-    """What is shown of a topic.
+def explain(ranking: RerankedTopic, reranker: NeuralReranker) -> FusionExplanation:
+    """Contributions to the scores of the chosen posts.
 
     Args:
-        collection: name of the topic's source.
-        topic: the one that was ranked.
-        reranker: the fusion.
-        candidates: of the topic.
-        fused: the same as the fusion sees them.
-        found: doc_id -> places of every candidate.
-        grades: doc_id -> judged relevance, as far as it is known.
-        chosen: heading -> doc_ids of the posts to show, at least one.
+        ranking: candidates with the scores of the rankers that the fusion reads.
+        reranker: the fusion that gave the last scores of ``ranking``.
     """
     checkpoint = reranker.checkpoint
-    doc_ids = [doc_id for shown in chosen.values() for doc_id in shown]
-    parts = dict(zip(doc_ids, fused.parts(doc_ids), strict=True))
-    rest = [fused.scores[d] - sum(part.added for part in parts[d]) for d in doc_ids]
-    importances = shares(fused.model.importances())
-    inputs = {
-        d: _view(candidates.posts[d], found[d], grades.get(d), parts[d], list(importances))
-        for d in doc_ids
-    }
+    model = cast("FeatureModel", checkpoint.model)
+    contributions = _contributions(ranking, reranker)
+    importances = shares(model.importances())
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
+    scores = {
+        doc_id: list(ranking.changes[doc_id].places.values())[-1].score for doc_id in contributions
+    }
+    rest = [
+        scores[doc_id] - sum(part.added for part in parts)
+        for doc_id, parts in contributions.items()
+    ]
     return FusionExplanation(
-        collection, topic.query_id, topic.text, f"{checkpoint.name}, weights {weights}",
-        _rankers(fused.model.feature_families, candidates, topic.query_id), len(found),
-        MEANINGS[checkpoint.name], sum(rest) / len(rest), importances,
-        {heading: [inputs[d] for d in shown] for heading, shown in chosen.items()},
-    )  # fmt: skip
+        ranking,
+        {
+            "Candidates": f"{len(ranking.changes)}, the best of each ranker",
+            "Rankers": _rankers(model.feature_families, ranking.candidates, ranking.topic.query_id),
+            "Model": f"{checkpoint.name}, weights {weights}",
+        },
+        MEANINGS[checkpoint.name],
+        sum(rest) / len(rest),
+        importances,
+        {doc_id: _explain_post(parts, importances) for doc_id, parts in contributions.items()},
+    )
 
 
 def by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -197,26 +119,47 @@ def by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def shares(importances: Mapping[str, float]) -> dict[str, float]:
-    """Family -> its share of all features' importances, the largest first; 0 if all are 0."""
+    """Family -> share of all features' importances, the largest first; 0 if all are 0."""
     sums = by_family(importances.items())
     total = sum(sums.values()) or 1.0
     return {family: sums[family] / total for family in sorted(sums, key=lambda f: -sums[f])}
 
 
-def _view(
-    post: "Post", standing: RankChange, grade: int | None, parts: Sequence[Part],
-    families: Sequence[str],
-) -> FusedPost:  # fmt: skip
+def _contributions(
+    ranking: RerankedTopic, reranker: NeuralReranker
+) -> dict[str, list[Contribution]]:
+    """doc_id -> contribution of each feature, for the chosen posts."""
+    from rerankers.engine.scoring import represent_tokenized
+    from rerankers.engine.tokenized import Tokenized
+
+    model = cast("FeatureModel", reranker.checkpoint.model)
+    pairs = ranking.candidates.pairs()
+    features = represent_tokenized(model, Tokenized.of(pairs, reranker.checkpoint.encoder, model))
+    added = model.contributions(features.to(model.device_of()))
+    added = added - added.mean(dim=0)
+    doc_ids = ranking.candidates.run[ranking.topic.query_id]
+    chosen = {post.doc_id for post in ranking.posts}
+    return {
+        doc_id: [
+            Contribution(*part)
+            for part in zip(model.names, features[row].tolist(), added[row].tolist(), strict=True)
+        ]
+        for row, doc_id in enumerate(doc_ids)
+        if doc_id in chosen
+    }
+
+
+def _explain_post(parts: Sequence[Contribution], families: Iterable[str]) -> PostContributions:
     sums = by_family((part.feature, part.added) for part in parts)
     order = sorted(parts, key=lambda part: -part.added)
-    return FusedPost(
-        post, standing, grade, {family: sums[family] for family in families},
+    return PostContributions(
+        {family: sums[family] for family in families},
         [part for part in order[:FEATURES] if part.added > 0],
         [part for part in order[: -FEATURES - 1 : -1] if part.added < 0],
-    )  # fmt: skip
+    )
 
 
-def _rankers(families: Sequence[str], candidates: "Candidates", query_id: str) -> str:
+def _rankers(families: Sequence[str], candidates: Candidates, query_id: str) -> str:
     names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
     known = [name for name in names if candidates.signals.get(name, {}).get(query_id)]
     unknown = [name for name in names if name not in known]

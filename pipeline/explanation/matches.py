@@ -1,8 +1,9 @@
-"""What of a query the posts of one topic match, ready to be shown in a terminal or on a page.
+"""Matches of MP-HCNN's similarity layer between a query and posts, as in table 6 of the paper.
 
-The matches are from :mod:`rerankers.evidence`, the ranks beside them from
-:mod:`pipeline.explanation.rank_changes`. Nothing here prints.
+The matches come from :mod:`rerankers.evidence`. The paper: Rao et al., AAAI 2019.
 """
+
+from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from pipeline.explanation.rank_changes import RankChange, visible
+from pipeline.explanation.rank_changes import visible
 
 if TYPE_CHECKING:
     from indexes.posts import Post
-    from pipeline.collections.trec import Topic
-    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.explanation.rank_changes import RerankedTopic
+    from pipeline.reranking import NeuralReranker
     from rerankers.evidence import Evidence, Span
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")
@@ -29,14 +30,14 @@ _GROUPS = {
 
 
 class Segment(NamedTuple):
-    """Characters that follow one another and have the same shade, 0 (none) to 4."""
+    """Consecutive characters of one shade, 0 (none) to 4."""
 
     text: str
     step: int
 
 
 class Cell(NamedTuple):
-    """How well something of the query is matched, and by which words of the post."""
+    """Best match of a query word or phrase: score, shade, and the post's matching words."""
 
     score: float | None
     step: int
@@ -44,7 +45,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A query word: its importance (IDF), and its matches, one for each column."""
+    """A query word, its weight (IDF), and its best match by column."""
 
     word: str
     weight: float
@@ -52,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A perspective at a depth."""
+    """A perspective of the model (words, letters of the post, letters of the URL) at one depth."""
 
     perspective: str
     level: int
@@ -61,29 +62,23 @@ class Column(NamedTuple):
 
 
 class Shading(NamedTuple):
-    """A text or a URL, shaded by the matches of one column."""
+    """A text or URL, shaded by the matches of one column."""
 
     title: str
     segments: list[Segment]
 
 
 @dataclass(frozen=True)
-class PostView:
-    """All that is shown of a post.
+class PostMatches:
+    """Matches of one post.
 
     Attributes:
-        doc_id: its id.
-        standing: its places.
-        grade: judged relevance, None where there is none.
-        text: the post as it was written, shaded by the matches of its words.
-        url: its URL, shaded by the matches of its letters; empty if it has none.
-        rows: a table of the query's words.
-        further: the same texts shaded by the other columns.
+        text: the original text, shaded by the matches of single words.
+        url: the URL, shaded by the matches of letters; empty without a URL.
+        rows: one per query word.
+        further: text and URL shaded by the other columns.
     """
 
-    doc_id: str
-    standing: RankChange
-    grade: int | None
     text: list[Segment]
     url: list[Segment]
     rows: list[Row]
@@ -91,101 +86,77 @@ class PostView:
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """One topic's ranking and what it is made of.
+class MatchExplanation:
+    """Matches of a topic's chosen posts.
 
     Attributes:
-        collection: name of the topics' source.
-        query_id: of the topic.
-        query: its text.
-        first_stage: what found the candidates.
-        model: name of the reranker, and where its weights are from.
-        mixing: λ and where it is from, in words.
-        candidates: how many posts were ranked.
-        measure: what a match is, in words.
-        bounds: from where on a match has the shades 1 to 4.
+        ranking: the topic and the posts.
+        facts: name -> value, about the ranking as a whole.
+        measure: name of the similarity.
+        bounds: least similarity of the shades 1 to 4.
         columns: of the posts' tables.
-        sections: heading -> posts.
+        posts: doc_id -> matches.
     """
 
-    collection: str
-    query_id: str
-    query: str
-    first_stage: str
-    model: str
-    mixing: str
-    candidates: int
+    ranking: RerankedTopic
+    facts: Mapping[str, str]
     measure: str
     bounds: tuple[float, ...]
     columns: tuple[Column, ...]
-    sections: Mapping[str, Sequence[PostView]]
+    posts: Mapping[str, PostMatches]
+
+    @property
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """Heading of adjacent columns and their indices."""
+        indices = range(len(self.columns))
+        groups = groupby(indices, key=lambda index: self.columns[index].group)
+        return [(heading, list(members)) for heading, members in groups]
 
 
 def explain(
-    collection: str, topic: "Topic", first_stage: str, mixing: str, reranker: "NeuralReranker",
-    candidates: "Candidates", found: Mapping[str, RankChange], grades: Mapping[str, int],
-    chosen: Mapping[str, Sequence[str]],
-) -> Explanation:  # fmt: skip
-    """What is shown of a topic.
+    ranking: RerankedTopic, reranker: NeuralReranker, first_stage: str, mixing: str
+) -> MatchExplanation:
+    """Matches of the chosen posts.
 
     Args:
-        collection: name of the topic's source.
-        topic: the one that was ranked.
-        first_stage: what found the candidates.
-        mixing: λ and where it is from, in words.
-        reranker: MP-HCNN.
-        candidates: of the topic.
-        found: doc_id -> places of every candidate.
-        grades: doc_id -> judged relevance, as far as it is known.
-        chosen: heading -> doc_ids of the posts to show, at least one.
+        ranking: the reranked candidates.
+        reranker: an MP-HCNN.
+        first_stage: origin of the candidates.
+        mixing: λ, its origin and the normalisation, in words.
     """
     from rerankers.evidence import bounds_of, compare, measure_of
     from rerankers.models.mp_hcnn import Model
 
     checkpoint = reranker.checkpoint
     model = cast(Model, checkpoint.model)
-    shown = [candidates.posts[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
+    posts = ranking.posts
     evidence = compare(
-        model, checkpoint.encoder, topic.text, [p.text for p in shown], [p.url for p in shown]
+        model,
+        checkpoint.encoder,
+        ranking.topic.text,
+        [post.text for post in posts],
+        [post.url for post in posts],
     )
     bounds = bounds_of(model, evidence)
-    inputs = {
-        post.doc_id: view(post, found[post.doc_id], grades.get(post.doc_id), seen, bounds)
-        for post, seen in zip(shown, evidence, strict=True)
-    }
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
-    return Explanation(
-        collection, topic.query_id, topic.text, first_stage,
-        f"{checkpoint.name}, weights {weights}", mixing, len(found), measure_of(model), bounds,
+    return MatchExplanation(
+        ranking,
+        {
+            "Candidates": f"{len(ranking.changes)}, by {first_stage}",
+            "Model": f"{checkpoint.name}, weights {weights}",
+            "Mixing": mixing,
+        },
+        measure_of(model),
+        bounds,
         columns_of(evidence[0]),
-        {heading: [inputs[doc_id] for doc_id in doc_ids] for heading, doc_ids in chosen.items()},
-    )  # fmt: skip
+        {
+            post.doc_id: explain_post(post, found, bounds)
+            for post, found in zip(posts, evidence, strict=True)
+        },
+    )
 
 
-def paint(
-    text: str, spans: "Iterable[Span]", values: Iterable[float], bounds: Sequence[float]
-) -> list[Segment]:
-    """A text in segments, each character as dark as the best value that a span gives to it.
-
-    Args:
-        text: as it was written.
-        spans: where the parts are that have a value; they may share characters.
-        values: how well each is matched; what goes beyond the shorter of both is left out.
-        bounds: from where on a value has the shades 1, 2, ….
-    """
-    steps = [0] * len(text)
-    for (start, end), value in zip(spans, values, strict=False):
-        step = bisect_right(bounds, value)
-        for place in range(start, end):
-            steps[place] = max(steps[place], step)
-    pairs = zip(visible(text), steps, strict=True)
-    return [
-        Segment("".join(c for c, _ in group), step)
-        for step, group in groupby(pairs, key=lambda pair: pair[1])
-    ]
-
-
-def columns_of(evidence: "Evidence") -> tuple[Column, ...]:
+def columns_of(evidence: Evidence) -> tuple[Column, ...]:
     """Every perspective at every depth."""
     columns = []
     for name, matches in evidence.matches.items():
@@ -199,50 +170,74 @@ def columns_of(evidence: "Evidence") -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def view(
-    post: "Post", standing: RankChange, grade: int | None, evidence: "Evidence",
-    bounds: Sequence[float],
-) -> PostView:  # fmt: skip
-    """All that is shown of a post."""
+def explain_post(post: Post, evidence: Evidence, bounds: Sequence[float]) -> PostMatches:
+    """Matches of one post.
+
+    Args:
+        post: the post.
+        evidence: the model's comparison of query and post.
+        bounds: least similarity of the shades 1 to 4.
+    """
     columns = columns_of(evidence)
     shaded = {
-        column[:2]: _shade(post, evidence, column, bounds)
+        column: shade(*_spans(post, evidence, column), bounds)
         for column in columns
         if column.perspective != "url_trigrams" or evidence.url
     }
-    # Single words say most about a text; of a URL, which is one long word, longer pieces do.
-    depth = max((column.level for column in columns), default=0)
-    texts = [("words", 0), ("post_trigrams", min(1, depth))]
-    main = next((key for key in texts if key in shaded), None)
-    link = ("url_trigrams", min(1, depth))
-    return PostView(
-        post.doc_id, standing, grade,
-        shaded[main] if main else paint(post.text, [], [], bounds),
-        shaded[link] if link in shaded else paint(post.url.strip(), [], [], bounds),
-        _rows(evidence, columns, bounds),
-        [
-            Shading(f"{column.group}, {column.heading}", shaded[column[:2]])
-            for column in columns
-            if column[:2] in shaded and column[:2] not in (main, link)
-        ],
-    )  # fmt: skip
+    # Single words say most about a text; pieces of several letters about a URL, one long word.
+    depth = min(1, max(column.level for column in columns))
+    # Single words say most about a text; pieces of several letters about a URL, one long word.
+    text_column = ("words", 0) if "words" in evidence.matches else ("post_trigrams", depth)
+    text, url = shade(post.text, (), (), bounds), shade(post.url.strip(), (), (), bounds)
+    further = []
+    for column, segments in shaded.items():
+        if column[:2] == text_column:
+            text = segments
+        elif column[:2] == ("url_trigrams", depth):
+            url = segments
+        else:
+            further.append(Shading(f"{column.group}, {column.heading}", segments))
+    return PostMatches(text, url, _rows(evidence, columns, bounds), further)
 
 
-def _shade(
-    post: "Post", evidence: "Evidence", column: Column, bounds: Sequence[float]
+def shade(
+    text: str, spans: Iterable[Span], values: Iterable[float], bounds: Sequence[float]
 ) -> list[Segment]:
+    """A text in segments; each character has the shade of the best match at its place.
+
+    Args:
+        text: the original text.
+        spans: places of matches; they may overlap.
+        values: similarity of each match; extra spans or values are ignored.
+        bounds: least similarity of each shade.
+    """
+    steps = [0] * len(text)
+    for (start, end), value in zip(spans, values, strict=False):
+        step = bisect_right(bounds, value)
+        steps[start:end] = [max(step, old) for old in steps[start:end]]
+    pairs = zip(visible(text), steps, strict=True)
+    return [
+        Segment("".join(character for character, _ in group), step)
+        for step, group in groupby(pairs, key=lambda pair: pair[1])
+    ]
+
+
+def _spans(
+    post: Post, evidence: Evidence, column: Column
+) -> tuple[str, Sequence[Span], Iterable[float]]:
+    """The text or URL that a column is about, places in it, and a similarity for each place."""
     from rerankers.evidence import trigram_spans
 
     values = evidence.matches[column.perspective].term_shades(column.level)
     if column.perspective == "words":
-        return paint(post.text, [word.place for word in evidence.post_words], values, bounds)
+        return post.text, [word.place for word in evidence.post_words], values
     if column.perspective == "post_trigrams":
         spans = [s for word in evidence.post_words for s in trigram_spans(word.spans, word.text)]
-        return paint(post.text, spans, values, bounds)
-    return paint(post.url, evidence.url, values, bounds)
+        return post.text, spans, values
+    return post.url, evidence.url, values
 
 
-def _rows(evidence: "Evidence", columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
+def _rows(evidence: Evidence, columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
     cells = [_cells(evidence, column, bounds) for column in columns]
     return [
         Row(word, float(weight), row)
@@ -252,23 +247,22 @@ def _rows(evidence: "Evidence", columns: Sequence[Column], bounds: Sequence[floa
     ]
 
 
-def _cells(evidence: "Evidence", column: Column, bounds: Sequence[float]) -> list[Cell]:
-    """One column: a cell for each of the query's words."""
+def _cells(evidence: Evidence, column: Column, bounds: Sequence[float]) -> list[Cell]:
+    """A column's cell for each query word."""
     from rerankers.evidence import mean_by_word
 
     matches = evidence.matches[column.perspective]
     best = matches.best(column.level)
     if column.perspective == "words":
         reach = matches.reach(column.level)
+        phrases = [
+            "" if start is None else " ".join(w.text for w in evidence.post_words[start:][:reach])
+            for start in matches.where(column.level)
+        ]
         return [
-            Cell(
-                float(score),
-                bisect_right(bounds, score),
-                "" if place is None
-                else " ".join(w.text for w in evidence.post_words[place : place + reach]),
-            )
-            for score, place in zip(best, matches.where(column.level), strict=True)
-        ]  # fmt: skip
+            Cell(float(score), bisect_right(bounds, score), phrase)
+            for score, phrase in zip(best, phrases, strict=True)
+        ]
     if column.perspective == "url_trigrams" and not evidence.url:
         return [Cell(None, 0)] * len(evidence.query_words)
     return [

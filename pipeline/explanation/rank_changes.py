@@ -1,19 +1,27 @@
-"""Where posts of one topic stand in rankings, which of them are worth a look, and that in words."""
+"""Ranks of a topic's posts before and after reranking, and the choice of posts to explain."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.collections.trec import ranked
 
-MOVERS = 3
-"""Posts shown of those that rose most, and of those that fell most."""
+if TYPE_CHECKING:
+    from indexes.posts import Post
+    from pipeline.collections.trec import Topic
+    from pipeline.reranking import Candidates
 
+MOVERS = 3
+"""Posts shown of those with the largest gains in rank, and of those with the largest losses."""
+
+_GRADES = ("not relevant", "relevant", "highly relevant")
 _JOINERS = "\u200c\u200d"  # Unprintable to Python, but parts of emoji and of Persian words.
 
 
 class Place(NamedTuple):
-    """Where a ranking has a post."""
+    """A post's rank, from 1, and score in a ranking."""
 
     rank: int
     score: float
@@ -24,85 +32,125 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class RankChange:
-    """A post's places in the first ranking, in the last, and in a neural one between them."""
+    """A post's places in successive rankings.
 
-    before: Place
-    after: Place
-    neural: Place | None = None
+    Attributes:
+        places: name of a ranking -> place; the first is before, the last after reranking.
+    """
+
+    places: Mapping[str, Place]
 
     @property
-    def rise(self) -> int:
-        """Ranks gained; negative for ranks lost."""
-        return self.before.rank - self.after.rank
+    def rank(self) -> int:
+        """Rank in the last ranking."""
+        return list(self.places.values())[-1].rank
+
+    @property
+    def gain(self) -> int:
+        """Ranks gained from the first ranking to the last; negative for a loss."""
+        return next(iter(self.places.values())).rank - self.rank
 
     @property
     def movement(self) -> str:
-        """The rise in words."""
-        if self.rise == 0:
-            return "where it was before"
-        arrow = "▲" if self.rise > 0 else "▼"
-        return f"{arrow} {abs(self.rise)}, from #{self.before.rank}"
+        """The gain in words."""
+        if self.gain == 0:
+            return "same rank as before"
+        return f"{'▲' if self.gain > 0 else '▼'} {abs(self.gain)}, from #{self.rank + self.gain}"
+
+    @property
+    def stages(self) -> list[str]:
+        """Each ranking's name with the post's place."""
+        return [f"{name} {place}" for name, place in self.places.items()]
+
+
+@dataclass(frozen=True)
+class RerankedTopic:
+    """The reranked candidates of one topic, and the posts to explain.
+
+    Attributes:
+        collection: name of the topic's source.
+        topic: the topic.
+        candidates: its candidates.
+        changes: doc_id -> rank change, for every candidate.
+        grades: doc_id -> judged relevance, for judged posts.
+        chosen: heading -> doc_ids of the posts to explain, at least one.
+    """
+
+    collection: str
+    topic: Topic
+    candidates: Candidates
+    changes: Mapping[str, RankChange]
+    grades: Mapping[str, int]
+    chosen: Mapping[str, Sequence[str]]
+
+    @property
+    def posts(self) -> list[Post]:
+        """The posts to explain."""
+        return [self.candidates.posts[d] for doc_ids in self.chosen.values() for d in doc_ids]
+
+    def headline(self, doc_id: str) -> list[str]:
+        """A post's rank, movement, grade and id."""
+        grade, change = self.grades.get(doc_id), self.changes[doc_id]
+        number = "" if grade is None else f" [{grade}]"
+        return [
+            f"#{change.rank}",
+            change.movement,
+            f"{grade_text(grade)}{number}",
+            f"post {doc_id}",
+        ]
 
 
 def places(scores: Mapping[str, float]) -> dict[str, Place]:
-    """Rank, from 1, and score of each post of a topic, best first, by the one tie rule."""
+    """Place of each post by its score, best first; ties by the rule of :func:`ranked`."""
     return {
         doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
     }
 
 
-def rank_changes(
-    before: Mapping[str, float], after: Mapping[str, float],
-    neural: Mapping[str, float] | None = None,
-) -> dict[str, RankChange]:  # fmt: skip
-    """Places of each post in the rankings by these scores, in the order of ``after``."""
-    old, new = places(before), places(neural or {})
+def rank_changes(rankings: Mapping[str, Mapping[str, float]]) -> dict[str, RankChange]:
+    """Rank change of each post, in the order of the last ranking.
+
+    Args:
+        rankings: name -> doc_id -> score, from the first ranking to the last.
+    """
+    found = {name: places(scores) for name, scores in rankings.items()}
+    *_, last = found.values()
     return {
-        doc_id: RankChange(old[doc_id], place, new.get(doc_id))
-        for doc_id, place in places(after).items()
+        doc_id: RankChange({name: ranking[doc_id] for name, ranking in found.items()})
+        for doc_id in last
     }
 
 
 def choose(
-    found: Mapping[str, RankChange], best: int, movers: int = MOVERS
+    changes: Mapping[str, RankChange], best: int, movers: int = MOVERS
 ) -> dict[str, list[str]]:
-    """Heading -> doc_ids: the ``best`` after, and of the others those that moved furthest.
+    """Heading -> doc_ids: the ``best`` of the last ranking; largest gains and losses of the rest.
 
-    Of two that moved equally far the one that is now higher comes first.
+    Args:
+        changes: in the order of the last ranking, which also breaks ties between movers.
+        best: number of posts from the top of the last ranking.
+        movers: number of gains and of losses.
     """
-    shown = list(found)[:best]
-    others = list(found)[best:]
-    rose = sorted(others, key=lambda doc_id: -found[doc_id].rise)[:movers]
-    fell = sorted(others, key=lambda doc_id: found[doc_id].rise)[:movers]
+    shown, others = list(changes)[:best], list(changes)[best:]
+    rose = sorted(others, key=lambda doc_id: -changes[doc_id].gain)[:movers]
+    fell = sorted(others, key=lambda doc_id: changes[doc_id].gain)[:movers]
     sections = {
         "best of the new ranking": shown,
-        "rose most of the others": [doc_id for doc_id in rose if found[doc_id].rise > 0],
-        "fell most of the others": [doc_id for doc_id in fell if found[doc_id].rise < 0],
+        "largest gains of the others": [d for d in rose if changes[d].gain > 0],
+        "largest losses of the others": [d for d in fell if changes[d].gain < 0],
     }
     return {heading: doc_ids for heading, doc_ids in sections.items() if doc_ids}
 
 
 def grade_text(grade: int | None) -> str:
     """A judged grade in words."""
-    if grade is None:
-        return "not judged"
-    return "not relevant" if grade <= 0 else "relevant" if grade == 1 else "highly relevant"
-
-
-def headline(doc_id: str, standing: RankChange, grade: int | None) -> list[str]:
-    """What stands above a post: its rank, how it moved, its grade, its id."""
-    number = "" if grade is None else f" [{grade}]"
-    return [
-        f"#{standing.after.rank}", standing.movement, f"{grade_text(grade)}{number}",
-        f"post {visible(doc_id)}",
-    ]  # fmt: skip
+    return "not judged" if grade is None else _GRADES[min(max(grade, 0), 2)]
 
 
 def visible(text: str) -> str:
-    """The text with each line break as a space and each control character as �.
+    """The text with line breaks as spaces and other control characters as �.
 
-    Nothing that steers a terminal or turns the direction of other text gets through, and every
-    character keeps its place.
+    Keeps terminal escapes and changes of text direction out of the output. The length stays.
     """
     return "".join(
         " " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�" for c in text

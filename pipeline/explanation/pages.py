@@ -1,0 +1,60 @@
+"""Explanations as HTML pages.
+
+A page is one file without external resources, and its content security policy forbids scripts and
+requests. Every value in a template is escaped; see :func:`_value`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from pipeline.explanation.contributions import FusionExplanation
+from pipeline.explanation.matches import STEPS, MatchExplanation
+from pipeline.explanation.rank_changes import visible
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def page(explanation: MatchExplanation | FusionExplanation) -> str:
+    """The page of one explanation."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"signed": signed, "known": known}
+    style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    name = "matches.html" if isinstance(explanation, MatchExplanation) else "contributions.html"
+    return environment.get_template(name).render(
+        explanation=explanation,
+        ranking=explanation.ranking,
+        steps=STEPS,
+        style=Markup(style),
+        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+    )
+
+
+def signed(value: float) -> str:
+    """A number with three decimals, and with a sign unless all digits are 0."""
+    text = f"{value:+.3f}"
+    return text if float(text) else "0.000"
+
+
+def known(value: float) -> str:
+    """A feature's value with four digits."""
+    return "not known" if isnan(value) else f"{value:.4g}"
+
+
+def _value(value: Any) -> Any:
+    """A value as templates print it, before it is escaped: without control characters."""
+    return visible(value) if type(value) is str else value
