@@ -6,7 +6,7 @@ of the text as it was written each word and each letter that the model reads com
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from unicodedata import combining, normalize
@@ -17,11 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rerankers.base import Pairs
+from rerankers.base import WORDS, Pairs
 from rerankers.engine.tokenized import Tokenized
-from rerankers.layers.similarity import mask_of, partial_softmax
-from rerankers.models.mp_hcnn import Model, PhraseVectors
-from rerankers.perspectives import Perspective
+from rerankers.models.mp_hcnn import Model, Perspective, PhraseVectors
 from rerankers.text import words as reading
 from rerankers.text.inputs import TextEncoder
 
@@ -134,7 +132,7 @@ def compare(
         inputs = Tokenized.of(pairs, encoder, model).batch(rows, model.device_of())
         queries, posts = model.encode_queries(inputs[0]), model.encode_posts(inputs[1])
         similarities = {
-            name: list(_similarities(model, queries, posts, places))
+            name: _similarities(model, queries, posts, places)
             for name, places in model.perspectives.items()
         }
     tokens = reading.words(query)[: model.config.query_words]
@@ -187,19 +185,19 @@ def measure_of(model: Model) -> str:
 
 
 def _similarities(
-    model: Model, queries: PhraseVectors, posts: PhraseVectors, places: Perspective
-) -> Iterator[Tensor]:
-    """Equation 1 up to the pooling, for each depth: [P, Lq, Ld]."""
-    config = model.config
-    post_mask = mask_of(posts.terms[places.post_input].ids).unsqueeze(1)  # [P, 1, Ld]
-    levels = zip(queries.levels[places.query_input], posts.levels[places.post_input], strict=True)
-    for query, post in levels:
-        similarity = query @ post.transpose(1, 2)
-        if config.normalization == "post":
-            similarity = partial_softmax(
-                similarity * config.temperature, post_mask, 2, places.post_length
-            )
-        yield similarity
+    model: Model, queries: PhraseVectors, posts: PhraseVectors, perspective: Perspective
+) -> list[Tensor]:
+    """Similarities before pooling, at each depth: [P, Lq, Ld]."""
+    one_query = torch.zeros(
+        len(posts.terms[WORDS].ids), dtype=torch.int64, device=model.device_of()
+    )
+    temperature, length = model.config.temperature, perspective.post_length
+    return [
+        similarities.softmax(temperature, length)
+        if model.config.normalization == "post"
+        else similarities.values
+        for similarities in model.similarities(queries, posts, one_query, perspective)
+    ]
 
 
 def _crop(

@@ -12,7 +12,7 @@ from rerankers.base import WORDS, Reranker
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.layers.similarity import k_max_pooling
+from rerankers.layers.pooling import k_max_pooling
 from rerankers.models.cntn import Config, Model, dynamic_k
 from rerankers.text.words import words
 

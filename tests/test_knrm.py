@@ -12,7 +12,8 @@ from rerankers.base import Reranker
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.layers.similarity import GaussianKernels, bounded
+from rerankers.layers.heads import bounded
+from rerankers.layers.similarity import GaussianKernels
 from rerankers.models.knrm import Config, Model
 from rerankers.text.words import words
 

@@ -11,8 +11,10 @@ from rerankers.layers.embeddings import (
     HashedVectors,
     TrainedVectors,
     hashed_vectors,
+    mask_of,
 )
-from rerankers.layers.similarity import mask_of, partial_softmax, weighted_mean, window_means
+from rerankers.layers.pooling import weighted_mean, window_means
+from rerankers.layers.similarity import partial_softmax
 
 KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
 

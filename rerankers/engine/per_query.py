@@ -1,4 +1,4 @@
-"""What fast_paths share: the pairs of one query at a time, and the query read once for them."""
+"""Base of the fast paths: pairs of one query at a time, with the query encoded once."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -8,15 +8,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rerankers.base import Interactions, Reranker
+from rerankers.base import Inputs, Interactions, Reranker
 from rerankers.engine.tokenized import Tokenized
 
-QueryVectors = TypeVar("QueryVectors")
-"""A query as posts are compared with it."""
+Query = TypeVar("Query")
+"""An encoded query."""
 
 
-class PerQueryFastPath(ABC, Generic[QueryVectors]):
-    """Compares pairs of one query at a time, as a model's ``interact`` does.
+class PerQueryFastPath(ABC, Generic[Query]):
+    """Compares pairs of one query at a time, with the results of the model's ``interact``.
 
     Args:
         model: in evaluation mode, on the CPU.
@@ -26,28 +26,31 @@ class PerQueryFastPath(ABC, Generic[QueryVectors]):
     def __init__(self, model: Reranker, encoded: Tokenized) -> None:
         self.model: Any = model
         self.encoded = encoded
-        self._last: tuple[int, QueryVectors] | None = None
+        self._last: tuple[int, Query] | None = None
 
     @abstractmethod
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
-        """The pairs ``rows`` [P] of one query, compared but not yet judged."""
+        """Interactions of the pairs ``rows`` [P] of one query."""
 
     def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
         """Scores [P] of the pairs ``rows`` of one query."""
         scores: Tensor = self.model.integrate(self.compared(rows))
         return scores
 
-    def question(self, rows: npt.NDArray[np.int64]) -> QueryVectors:
-        """The query of the pairs ``rows``; kept until another query comes."""
-        query, last = int(self.encoded.query_index[rows[0]]), self._last
-        # Threads may ask for different queries at the same time.
-        if last is None or last[0] != query:
-            self._last = last = query, self.ask(query)
+    def query(self, rows: npt.NDArray[np.int64]) -> Query:
+        """The query of the pairs ``rows``; encoded again only when it changes."""
+        row, last = int(self.encoded.query_index[rows[0]]), self._last
+        # Threads may need different queries at the same time.
+        if last is None or last[0] != row:
+            self._last = last = row, self.encode_query(row)
         return last[1]
 
-    def ask(self, query: int) -> QueryVectors:
-        """Read a query, by its row."""
+    def encode_query(self, query: int) -> Query:
+        """Encode a query, by its row."""
+        encoded: Query = self.model.encode_queries(self.query_terms(query))
+        return encoded
+
+    def query_terms(self, query: int) -> Inputs:
+        """Inputs [1, Lq] of a query, by its row."""
         row, cpu = np.array([query]), torch.device("cpu")
-        inputs = {view: part.padded(row, cpu) for view, part in self.encoded.queries.items()}
-        question: QueryVectors = self.model.encode_queries(inputs)
-        return question
+        return {name: packed.padded(row, cpu) for name, packed in self.encoded.queries.items()}

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from rerankers.engine.precomputed_folder import Keys, describe
-from rerankers.engine.towers import WINDOWS, QueryVectors, WindowSimilarities
+from rerankers.engine.towers import WINDOWS
+from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
 from rerankers.engine.windows import TokenSequences, distinct
 from rerankers.text.inputs import Packed
 
@@ -42,18 +43,18 @@ class PrecomputedTower:
 
     levels: Sequence[Tensor]
 
-    def compare(self, texts: TokenSequences, question: QueryVectors) -> list[WindowSimilarities]:
-        """A query against the places of ``texts``, whose identifiers are [T, depth + 1]."""
+    def similarities(self, posts: TokenSequences, query: QueryVectors) -> list[WindowSimilarities]:
+        """Similarities of a query with posts, at each depth; ``posts.ids`` are [T, depth + 1]."""
         found = []
-        for depth, (level, phrases) in enumerate(zip(self.levels, question.phrases, strict=True)):
-            windows = texts.ids[:, depth]
-            first, which = distinct([windows])
-            used, columns = torch.from_numpy(windows[first]), phrases.T.contiguous()
+        for depth, (level, asked) in enumerate(zip(self.levels, query.levels, strict=True)):
+            windows = posts.ids[:, depth]
+            first, rows = distinct([windows])
+            used, columns = torch.from_numpy(windows[first]), asked.T.contiguous()
             parts = [
                 level.index_select(0, used[start : start + WINDOWS]) @ columns
                 for start in range(0, len(used), WINDOWS)
             ]
-            found.append(WindowSimilarities(torch.cat([*parts, question.padding]), which))
+            found.append(WindowSimilarities(torch.cat([*parts, query.padding]), rows, posts))
         return found
 
 

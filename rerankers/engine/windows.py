@@ -1,8 +1,8 @@
-"""Texts laid end to end, and their distinct windows of terms.
+"""Sequences of terms, concatenated, and their distinct windows.
 
-Posts of one topic repeat one another: retweets, the query's words, the same phrases. What a
-convolution computes depends on the terms under its filter alone, so it is computed once for each
-distinct window, and every place that has the window looks it up.
+Posts of one topic repeat one another: retweets, words of the query, common phrases. The output of a
+convolution depends only on the terms under its filter, so it is computed once for each distinct
+window and looked up for every position that holds it.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from rerankers.text.inputs import Packed
 
 Ids = npt.NDArray[np.int64]
 
-# 2^64 divided by the golden ratio: its products are spread evenly (Knuth, volume 3, section 6.4).
+# 2^64 divided by the golden ratio: its multiples are spread evenly (Knuth, volume 3, section 6.4).
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _HIGHEST_KEY = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class TokenSequences:
-    """N texts laid end to end: T places in all.
+    """N concatenated sequences of T terms in all.
 
     Attributes:
-        ids: [T] terms.
-        lengths: [N] terms of each text.
-        remaining: [T] terms from each place to the end of its text, its own included.
+        ids: [T] terms; [T, depth + 1] windows at each depth where these are precomputed.
+        lengths: [N] terms of each sequence.
+        remaining: [T] terms from each position to the end of its sequence, its own included.
     """
 
     ids: Ids
@@ -37,15 +37,20 @@ class TokenSequences:
 
     @classmethod
     def from_packed(cls, packed: Packed, rows: Ids, longest: int) -> "TokenSequences":
-        """The texts ``rows`` [N], of each its first ``longest`` terms."""
+        """The texts ``rows`` [N], each cut to its first ``longest`` terms."""
         lengths = np.minimum(packed.lengths[rows], longest)
         places = _count_within(lengths)
         ids = packed.ids[np.repeat(packed.starts[rows], lengths) + places].astype(np.int64)
         return cls(ids, lengths, np.repeat(lengths, lengths) - places)
 
     @classmethod
+    def from_text(cls, ids: Ids) -> "TokenSequences":
+        """One text of the terms ``ids`` [T]."""
+        return cls(ids, np.array([len(ids)]), np.arange(len(ids), 0, -1))
+
+    @classmethod
     def joined(cls, parts: Sequence["TokenSequences"]) -> "TokenSequences":
-        """One after the other."""
+        """The sequences of all ``parts``, in their order."""
         return cls(
             np.concatenate([part.ids for part in parts]),
             np.concatenate([part.lengths for part in parts]),
@@ -53,7 +58,7 @@ class TokenSequences:
         )
 
     def windows(self, values: Ids, width: int) -> list[Ids]:
-        """``values`` [T] of each place and of the ``width`` - 1 after it, 0 beyond the text."""
+        """``values`` [T] at each position and at the ``width`` - 1 after it, 0 after the end."""
         columns = [values]
         for shift in range(1, width):
             later = np.zeros_like(values)
@@ -63,14 +68,14 @@ class TokenSequences:
         return columns
 
     def padded(self, values: Ids, padding: int) -> Ids:
-        """``values`` [T] as one row a text: [N, L], L the longest (at least 1)."""
+        """``values`` [T] as one row for each sequence: [N, L], L the longest (at least 1)."""
         rows = np.full(self.inside.shape, padding, dtype=np.int64)
         rows[self.inside] = values
         return rows
 
     @cached_property
     def inside(self) -> npt.NDArray[np.bool_]:
-        """[N, L] where a row of :meth:`padded` has a term."""
+        """[N, L] whether a position of :meth:`padded` holds a term."""
         inside: npt.NDArray[np.bool_] = (
             np.arange(max(1, int(self.lengths.max(initial=0)))) < self.lengths[:, None]
         )
@@ -78,11 +83,11 @@ class TokenSequences:
 
 
 def distinct(columns: Sequence[Ids]) -> tuple[Ids, Ids]:
-    """Distinct rows of a table of ``columns``, each [T], of numbers from 0 on.
+    """Distinct rows of a table, given as ``columns`` [T] of numbers from 0 on.
 
     Returns:
-        [U] places of one representative each, and [T] which of them each place has. Rarely two
-        representatives are alike; no two different rows ever share one.
+        [U] positions of the distinct rows, and [T] the number of each position's row among them.
+        A few rows may be found twice; different rows are never merged.
     """
     keys = columns[0].astype(np.uint64)
     highest = int(columns[0].max(initial=0))
@@ -97,7 +102,7 @@ def distinct(columns: Sequence[Ids]) -> tuple[Ids, Ids]:
 
 
 def _distinct_keys(keys: npt.NDArray[np.uint64]) -> tuple[Ids, Ids]:
-    """A hash table without chains: who finds another key in his slot represents himself."""
+    """A hash table without chains: on a collision, an entry keeps its own representative."""
     bits = max(4, int(2 * len(keys)).bit_length())
     slots = ((keys * _SPREAD) >> np.uint64(64 - bits)).astype(np.int64)
     places = np.arange(len(keys))
@@ -111,11 +116,11 @@ def _distinct_keys(keys: npt.NDArray[np.uint64]) -> tuple[Ids, Ids]:
 
 
 def used_ids(inputs: Sequence[Packed]) -> Ids:
-    """Every identifier but 0 that is in ``inputs``, ascending."""
-    highest = max((int(view.ids.max(initial=0)) for view in inputs), default=0)
+    """All identifiers in ``inputs`` except 0, ascending."""
+    highest = max((int(packed.ids.max(initial=0)) for packed in inputs), default=0)
     is_used = np.zeros(highest + 1, dtype=np.bool_)
-    for view in inputs:
-        is_used[view.ids] = True
+    for packed in inputs:
+        is_used[packed.ids] = True
     is_used[0] = False
     return np.flatnonzero(is_used)
 

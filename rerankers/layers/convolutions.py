@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.layers.similarity import mask_of
+from rerankers.layers.embeddings import mask_of
 
 
 class MaskedConvolution(nn.Module):
@@ -28,6 +28,13 @@ class MaskedConvolution(nn.Module):
         windows = torch.cat([padded[:, j : j + length] for j in range(self.width)], dim=2)
         hidden: Tensor = F.relu(F.linear(windows, self.weight.t(), self.bias))
         return hidden * mask
+
+    def products(self, vectors: Tensor) -> Tensor:
+        """[N · width, F]: each of ``vectors`` [N, E] times the weights of each offset in turn.
+
+        A window's convolution, before bias and ReLU, is the sum of ``width`` of these rows.
+        """
+        return products_by_offset(vectors, self.weight, self.width)
 
 
 class ConvolutionTower(nn.Module):
@@ -88,5 +95,18 @@ class WideConvolution(nn.Module):
         padded = F.pad(terms, (0, 0, margin, margin))
         windows = torch.cat([padded[:, j : j + positions] for j in range(self.width)], dim=2)
         wider = torch.where(lengths > 0, lengths + margin, 0)
-        # Windows beyond the text hold zeros only, so without a bias they are zero.
+        # Windows after the text hold zeros only, so without a bias they are zero.
         return windows @ self.weight, wider
+
+    def products(self, vectors: Tensor) -> Tensor:
+        """[N · width, F]: each of ``vectors`` [N, E] times the weights of each offset in turn.
+
+        A window's convolution, before bias and ReLU, is the sum of ``width`` of these rows.
+        """
+        return products_by_offset(vectors, self.weight, self.width)
+
+
+def products_by_offset(vectors: Tensor, weight: Tensor, width: int) -> Tensor:
+    """[N · width, F] of ``vectors`` [N, E] and ``weight`` [width · E, F]."""
+    by_offset = weight.unflatten(0, (width, -1))
+    return torch.einsum("ne,wef->nwf", vectors, by_offset).flatten(0, 1)

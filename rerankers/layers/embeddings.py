@@ -14,6 +14,11 @@ TYPICAL_LENGTH = 6.0
 _PART = 2048
 
 
+def mask_of(ids: Tensor) -> Tensor:
+    """1.0 where there is a term, 0.0 where there is padding; the shape of ``ids``."""
+    return ids.ne(0).float()
+
+
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     """Pseudo-random vectors that are the same on every machine and with every library version.
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rerankers.base import TRIGRAMS, Inputs, Interactions, Reranker
 from rerankers.errors import RerankerError
+from rerankers.layers.similarity import unit_length
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 from rerankers.training.settings import Settings
 
@@ -130,4 +131,4 @@ def unit_vectors(vectors: Tensor, mask: Tensor) -> Tensor:
 
     Where ``mask`` [B] is 0 the vector is 0, similar to nothing.
     """
-    return F.normalize(vectors, dim=1, eps=1e-6) * mask.unsqueeze(1)
+    return unit_length(vectors) * mask.unsqueeze(1)

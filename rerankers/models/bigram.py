@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.layers.embeddings import word_vectors
-from rerankers.layers.similarity import mask_of
+from rerankers.layers.embeddings import mask_of, word_vectors
 from rerankers.models._bilinear import Bilinear, Config
 from rerankers.text.vocabulary import Vocabulary
 

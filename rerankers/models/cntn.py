@@ -45,7 +45,7 @@ from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import word_vectors
-from rerankers.layers.similarity import k_max_pooling
+from rerankers.layers.pooling import k_max_pooling
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 

@@ -35,13 +35,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers.embeddings import word_vectors
-from rerankers.layers.similarity import bounded, mask_of
+from rerankers.layers.embeddings import mask_of, word_vectors
+from rerankers.layers.heads import bounded
+from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
@@ -122,7 +122,7 @@ class Model(Reranker):
 
     def _encode(self, inputs: Inputs) -> TermVectors:
         terms = inputs[WORDS]
-        return TermVectors(terms, F.normalize(self.vectors(terms.ids), dim=2, eps=1e-6))
+        return TermVectors(terms, unit_length(self.vectors(terms.ids)))
 
     def interact(
         self, queries: TermVectors, posts: TermVectors, query_of_post: Tensor
@@ -136,15 +136,19 @@ class Model(Reranker):
         cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
         exact = ids.unsqueeze(2) == posts.terms.ids.unsqueeze(1)  # [P, Lq, Ld]
         counts = histograms(cosine, exact, mask_of(posts.terms.ids), self.config.bins)
-        if self.config.histogram == "log_count":
-            counts = torch.log1p(counts)
-        elif self.config.histogram == "normalized":
-            counts = counts / counts.sum(dim=2, keepdim=True).clamp_min(1.0)
         weights = queries.terms.weights[query_of_post]
         return {
-            "histograms": counts * mask_of(ids).unsqueeze(2),
+            "histograms": self.scaled(counts) * mask_of(ids).unsqueeze(2),
             "words": torch.stack([ids.float(), weights], dim=2),
         }
+
+    def scaled(self, counts: Tensor) -> Tensor:
+        """Histograms [P, Lq, bins] of counts, as the configuration scales them."""
+        if self.config.histogram == "log_count":
+            return torch.log1p(counts)
+        if self.config.histogram == "normalized":
+            return counts / counts.sum(dim=2, keepdim=True).clamp_min(1.0)
+        return counts
 
     def represent(self, interactions: Interactions) -> Tensor:
         """Evidence of the query's words, added as the gate says: [P, 1]."""

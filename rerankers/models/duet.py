@@ -45,8 +45,7 @@ from torch import Tensor, nn
 from rerankers.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import TrainedVectors, word_vectors
-from rerankers.layers.similarity import mask_of
+from rerankers.layers.embeddings import TrainedVectors, mask_of, word_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 from rerankers.training.settings import Settings

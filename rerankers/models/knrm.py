@@ -37,14 +37,14 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import MaskedConvolution
-from rerankers.layers.embeddings import word_vectors
-from rerankers.layers.similarity import GaussianKernels, bounded, mask_of
+from rerankers.layers.embeddings import mask_of, word_vectors
+from rerankers.layers.heads import bounded
+from rerankers.layers.similarity import GaussianKernels, unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
@@ -137,7 +137,7 @@ class Model(Reranker):
         ids = inputs[WORDS].ids
         words, mask = self.vectors(ids), mask_of(ids)
         levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]
-        return NgramVectors([F.normalize(level, dim=2, eps=1e-6) for level in levels], mask)
+        return NgramVectors([unit_length(level) for level in levels], mask)
 
     def interact(
         self, queries: NgramVectors, posts: NgramVectors, query_of_post: Tensor
@@ -149,8 +149,12 @@ class Model(Reranker):
             for query in queries.levels
             for post in turned
         ]
-        logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
-        return {"matches": LOG_SCALE * logarithms * queries.mask[query_of_post].unsqueeze(2)}
+        return self.logarithms(torch.cat(counts, dim=2), queries.mask[query_of_post])
+
+    def logarithms(self, counts: Tensor, mask: Tensor) -> Interactions:
+        """Interactions of soft counts [P, Lq, K] and the query's mask [P, Lq]."""
+        logarithms = torch.log(counts.clamp_min(LEAST_COUNT))
+        return {"matches": LOG_SCALE * logarithms * mask.unsqueeze(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """φ, the sum over the words of the query: [P, K]."""

@@ -43,8 +43,9 @@ from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers.embeddings import TYPICAL_LENGTH, word_vectors
-from rerankers.layers.similarity import mask_of, perceptron
+from rerankers.layers.embeddings import TYPICAL_LENGTH, mask_of, word_vectors
+from rerankers.layers.heads import perceptron
+from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
@@ -130,7 +131,7 @@ class Model(Reranker):
             return WordVectors(ids, torch.zeros(*ids.shape, 0, device=ids.device))
         vectors = self.vectors(ids)
         if self.config.similarity == "cosine":
-            return WordVectors(ids, F.normalize(vectors, dim=2, eps=1e-6))
+            return WordVectors(ids, unit_length(vectors))
         return WordVectors(ids, vectors / TYPICAL_LENGTH)
 
     def interact(

@@ -45,8 +45,8 @@ from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers.embeddings import word_vectors
-from rerankers.layers.similarity import mask_of, perceptron
+from rerankers.layers.embeddings import mask_of, word_vectors
+from rerankers.layers.heads import perceptron
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 

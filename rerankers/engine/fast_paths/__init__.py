@@ -1,7 +1,7 @@
-"""Faster ways to the same scores, for models that have one: a file of the model's name each.
+"""Faster computations of a model's scores; each file has the name of its model.
 
-A fast_path is made for a set of pairs whose texts have been read, and scores them batch by batch.
-What it computes is the model's forward pass in another order; tests hold the two together.
+A fast path is made for a set of tokenized pairs and scores them batch by batch. It computes the
+model's forward pass in another order; tests compare the two.
 """
 
 import importlib
@@ -20,17 +20,17 @@ class FastPath(Protocol):
     """Compares pairs of one query at a time."""
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
-        """The pairs ``rows`` [P] of one query, compared but not yet judged."""
+        """Interactions of the pairs ``rows`` [P] of one query."""
 
     def scores_of(self, rows: npt.NDArray[np.int64]) -> Tensor:
         """Scores [P] of the pairs ``rows`` of one query."""
 
 
 def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> FastPath | None:
-    """A fast_path for these pairs, None where the model's own forward pass is the only way.
+    """A fast path for these pairs; None if only the model's own forward pass can score them.
 
-    That is so for pairs that have been compared already, on a GPU, and in bfloat16 but for
-    fast_paths whose ``PRECISIONS`` name it.
+    There is none on a GPU, none for cached interactions, and in bfloat16 only where the module's
+    ``PRECISIONS`` contain it.
     """
     way = way_of(model)
     if way is None or precision not in getattr(way, "PRECISIONS", ("fp32",)):
@@ -43,26 +43,24 @@ def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> FastPat
 
 
 def way_of(model: Reranker) -> Any:
-    """The module that is a model's faster way, None if it has none.
+    """The module of a model's fast path, None if it has none.
 
-    Beside its ``FastPath`` it may have ``tower_inputs(model)`` and ``towers(model, *texts)``, vectors of
-    windows, or ``PostVectors(model, packed)``, one vector for all of the view ``VECTOR_INPUT``: then
-    posts can be encoded beforehand; see :mod:`rerankers.engine.precompute`.
+    Besides ``FastPath``, a module whose posts can be precomputed (see
+    :mod:`rerankers.engine.precompute`) has ``tower_inputs(model)`` and ``towers(model, *texts)``
+    for vectors of windows, or ``PostVectors(model, packed)`` for one vector of each post's input
+    ``VECTOR_INPUT``.
     """
     name = type(model).__module__.rpartition(".")[2]
     return importlib.import_module(f"{__name__}.{name}") if name in _names() else None
 
 
 def encodable() -> list[str]:
-    """The models whose posts can be encoded beforehand."""
-    return [
-        name for name in _names()
-        if can_encode(importlib.import_module(f"{__name__}.{name}"))
-    ]  # fmt: skip
+    """Names of the models whose posts can be precomputed."""
+    return [name for name in _names() if can_encode(importlib.import_module(f"{__name__}.{name}"))]
 
 
 def can_encode(way: Any) -> bool:
-    """Whether a model's faster way, None if it has none, can encode posts beforehand."""
+    """Whether the module of a fast path, None if there is none, can precompute posts."""
     return hasattr(way, "tower_inputs") or hasattr(way, "PostVectors")
 
 

@@ -1,4 +1,4 @@
-"""SM-CNN by distinct windows: its wide convolution as a sum of table rows, once for each."""
+"""SM-CNN on distinct windows: its wide convolution is a sum of table rows, once for each."""
 
 from collections.abc import Callable
 
@@ -17,13 +17,12 @@ from rerankers.text.inputs import Packed
 
 _CPU = torch.device("cpu")
 
-
 VECTOR_INPUT = MASKED_WORDS
-"""The view of a post that is one vector to the model."""
+"""The input of a post that the model encodes as one vector."""
 
 
 class PostVectors:
-    """Vectors of posts, by their windows.
+    """Vectors of posts, from their distinct windows.
 
     Args:
         model: in evaluation mode, on the CPU.
@@ -38,34 +37,33 @@ class PostVectors:
         self.width, self.bias = convolution.width, model.post_sentence.bias
         self.posts = _widened(Packed(rows[posts.ids], posts.starts), self.width - 1)
         self.longest = int(self.posts.lengths.max(initial=0))
-        # Row 0 of each offset is what lies beyond a text's ends.
+        # Row 0 of each offset is for positions outside of the text.
         vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
-        weights = convolution.weight.unflatten(0, (self.width, -1))
-        self.table = torch.einsum("ne,wef->nwf", vectors, weights).flatten(0, 1)
+        self.table = convolution.products(vectors)
 
     @property
     def size(self) -> int:
-        """Numbers of a vector."""
+        """Dimensions of a vector."""
         return len(self.bias)
 
     def vectors(self, rows: Ids) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""
-        texts = TokenSequences.from_packed(self.posts, rows, self.longest)
-        windows = texts.windows(texts.ids, self.width)
+        sequences = TokenSequences.from_packed(self.posts, rows, self.longest)
+        windows = sequences.windows(sequences.ids, self.width)
         first, which = distinct(windows)
         places = np.stack([column[first] for column in windows], axis=1)
         places = places * self.width + np.arange(self.width)
         hidden = F.embedding_bag(torch.from_numpy(places), self.table, mode="sum")
         hidden = F.relu_(hidden.add_(self.bias))
-        # After a ReLU nothing is below 0: the row for places beyond a text's windows.
+        # The row for padding: after a ReLU, no value is below 0.
         hidden = F.pad(hidden, (0, 0, 0, 1))
-        padded = torch.from_numpy(texts.padded(which, len(first))).T
-        # The maximum over the first axis, of rows that index_select brings, is the quickest.
+        padded = torch.from_numpy(sequences.padded(which, len(first))).T
+        # index_select, then a maximum over the first axis, is the fastest way.
         return hidden.index_select(0, padded.flatten()).view(*padded.shape, -1).amax(dim=0)
 
 
 class FastPath(PerQueryFastPath[SentenceVectors]):
-    """Vectors of posts by their windows, or from the disk, compared as the model does it."""
+    """Vectors of posts by their windows, or precomputed; the model compares them."""
 
     def __init__(self, model: Model, encoded: Tokenized) -> None:
         super().__init__(model, encoded)
@@ -79,18 +77,19 @@ class FastPath(PerQueryFastPath[SentenceVectors]):
             self.vectors_of = PostVectors(model, encoded.posts[VECTOR_INPUT]).vectors
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
-        """The pairs ``rows`` [P] of one query, compared but not yet judged."""
+        """Interactions of the pairs ``rows`` [P] of one query."""
         posts = self.encoded.post_index[rows]
         found: Interactions = self.model.compare(
-            self.question(rows),
+            self.query(rows),
             SentenceVectors(self.vectors_of(posts), self.words.padded(posts, _CPU)),
-            torch.zeros(len(rows), dtype=torch.int64), self.encoded.features_of(rows, _CPU),
-        )  # fmt: skip
+            torch.zeros(len(rows), dtype=torch.int64),
+            self.encoded.features_of(rows, _CPU),
+        )
         return found
 
 
 def _widened(packed: Packed, margin: int) -> Packed:
-    """Every text that has a term with ``margin`` zeros before it."""
+    """The texts, with ``margin`` zeros before each that has a term."""
     lengths = packed.lengths
     before = np.where(lengths > 0, margin, 0)
     starts = np.concatenate([[0], np.cumsum(lengths + before)])

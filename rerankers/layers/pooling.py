@@ -1,0 +1,101 @@
+"""Pooling over the positions of a text; positions without a term never count."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rerankers.layers.similarity import PADDING_SIMILARITY, partial_softmax
+
+
+class Similarities(Protocol):
+    """Similarities of each query position with all positions of P posts, in any memory layout.
+
+    A post without terms is pooled to 0.
+    """
+
+    def max(self) -> Tensor:
+        """Maximum over each post's positions: [P, Lq]."""
+
+    def mean(self) -> Tensor:
+        """Mean over each post's positions: [P, Lq]."""
+
+    def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
+        """Maximum and mean of :func:`partial_softmax` over ``length`` positions: two of [P, Lq]."""
+
+
+class PaddedSimilarities(NamedTuple):
+    """Similarities as a padded tensor; see :class:`Similarities`.
+
+    Attributes:
+        values: [P, Lq, Ld].
+        mask: [P, Ld], 1 where the post has a term.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+    def max(self) -> Tensor:
+        """Maximum over each post's positions: [P, Lq]."""
+        masked = self.values.masked_fill(self.mask.unsqueeze(1) == 0, PADDING_SIMILARITY)
+        return torch.where(self.mask.any(dim=1, keepdim=True), masked.amax(dim=2), 0.0)
+
+    def mean(self) -> Tensor:
+        """Mean over each post's positions: [P, Lq]."""
+        total = torch.bmm(self.values, self.mask.unsqueeze(2)).squeeze(2)
+        return total / self.mask.sum(dim=1, keepdim=True).clamp_min(1.0)
+
+    def softmax(self, temperature: float, length: int) -> Tensor:
+        """:func:`partial_softmax` over the post's positions: [P, Lq, Ld]."""
+        return partial_softmax(self.values * temperature, self.mask.unsqueeze(1), 2, length)
+
+    def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
+        """Maximum and mean of :meth:`softmax`: two of [P, Lq]."""
+        shares = self.softmax(temperature, length)
+        return shares.amax(dim=2), shares.sum(dim=2) / length
+
+
+def weighted_mean(features: Tensor, weights: Tensor) -> Tensor:
+    """Mean of ``features`` [P, L, K] over L weighted by ``weights`` [P, L]: [P, K].
+
+    A text without terms has the mean 0.
+    """
+    total = weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
+    return torch.bmm((weights / total).unsqueeze(1), features).squeeze(1)
+
+
+def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
+    """Mean of ``values`` [B, L] over the ``width`` positions from each on that hold a term."""
+    padding = (0, width - 1)
+    sums = F.pad(values * mask, padding).unfold(1, width, 1).sum(dim=2)
+    counts = F.pad(mask, padding).unfold(1, width, 1).sum(dim=2)
+    return sums / counts.clamp_min(1.0)
+
+
+def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """The ``k`` highest values of each feature, in the order in which they are in the text.
+
+    Of equal values the earlier is kept.
+
+    Args:
+        values: [B, L, F].
+        lengths: [B] positions of each text that are there; no other is ever kept.
+        k: [B] how many values to keep, at least 1.
+
+    Returns:
+        [B, K, F] with K the largest ``k``, 0 where a text has no more to keep, and how many of
+        each text were kept [B].
+    """
+    positions, most = values.shape[1], int(k.max())
+    kept = torch.minimum(k, lengths)
+    rows = values.transpose(1, 2)  # [B, F, L]
+    places = torch.arange(positions, device=values.device)
+    outside = (places >= lengths.unsqueeze(1)).unsqueeze(1)
+    inside_only = rows.masked_fill(outside, -torch.inf)
+    best = inside_only.argsort(dim=2, descending=True, stable=True)[:, :, :most]  # [B, F, K]
+    chosen = places[: best.shape[2]] < kept.unsqueeze(1)  # [B, K]
+    # What is not chosen goes to the end, so that the chosen places come first, in their order.
+    best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values
+    pooled = rows.gather(2, best.clamp(max=positions - 1)) * chosen.unsqueeze(1)
+    return F.pad(pooled.transpose(1, 2), (0, 0, 0, most - best.shape[2])), kept
