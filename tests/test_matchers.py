@@ -24,7 +24,6 @@ from rerankers.engine import fast_paths
 from rerankers.engine.fast_paths import FastPath
 from rerankers.engine.scoring import batches_of
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import TokenSequences
 
 POOLS = {"posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
          "queries": [*QUERIES, *AWKWARD.values()]}  # fmt: skip
@@ -132,14 +131,8 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
     for copies in (1, 50):
         encoded = Tokenized.of(all_pairs(["storm"], [(text, url)] * copies), encoder(), model)
         fast_path: Any = fast_paths.find(model, encoded)
-        posts = {
-            view: TokenSequences.from_packed(
-                encoded.posts[view], np.arange(copies), tower_input.longest
-            )
-            for view, tower_input in fast_path.tower_inputs.items()
-        }
-        matches = fast_path._matches(fast_path.ask(0), posts)
-        counts.append({view: [len(x.similarity) for x in of] for view, of in matches.items()})
+        found = fast_path._similarities(fast_path.encode_query(0), np.arange(copies))
+        counts.append({name: [len(x.values) for x in levels] for name, levels in found.items()})
     assert counts[0] == counts[1]
 
 

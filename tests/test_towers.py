@@ -5,10 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from rerankers.engine.towers import PADDING_SIMILARITY, TabulatedTower
+from rerankers.engine.towers import TabulatedTower
 from rerankers.engine.windows import TokenSequences, used_ids
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import TrainedVectors
+from rerankers.layers.similarity import PADDING_SIMILARITY
 from rerankers.text.inputs import Packed
 
 TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
@@ -26,16 +27,16 @@ def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalize
     with torch.no_grad():
         expected = tower(padded)
         tabulated = TabulatedTower(tower, used_ids([packed]), normalized)
-        question = tabulated.ask(texts)
-        matches = tabulated.compare(texts, question)
-    assert len(question.phrases) == len(matches) == len(tabulated.sizes) == depth + 1
+        query = tabulated.encode_query(texts)
+        matches = tabulated.similarities(texts, query)
+    assert len(query.levels) == len(matches) == len(tabulated.sizes) == depth + 1
     inside = padded.ne(0)
     wanted = [
         (F.normalize(plain, dim=2, eps=1e-6) if normalized else plain)[inside] for plain in expected
     ]
-    for found, vectors in zip(question.phrases, wanted, strict=True):
+    for found, vectors in zip(query.levels, wanted, strict=True):
         torch.testing.assert_close(found, vectors, rtol=1e-5, atol=1e-6)
-    for (similarity, which), vectors in zip(matches, wanted, strict=True):
-        products = similarity[torch.from_numpy(which)]
+    for found, vectors in zip(matches, wanted, strict=True):
+        products = found.values[torch.from_numpy(found.rows)]
         torch.testing.assert_close(products, vectors @ vectors.T, rtol=1e-5, atol=1e-5)
-        assert similarity[-1].tolist() == [PADDING_SIMILARITY] * len(vectors)
+        assert found.values[-1].tolist() == [PADDING_SIMILARITY] * len(vectors)
