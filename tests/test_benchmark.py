@@ -24,8 +24,8 @@ from pipeline.reranking import LuceneRetriever
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import TRIGRAMS, WORDS
 from rerankers.engine.tokenized import Tokenized
-from rerankers.training.interactions import CachedInteractions
-from rerankers.training.loop import Examples, Steps
+from rerankers.training.examples import CachedInteractions
+from rerankers.training.loop import EpochTrainer, Examples
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
@@ -279,12 +279,12 @@ def test_plain_steps_and_ours_come_to_the_same_weights(training_step: Any, numbe
     assert any("vectors" in name for name in trained) is (number > 0)
     settings = dataclasses.replace(task.settings(case), steps=1)
     known = Tokenized.of(task.pairs, encoder, ours).subset(task.fold.training)
-    prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
+    prepared = CachedInteractions.compute(ours, known) if ours.interactions_are_fixed() else known
     padded = training_step.FullLength(known, plain)
     dense = training_step._dense(plain, settings)
     losses = [
-        Steps(plain, Examples(padded, task.relevant), settings, dense).epoch(1),
-        Steps(ours, Examples(prepared, task.relevant), settings).epoch(1),
+        EpochTrainer(plain, Examples(padded, task.relevant), settings, dense).train_epoch(1),
+        EpochTrainer(ours, Examples(prepared, task.relevant), settings).train_epoch(1),
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     moves: dict[str, list[torch.Tensor]] = {"plain": [], "ours": []}

@@ -175,7 +175,7 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
         learning_rate=0.05,
     )  # fmt: skip
     examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
-    validation = Examples(examples.encoded.subset(others), ~RELEVANT[others])
+    validation = Examples(examples.pairs.subset(others), ~RELEVANT[others])
     figures, seen = [0.1, 0.5, 0.2], []
 
     def measure(scores: np.ndarray) -> float:

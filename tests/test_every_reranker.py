@@ -24,7 +24,7 @@ from rerankers.base import Pairs, Reranker, Terms
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.training.interactions import CachedInteractions
+from rerankers.training.examples import CachedInteractions
 from rerankers.training.losses import listwise, pointwise
 
 CPU = torch.device("cpu")
@@ -246,7 +246,7 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     if not model.interactions_are_fixed():
         pytest.skip("this configuration trains what comes before the evidence")
     encoded = Tokenized.of(all_pairs(), encoder(), model)
-    cached = CachedInteractions.of(model, encoded)
+    cached = CachedInteractions.compute(model, encoded)
     rows = np.random.default_rng(1).integers(len(encoded.query_index), size=60)  # with repeats
     with torch.no_grad():
         torch.testing.assert_close(

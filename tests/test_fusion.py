@@ -29,7 +29,7 @@ from rerankers.models.fusion import Config, Model
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vectors import read_vectors
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.interactions import CachedInteractions
+from rerankers.training.examples import CachedInteractions
 from rerankers.trees import check
 
 NAME = "fusion"
@@ -127,7 +127,7 @@ def test_what_is_not_known_reaches_the_trees_as_such(model: Model) -> None:
     encoded = Tokenized.of(pairs, encoder(), model)
     unknown = np.isnan(pairs.signals["rm3"])
     assert 0 < unknown.sum() < len(pairs)
-    for scorable in (encoded, CachedInteractions.of(model, encoded)):
+    for scorable in (encoded, CachedInteractions.compute(model, encoded)):
         values = scoring.represent_tokenized(model, scorable).numpy()
         assert encoded.features is not None
         np.testing.assert_array_equal(values, encoded.features)

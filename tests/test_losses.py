@@ -1,4 +1,4 @@
-"""Losses against loops over pairs of one positive and one negative."""
+"""Losses against loops over pairs of one positive and one negative; training settings."""
 
 import math
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rerankers.training.losses import LOSSES, listwise, pairwise, pointwise
+from rerankers.errors import RerankerError
+from rerankers.training import settings
+from rerankers.training.losses import LOSSES, listwise, loss_of, pairwise, pointwise
+from rerankers.training.settings import SAMPLINGS, Settings
 
 SHAPES = [(1, 1, 1), (4, 3, 7), (2, 5, 1)]
 
@@ -27,12 +30,15 @@ def test_pointwise(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_pairwise(shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("margin", [0.05, 1.0, 2.5])
+def test_pairwise(shape: tuple[int, int, int], margin: float) -> None:
     scores, terms = scores_of(*shape), []
     for row in scores.tolist():
         for positive in row[: shape[1]]:
-            terms += [max(0.0, 1 - positive + negative) for negative in row[shape[1] :]]
-    assert pairwise(scores, shape[1]).item() == pytest.approx(sum(terms) / len(terms))
+            terms += [max(0.0, margin - positive + negative) for negative in row[shape[1] :]]
+    expected = pytest.approx(sum(terms) / len(terms))
+    assert pairwise(scores, shape[1], margin).item() == expected
+    assert loss_of(Settings(loss="pairwise", margin=margin))(scores, shape[1]).item() == expected
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -43,6 +49,11 @@ def test_listwise(shape: tuple[int, int, int]) -> None:
         for positive in row[: shape[1]]:
             terms.append(-math.log(math.exp(positive) / (math.exp(positive) + rivals)))
     assert listwise(scores, shape[1]).item() == pytest.approx(sum(terms) / len(terms))
+
+
+def test_listwise_ignores_other_positives() -> None:
+    one = listwise(torch.tensor([[1.0, 0.0]]), 1)
+    assert listwise(torch.tensor([[1.0, 1.0, 0.0]]), 2).item() == pytest.approx(one.item())
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -62,6 +73,30 @@ def test_extreme_scores_give_finite_losses_and_gradients(loss: object) -> None:
     assert scores.grad is not None and scores.grad.isfinite().all()
 
 
-def test_positives_are_no_rivals() -> None:
-    one = listwise(torch.tensor([[1.0, 0.0]]), 1)
-    assert listwise(torch.tensor([[1.0, 1.0, 0.0]]), 2).item() == pytest.approx(one.item())
+def test_settings_name_every_loss() -> None:
+    assert set(settings.LOSSES) == set(LOSSES)
+    scores = torch.randn(3, 5)
+    for name in ("listwise", "pointwise"):
+        assert loss_of(Settings(loss=name, margin=0.3))(scores, 2) == LOSSES[name](scores, 2)
+
+
+def test_settings_name_all_mistakes_at_once() -> None:
+    with pytest.raises(RerankerError) as caught:
+        Settings(loss="pairwize", optimizer="adam", sampling="hard", select="ndcg")
+    assert str(caught.value).splitlines() == [
+        "setting loss: found 'pairwize', expected one of listwise, pairwise, pointwise",
+        "setting optimizer: found 'adam', expected one of adamw, adadelta, adagrad, rmsprop, sgd",
+        "setting sampling: found 'hard', expected one of random, max, mix, corrupted, pairs",
+        "setting select: found 'ndcg', expected one of map, mrr, loss",
+    ]
+
+
+@pytest.mark.parametrize("loss", settings.LOSSES)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_sampled_pairs_need_the_pointwise_loss(loss: str, sampling: str) -> None:
+    if sampling != "pairs" or loss == "pointwise":
+        assert Settings(loss=loss, sampling=sampling).sampling == sampling
+        return
+    message = f"found pairs with the loss {loss}.*expected the loss pointwise, or another sampling"
+    with pytest.raises(RerankerError, match=message):
+        Settings(loss=loss, sampling=sampling)

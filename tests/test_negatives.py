@@ -1,29 +1,36 @@
-"""What a training step sees."""
+"""Sampling of the pairs of a training step."""
 
 import dataclasses
 import sys
 from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from rerankers.errors import RerankerError
+from rerankers.training.examples import Examples, TopicRows
 from rerankers.training.negatives import (
-    TopicRows,
+    BatchSampler,
     corrupted_pairs,
     mined_lists,
     nearest_negatives,
     random_lists,
     shuffled_pairs,
-    topics_of,
 )
 from rerankers.training.settings import Settings
 
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
 QUERY_INDEX = np.array([4, 0, 0, 1, 2, 3, 3, 0, 1, *[4] * 30])
 RELEVANT = np.array([0, 1, 0, 0, 1, 1, 0, 0, 0, *[1] * 25, *[0] * 5], dtype=bool)
+
+
+def topics_of(query_index: np.ndarray, relevant: np.ndarray) -> list[TopicRows]:
+    pairs: Any = SimpleNamespace(query_index=query_index)
+    return Examples(pairs, relevant).topics()
 
 
 @pytest.fixture
@@ -38,9 +45,6 @@ def test_topics_are_those_with_both_kinds(topics: list[TopicRows]) -> None:
         ([5], [6]),
         (list(range(9, 34)), [0, 34, 35, 36, 37, 38]),
     ]
-
-
-def test_no_topics() -> None:
     assert topics_of(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)) == []
     assert topics_of(np.array([0, 0]), np.array([True, True])) == []
 
@@ -77,7 +81,7 @@ def test_posts_of_a_topic_are_drawn_evenly(topics: list[TopicRows]) -> None:
     assert all(420 < count < 580 for count in negatives.values())
 
 
-def test_seeds(topics: list[TopicRows]) -> None:
+def test_lists_depend_on_the_seed(topics: list[TopicRows]) -> None:
     def draw(*seed: int) -> np.ndarray:
         return random_lists(topics, 8, 2, 4, np.random.default_rng(seed))
 
@@ -90,7 +94,7 @@ REPRESENTATIONS = torch.from_numpy(np.random.default_rng(3).normal(size=(len(QUE
 
 
 def naive_nearest(positive: int, negatives: list[int]) -> list[int]:
-    """Negatives by growing distance, for a positive by its row."""
+    """Negatives by descending cosine with the positive, all as rows."""
 
     def cosine(row: int) -> float:
         a, b = REPRESENTATIONS[positive].tolist(), REPRESENTATIONS[row].tolist()
@@ -112,7 +116,7 @@ def test_nearest_negatives_are_those_of_highest_cosine(topics: list[TopicRows], 
             assert found[positive].tolist() == expected
 
 
-def test_similarity_is_of_directions_and_not_of_lengths() -> None:
+def test_nearest_negatives_do_not_depend_on_vector_length() -> None:
     vectors = torch.tensor([[1.0, 0.0], [9.0, 9.0], [0.1, 0.01], [0.0, 0.0]])
     topics = [TopicRows(np.array([0]), np.array([3, 1, 2]))]
     given = vectors.clone()
@@ -147,7 +151,7 @@ def test_mined_lists_hold_the_nearest(
         assert set(others) == {row for topic in topics for row in topic.negatives.tolist()}
 
 
-def test_mined_lists_are_of_the_topics_and_positives_of_random_ones(
+def test_mined_lists_draw_the_topics_and_positives_of_random_lists(
     topics: list[TopicRows],
 ) -> None:
     settings = Settings(sampling="max", batch_topics=4, positives=3, negatives=2)
@@ -164,7 +168,7 @@ def test_mined_lists_are_of_the_topics_and_positives_of_random_ones(
 
 
 @pytest.mark.parametrize("sampling", ["max", "mix"])
-def test_a_missing_faiss_says_what_to_do(
+def test_missing_faiss_is_explained(
     topics: list[TopicRows], sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
@@ -195,7 +199,7 @@ def test_corrupted_pairs_have_posts_of_other_topics(topics: list[TopicRows], cou
     assert rows == list(range(len(QUERY_INDEX), len(QUERY_INDEX) + len(queries)))
 
 
-def test_corrupted_pairs_draw_from_every_post_of_the_others() -> None:
+def test_corrupted_pairs_draw_from_every_post_of_other_topics() -> None:
     query_index, relevant = np.repeat([5, 6, 7], 4), np.array([True, False, False, False] * 3)
     topics = topics_of(query_index, relevant)
     _, posts, corrupted = corrupted_pairs(
@@ -207,7 +211,7 @@ def test_corrupted_pairs_draw_from_every_post_of_the_others() -> None:
         assert min(found.values()) > 8
 
 
-def test_a_relevant_post_that_another_topic_has_too_is_no_negative() -> None:
+def test_relevant_post_shared_with_another_topic_is_no_negative() -> None:
     """Post 0 answers both queries, 1 only the first."""
     query_index, post_index = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 2, 0, 1, 3])
     relevant = np.array([True, True, False, True, False, False])
@@ -219,22 +223,14 @@ def test_a_relevant_post_that_another_topic_has_too_is_no_negative() -> None:
     assert set(posts[queries == 1].tolist()) == {1, 2}
 
 
-def test_corrupted_pairs_depend_on_the_seed(topics: list[TopicRows]) -> None:
-    def posts(seed: int) -> list[int]:
-        rng = np.random.default_rng(seed)
-        return corrupted_pairs(QUERY_INDEX, POST_INDEX, topics, 3, rng)[1].tolist()
-
-    assert posts(1) == posts(1) != posts(2)
-
-
-def test_one_topic_alone_cannot_be_corrupted(topics: list[TopicRows]) -> None:
+def test_corrupted_pairs_need_two_topics(topics: list[TopicRows]) -> None:
     with pytest.raises(RerankerError, match=r"found 1 topic .*expected at least two"):
         corrupted_pairs(QUERY_INDEX, POST_INDEX, topics[:1], 2, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(("pairs", "batch"), [(12, 4), (10, 4), (7, 7), (5, 12), (1, 3), (9, 1)])
 def test_every_pair_comes_once_in_a_pass(pairs: int, batch: int) -> None:
-    """Steps are the stretches of passes one after the other, over their borders too."""
+    """Steps follow each other through the passes, across their borders too."""
     steps = [shuffled_pairs(pairs, batch, step, seed=3) for step in range(4 * pairs)]
     assert {len(step) for step in steps} == {batch}
     rows = np.concatenate(steps).tolist()
@@ -245,7 +241,11 @@ def test_every_pair_comes_once_in_a_pass(pairs: int, batch: int) -> None:
         assert all(one != following for one, following in pairwise(passes))
 
 
-def test_shuffled_pairs_depend_on_the_seed_and_the_step_alone() -> None:
-    np.testing.assert_array_equal(shuffled_pairs(50, 8, 9, 1), shuffled_pairs(50, 8, 9, 1))
-    assert (shuffled_pairs(50, 8, 9, 1) != shuffled_pairs(50, 8, 9, 2)).any()
-    assert (shuffled_pairs(50, 8, 9, 1) != shuffled_pairs(50, 8, 10, 1)).any()
+def test_batches_of_pairs_have_positives_first() -> None:
+    pairs: Any = SimpleNamespace(query_index=QUERY_INDEX)
+    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=13)
+    sampler = BatchSampler(Examples(pairs, RELEVANT), settings)
+    for step in range(9):
+        rows, positives = sampler.draw(step, np.random.default_rng(0))
+        assert rows.shape == (1, 13)
+        assert RELEVANT[rows[0]].tolist() == [True] * positives + [False] * (13 - positives)

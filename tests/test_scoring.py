@@ -14,7 +14,7 @@ from rerankers.engine.batch_scorer import devices_of
 from rerankers.engine.scoring import batches, deal
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.training.interactions import CachedInteractions
+from rerankers.training.examples import CachedInteractions
 
 
 class Recorder:
@@ -142,7 +142,7 @@ def test_lengths_count_the_terms_of_all_views(model: Reranker) -> None:
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_subset_scores_as_in_the_whole(model: Reranker, cached: bool) -> None:
     encoded = Tokenized.of(all_pairs(), encoder(), model)
-    pairs = CachedInteractions.of(model, encoded) if cached else encoded
+    pairs = CachedInteractions.compute(model, encoded) if cached else encoded
     whole = scoring.score_tokenized(model, pairs)
     rows = np.array([40, 3, 3, 17])
     np.testing.assert_allclose(

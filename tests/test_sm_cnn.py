@@ -25,8 +25,8 @@ from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import FrozenVectors, TrainedVectors
 from rerankers.models.sm_cnn import Config, Model, SentenceVectors
 from rerankers.text.words import words
-from rerankers.training import loop
 from rerankers.training.loop import Examples, train
+from rerankers.training.optimizers import make_optimizer
 from rerankers.training.settings import Settings
 
 FILTERS, WIDTH = 4, 5
@@ -242,7 +242,7 @@ def test_digits_are_read_as_0_by_the_convolution_alone() -> None:
 
 def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
     model = small("nonstatic")
-    optimizer = loop._optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
+    optimizer = make_optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
     found = {
         id(parameter): group["weight_decay"]
         for group in optimizer.param_groups

@@ -117,8 +117,8 @@ def cross_train(
         model = build()
         history = train(
             model,
-            _subset(examples, rows),
-            None if held_out is None else _subset(examples, held_out),
+            examples.subset(rows),
+            None if held_out is None else examples.subset(held_out),
             lambda scores: data.mean_of(
                 measure_of(settings),
                 data.run_of(held_out, scores),  # type: ignore[arg-type]
@@ -132,16 +132,16 @@ def cross_train(
 
     held_out_run: Run = {}
     validation_map, histories, kept = {}, {}, []
-    for fold in folds_of(examples.encoded.query_index, folds, settings.seed):
+    for fold in folds_of(examples.pairs.query_index, folds, settings.seed):
         model, history = part(fold.name, fold.training, fold.held_out, settings)
-        scores = score_tokenized(model, _subset(examples, fold.held_out).encoded)
+        scores = score_tokenized(model, examples.subset(fold.held_out).pairs)
         run = data.run_of(fold.held_out, scores)
         held_out_run |= run
         kept.append(FoldModel(model, frozenset(run)))
         validation_map[fold.name], histories[fold.name] = data.mean_of("AP", run), history
     epochs = round(statistics.median(history.best for history in histories.values()))
     if folds > 1:
-        everything = np.arange(len(examples.encoded.query_index))
+        everything = np.arange(len(examples.pairs.query_index))
         final_settings = dataclasses.replace(settings, epochs=epochs)
         model, histories["all topics"] = part("all topics", everything, None, final_settings)
     return Outcome(model, held_out_run, validation_map, epochs, histories, kept)
@@ -179,7 +179,7 @@ def develop(
         settings, state_directory / "training.safetensors", resume,
         lambda epoch, step, message: progress("training", epoch, step, message),
     )  # fmt: skip
-    run = data.run_of(rows, score_tokenized(model, development.encoded))
+    run = data.run_of(rows, score_tokenized(model, development.pairs))
     figures = {"development": data.mean_of("AP", run)}
     return Outcome(model, run, figures, history.best, {"training": history})
 
@@ -193,10 +193,4 @@ def held_out_bytes(run: Run) -> bytes:
     """A run as a compressed file's content; the same run gives the same bytes."""
     return gzip.compress(
         "".join(f"{line}\n" for line in format_run(run, "held-out")).encode(), mtime=0
-    )
-
-
-def _subset(examples: "Examples", rows: npt.NDArray[np.int64]) -> "Examples":
-    return dataclasses.replace(
-        examples, encoded=examples.encoded.subset(rows), relevant=examples.relevant[rows]
     )

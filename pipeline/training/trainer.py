@@ -93,13 +93,13 @@ class Trainer:
 
     def _examples(self, model: "Reranker", data: "JudgedCandidates") -> "Examples":
         from rerankers.engine.tokenized import Tokenized
-        from rerankers.training.interactions import CachedInteractions
+        from rerankers.training.examples import CachedInteractions
         from rerankers.training.loop import Examples
 
         encoded = Tokenized.of(data.candidates.pairs(), self.encoder, model)
         # Corrupted pairs are made while training, so they cannot have been compared before.
         if model.interactions_are_fixed() and self.settings.sampling != "corrupted":
-            return Examples(CachedInteractions.of(model, encoded), data.relevant())
+            return Examples(CachedInteractions.compute(model, encoded), data.relevant())
         return Examples(encoded, data.relevant())
 
     def save(

@@ -1,1 +1,1 @@
-"""The training loop, its settings, losses and optimizers."""
+"""The training loop, its settings, losses, negatives and optimizers."""

@@ -1,10 +1,11 @@
-"""The one training loop: lists of candidates, a loss over them, early stopping on validation.
+"""The training loop: steps, validation after each epoch, early stopping, resuming.
 
-Interrupted training goes on from the last whole epoch and ends with the same weights as if it had
-never stopped: every random choice is drawn from the seed and the epoch's number alone.
+Resumed training continues after the last finished epoch and ends with the same weights as
+uninterrupted training: every random choice follows from the seed and the epoch or step alone.
 """
 
-import dataclasses
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,61 +16,50 @@ from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.engine.scoring import represent_tokenized, score_tokenized
-from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.training import negatives
-from rerankers.training.interactions import CachedInteractions
+from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of
-from rerankers.training.negatives import TopicRows, random_lists, topics_of
+from rerankers.training.negatives import BatchSampler, random_lists
+from rerankers.training.optimizers import clip_gradients, make_optimizer
 from rerankers.training.settings import Settings
-from rerankers.training.sparse_adamw import SparseAdamW, clip_gradients, read_by_rows
-from rerankers.training.state import History, restore, store, weights_of
+from rerankers.training.state import History, copy_weights, load_state, save_state
 
-Draw = Callable[[int, np.random.Generator], tuple[npt.NDArray[np.int64], int]]
-"""Number of a step from 0 over all epochs -> rows [lists, candidates] and how many of each list
-are positives."""
+VALIDATION_BATCHES = 8
+"""Batches of a validation loss."""
 
+LONGEST_GRADIENT = 5.0
+"""Euclidean norm to which the gradients of a step are clipped."""
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """Pairs with labels.
+Measure = Callable[[npt.NDArray[np.float32]], float]
+"""Scores [P] of the validation pairs -> a figure, higher is better."""
 
-    Attributes:
-        encoded: the pairs, read, or already compared where the model does not change that.
-        relevant: [P] whether the post is relevant to the query.
-    """
-
-    encoded: Tokenized | CachedInteractions
-    relevant: npt.NDArray[np.bool_]
-
-    def topics(self) -> list[TopicRows]:
-        """The topics that have both kinds of posts."""
-        return topics_of(self.encoded.query_index, self.relevant)
+Progress = Callable[[int, int, str], None]
+"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
 
 
 def train(
     model: Reranker,
     training: Examples,
     validation: Examples | None,
-    measure: Callable[[npt.NDArray[np.float32]], float],
+    measure: Measure,
     settings: Settings,
     state_file: Path,
     resume: bool = False,
-    progress: Callable[[int, int, str], None] = lambda epoch, step, message: None,
+    progress: Progress = lambda epoch, step, message: None,
 ) -> History:
     """Train ``model`` in place and leave it with the weights of its best epoch.
 
-    A model that is not trained by gradients is only calibrated: the history is empty, and neither
-    ``validation`` nor the settings of steps mean anything.
+    A model that is not trained by gradients is only fitted: the history is empty, and neither
+    ``validation`` nor the settings of steps are used.
 
     Args:
         model: on the device to train on.
         training: pairs to learn from.
-        validation: pairs of other topics; without them all epochs are run and the last is best.
-        measure: scores [P] of the validation pairs -> a figure, higher is better.
+        validation: pairs of other topics; None runs all epochs, and the last one is best.
+        measure: of the validation scores.
         settings: how to train.
-        state_file: written after every epoch, and what ``resume`` reads.
-        resume: go on from ``state_file`` if it is there.
+        state_file: written after every epoch, read by ``resume``.
+        resume: continue from ``state_file`` if it exists.
         progress: called after every step and epoch.
 
     Raises:
@@ -82,141 +72,107 @@ def train(
         )
     history = History()
     if model.trained_by_gradients:
-        history = _train_steps(
+        history = _train_by_gradients(
             model, training, validation, measure, settings, state_file, resume, progress
         )
     if model.needs_fit():
         model.fit(
-            represent_tokenized(model, training.encoded),
+            represent_tokenized(model, training.pairs),
             torch.from_numpy(training.relevant),
-            torch.from_numpy(training.encoded.query_index),
+            torch.from_numpy(training.pairs.query_index),
         )
     return history
 
 
-def _train_steps(
-    model: Reranker, training: Examples, validation: Examples | None,
-    measure: Callable[[npt.NDArray[np.float32]], float], settings: Settings, state_file: Path,
-    resume: bool, progress: Callable[[int, int, str], None],
-) -> History:  # fmt: skip
-    """All that is trained by gradients; the model is left with the weights of its best epoch."""
-    steps = Steps(model, training, settings)
+def _train_by_gradients(
+    model: Reranker,
+    training: Examples,
+    validation: Examples | None,
+    measure: Measure,
+    settings: Settings,
+    state_file: Path,
+    resume: bool,
+    progress: Progress,
+) -> History:
+    """The epochs of :func:`train`."""
+    trainer = EpochTrainer(model, training, settings)
     if validation is not None and settings.select == "loss" and not validation.topics():
         raise RerankerError(
             "found no held-out topic with both a relevant and another post, so there is no "
             "validation loss to select by; select by map, or hold more topics out"
         )
-    history, best = History(), weights_of(model)
+    history, best = History(), copy_weights(model)
     if resume and state_file.exists():
-        history, best = restore(state_file, model, steps.optimizer, settings)
+        history, best = load_state(state_file, model, trainer.optimizer, settings)
     for epoch in range(len(history.epochs) + 1, settings.epochs + 1):
         if epoch - 1 - history.best >= settings.patience and history.best:
             break
-        figures = {"training_loss": steps.epoch(epoch, progress)}
+        figures = {"training_loss": trainer.train_epoch(epoch, progress)}
         if validation is not None:
             if settings.select == "loss":
                 figures["validation_loss"] = _validation_loss(model, validation, settings)
-            figures[_measured(settings)] = measure(score_tokenized(model, validation.encoded))
+            figures[_measured(settings)] = measure(score_tokenized(model, validation.pairs))
         history.epochs.append(figures)
         if (
             validation is None
             or history.best == 0
             or _better(figures, history.epochs[history.best - 1], settings)
         ):
-            history.best, best = epoch, weights_of(model)
-        store(state_file, model, steps.optimizer, history, best, settings)
+            history.best, best = epoch, copy_weights(model)
+        save_state(state_file, model, trainer.optimizer, history, best, settings)
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
     return history
 
 
-@dataclasses.dataclass(frozen=True)
-class _Lists:
-    """Where the steps' lists are drawn from."""
-
-    examples: Examples
-    topics: list[TopicRows]
-    settings: Settings
-
-    @classmethod
-    def of(cls, training: Examples, settings: Settings) -> "_Lists":
-        topics = training.topics()
-        if settings.sampling != "corrupted":
-            return cls(training, topics, settings)
-        if not isinstance(training.encoded, Tokenized):
-            raise TypeError("corrupted pairs are new ones, which cached interactions do not have")
-        queries, posts, topics = negatives.corrupted_pairs(
-            training.encoded.query_index, training.encoded.post_index, topics,
-            settings.negatives, np.random.default_rng([settings.seed, 0]),
-        )  # fmt: skip
-        extended = Examples(
-            training.encoded.with_pairs(queries, posts),
-            np.concatenate([training.relevant, np.zeros(len(queries), dtype=np.bool_)]),
-        )
-        return cls(extended, topics, settings)
-
-    def for_epoch(self, model: Reranker, epoch: int) -> Draw:
-        """How to draw in this epoch; ``model`` is as the epoch before left it."""
-        settings, count = self.settings, self.settings.positives
-        if settings.sampling == "pairs":
-            return self._pairs
-        if settings.sampling in ("random", "corrupted") or epoch == 1:
-            size = count * settings.negatives
-            return lambda _, rng: (
-                random_lists(self.topics, settings.batch_topics, count, size, rng), count,
-            )  # fmt: skip
-        nearest = negatives.nearest_negatives(
-            represent_tokenized(model, self.examples.encoded), self.topics, settings.negatives
-        )
-        return lambda _, rng: (negatives.mined_lists(self.topics, settings, nearest, rng), count)
-
-    def _pairs(self, step: int, _: np.random.Generator) -> tuple[npt.NDArray[np.int64], int]:
-        relevant, settings = self.examples.relevant, self.settings
-        rows = negatives.shuffled_pairs(len(relevant), settings.batch_pairs, step, settings.seed)
-        rows = np.concatenate([rows[relevant[rows]], rows[~relevant[rows]]])
-        return rows[None], int(relevant[rows].sum())
-
-
-class Steps:
-    """The steps of training, an epoch at a time.
+class EpochTrainer:
+    """The steps of training, epoch by epoch.
 
     Args:
         model: to train in place, on the device to train on.
         training: pairs to learn from.
         settings: how to train.
-        optimizer: what moves the weights; None is what the settings ask for.
+        optimizer: None is the one of the settings.
     """
 
     def __init__(
-        self, model: Reranker, training: Examples, settings: Settings,
+        self,
+        model: Reranker,
+        training: Examples,
+        settings: Settings,
         optimizer: torch.optim.Optimizer | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.settings = model, settings
-        self.lists = _Lists.of(training, settings)
-        self.optimizer = optimizer or _optimizer(model, settings)
+        self.sampler = BatchSampler(training, settings)
+        self.optimizer = optimizer or make_optimizer(model, settings)
 
-    def epoch(
-        self, epoch: int, progress: Callable[[int, int, str], None] = lambda *_: None
+    def train_epoch(
+        self, epoch: int, progress: Progress = lambda epoch, step, message: None
     ) -> float:
-        """The steps of the epoch of this number, from 1; gives the mean loss.
+        """The steps of one epoch, counted from 1; returns their mean loss.
+
+        The learning rate falls linearly over all epochs, to a tenth.
 
         Raises:
             RerankerError: a loss that is not a number.
         """
-        model, settings, optimizer = self.model, self.settings, self.optimizer
-        draw = self.lists.for_epoch(model, epoch)
+        model, settings = self.model, self.settings
+        self.sampler.start_epoch(model, epoch)
         rng = np.random.default_rng([settings.seed, epoch])
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
         for step in range(settings.steps):
-            done = (epoch - 1) * settings.steps + step
-            _set_learning_rate(optimizer, settings, done)
-            loss = _loss(model, self.lists.examples, *draw(done, rng), settings)
-            optimizer.zero_grad(set_to_none=True)
+            steps_done = (epoch - 1) * settings.steps + step
+            share = steps_done / (settings.epochs * settings.steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = settings.learning_rate * (1.0 - 0.9 * share)
+            rows, positives = self.sampler.draw(steps_done, rng)
+            loss = _loss(model, self.sampler.examples, rows, positives, settings)
+            self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            clip_gradients(model.parameters(), 5.0)
-            optimizer.step()
+            clip_gradients(model.parameters(), LONGEST_GRADIENT)
+            self.optimizer.step()
             losses.append(loss.item())
             if not np.isfinite(losses[-1]):
                 raise RerankerError(
@@ -228,24 +184,21 @@ class Steps:
 
 
 def _loss(
-    model: Reranker, examples: Examples, rows: npt.NDArray[np.int64], positives: int,
-    settings: Settings,
-) -> Tensor:  # fmt: skip
+    model: Reranker, examples: Examples, rows: Rows, positives: int, settings: Settings
+) -> Tensor:
     """The loss over lists of pairs: ``rows`` [lists, candidates], positives first."""
-    scores = examples.encoded.scores_of(model, rows.ravel(), model.device_of())
+    scores = examples.pairs.scores_of(model, rows.ravel(), model.device_of())
     return loss_of(settings)(scores.view(rows.shape), positives)
 
 
 def _validation_loss(model: Reranker, validation: Examples, settings: Settings) -> float:
-    """Mean loss over lists that are the same after every epoch; 0 without validation topics."""
+    """Mean loss over lists that are the same after every epoch."""
     topics, count = validation.topics(), settings.positives
-    if not topics:
-        return 0.0
     rng = np.random.default_rng([settings.seed, 0])
     model.eval()
     losses = []
     with torch.inference_mode():
-        for _ in range(8):
+        for _ in range(VALIDATION_BATCHES):
             rows = random_lists(
                 topics, settings.batch_topics, count, count * settings.negatives, rng
             )
@@ -254,6 +207,7 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
 
 
 def _measured(settings: Settings) -> str:
+    """Name of the measure in the history."""
     return "validation_mrr" if settings.select == "mrr" else "validation_map"
 
 
@@ -261,33 +215,3 @@ def _better(new: Mapping[str, float], old: Mapping[str, float], settings: Settin
     if settings.select == "loss":
         return new["validation_loss"] < old["validation_loss"]
     return new[_measured(settings)] > old[_measured(settings)]
-
-
-def _optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
-    """The optimizer, with a group of parameters for each share of the weight decay."""
-    read_by_rows(model, settings.optimizer == "adamw")
-    shares: dict[float, list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            shares.setdefault(model.decay_share(name), []).append(parameter)
-    groups = [
-        {"params": parameters, "weight_decay": settings.weight_decay * share}
-        for share, parameters in shares.items()
-    ]
-    rate = settings.learning_rate
-    match settings.optimizer:
-        case "sgd":
-            return torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True)
-        case "adadelta":
-            return torch.optim.Adadelta(groups, lr=rate, rho=0.95)
-        case "adagrad":
-            return torch.optim.Adagrad(groups, lr=rate)
-        case "rmsprop":
-            return torch.optim.RMSprop(groups, lr=rate)
-    return SparseAdamW(groups, lr=rate)
-
-
-def _set_learning_rate(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> None:
-    share = step / (settings.epochs * settings.steps)
-    for group in optimizer.param_groups:
-        group["lr"] = settings.learning_rate * (1.0 - 0.9 * share)

@@ -1,6 +1,6 @@
-"""Losses over lists of candidates: each list holds one topic's positives, then its negatives.
+"""Losses over lists of candidates; a list holds one topic's positives, then its negatives.
 
-Every loss takes scores [T, positives + negatives] (logits) and the number of positives.
+Every loss takes scores [lists, positives + negatives] (logits) and the number of positives.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ Loss = Callable[[Tensor, int], Tensor]
 
 
 def pointwise(scores: Tensor, positives: int) -> Tensor:
-    """Negative log likelihood of each label, every pair on its own (Rao et al. 2019, 3.4)."""
+    """Negative log likelihood of each pair's label (Rao et al. 2019, section 3.4)."""
     labels = torch.zeros_like(scores)
     labels[:, :positives] = 1.0
     return F.binary_cross_entropy_with_logits(scores, labels)
 
 
 def pairwise(scores: Tensor, positives: int, margin: float = 1.0) -> Tensor:
-    """Hinge between each positive and each negative.
+    """Hinge loss of each positive against each negative.
 
     Rao et al. (2016), section 3.1, with margin 1; Qiu & Huang (2015), equation 2, with margin γ.
     """
@@ -32,9 +32,9 @@ def pairwise(scores: Tensor, positives: int, margin: float = 1.0) -> Tensor:
 
 
 def listwise(scores: Tensor, positives: int) -> Tensor:
-    """Cross-entropy of each positive among all negatives of its topic (Cao et al. 2007, top one).
+    """Cross-entropy of each positive among its topic's negatives (Cao et al. 2007, top one).
 
-    One positive at a time stands against the negatives: another positive is no rival.
+    The other positives of the list are left out of the sum.
     """
     negatives = torch.logsumexp(scores[:, positives:], dim=1, keepdim=True)
     chosen = scores[:, :positives]
@@ -45,7 +45,7 @@ LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "point
 
 
 def loss_of(settings: Settings) -> Loss:
-    """The loss that the settings ask for."""
+    """The loss of the settings, with their margin."""
     if settings.loss == "pairwise":
         return partial(pairwise, margin=settings.margin)
     return LOSSES[settings.loss]

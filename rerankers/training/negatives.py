@@ -1,57 +1,87 @@
-"""Which posts a training step sees: lists of one topic's positives and sampled negatives."""
+"""The pairs of each training step: positives and sampled negatives."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from rerankers.base import Reranker
+from rerankers.engine.scoring import represent_tokenized
+from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
+from rerankers.training.examples import Examples, Rows, TopicRows
 from rerankers.training.settings import Settings
 
-Rows = npt.NDArray[np.int64]
-"""Rows of pairs."""
 
+class BatchSampler:
+    """Draws the pairs of each step, according to the settings' ``sampling``.
 
-@dataclass(frozen=True)
-class TopicRows:
-    """The pairs of one training topic: rows of its positives and of its negatives."""
-
-    positives: npt.NDArray[np.int64]
-    negatives: npt.NDArray[np.int64]
-
-
-def topics_of(
-    query_index: npt.NDArray[np.int64], relevant: npt.NDArray[np.bool_]
-) -> list[TopicRows]:
-    """The topics that can be learned from: those with a positive and a negative.
-
-    Args:
-        query_index: [P] query of each pair.
-        relevant: [P] whether its post is relevant.
+    Attributes:
+        examples: pairs to draw from, corrupted ones included.
     """
-    topics = []
-    for query in np.unique(query_index):
-        rows = np.flatnonzero(query_index == query)
-        positives, negatives = rows[relevant[rows]], rows[~relevant[rows]]
-        if len(positives) and len(negatives):
-            topics.append(TopicRows(positives, negatives))
-    return topics
+
+    def __init__(self, training: Examples, settings: Settings) -> None:
+        self.examples, self._topics, self._settings = training, training.topics(), settings
+        self._nearest: Mapping[int, Rows] | None = None
+        if settings.sampling == "corrupted":
+            self._add_corrupted_pairs()
+
+    def start_epoch(self, model: Reranker, epoch: int) -> None:
+        """Mine negatives for ``max`` and ``mix`` with the last epoch's model.
+
+        Those of the first epoch, counted from 1, are random.
+        """
+        if self._settings.sampling in ("max", "mix") and epoch > 1:
+            representations = represent_tokenized(model, self.examples.pairs)
+            self._nearest = nearest_negatives(
+                representations, self._topics, self._settings.negatives
+            )
+
+    def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
+        """Rows [lists, candidates] of a step, positives first, and the positives of each list.
+
+        Args:
+            step: number of the step over all epochs, from 0.
+            rng: of the epoch.
+        """
+        settings, count = self._settings, self._settings.positives
+        if settings.sampling == "pairs":
+            relevant = self.examples.relevant
+            rows = shuffled_pairs(len(relevant), settings.batch_pairs, step, settings.seed)
+            rows = np.concatenate([rows[relevant[rows]], rows[~relevant[rows]]])
+            return rows[None], int(relevant[rows].sum())
+        if self._nearest is not None:
+            return mined_lists(self._topics, settings, self._nearest, rng), count
+        size = count * settings.negatives
+        return random_lists(self._topics, settings.batch_topics, count, size, rng), count
+
+    def _add_corrupted_pairs(self) -> None:
+        training, settings = self.examples, self._settings
+        if not isinstance(training.pairs, Tokenized):
+            raise TypeError("corrupted pairs are new ones, without cached interactions")
+        queries, posts, self._topics = corrupted_pairs(
+            training.pairs.query_index,
+            training.pairs.post_index,
+            self._topics,
+            settings.negatives,
+            np.random.default_rng([settings.seed, 0]),
+        )
+        self.examples = Examples(
+            training.pairs.with_pairs(queries, posts),
+            np.concatenate([training.relevant, np.zeros(len(queries), dtype=np.bool_)]),
+        )
 
 
 def random_lists(
-    topics: list[TopicRows],
-    lists: int,
-    positives: int,
-    negatives: int,
-    rng: np.random.Generator,
-) -> npt.NDArray[np.int64]:
-    """Draw lists of random positives and negatives, each of another topic where there are enough.
+    topics: list[TopicRows], lists: int, positives: int, negatives: int, rng: np.random.Generator
+) -> Rows:
+    """Lists of random positives and negatives, of different topics where there are enough.
 
-    Topics are drawn evenly: average precision counts each topic once, however many positives it
-    has.
+    All topics are equally likely, because average precision counts each topic once, however many
+    positives it has.
 
     Returns:
         [lists, positives + negatives] rows of pairs, positives first.
@@ -71,15 +101,17 @@ def random_lists(
 
 
 def mined_lists(
-    topics: list[TopicRows], settings: Settings, nearest: Mapping[int, Rows],
+    topics: list[TopicRows],
+    settings: Settings,
+    nearest: Mapping[int, Rows],
     rng: np.random.Generator,
-) -> Rows:  # fmt: skip
-    """Draw lists whose negatives are those most like their positives (Rao et al. 2016, 3.2).
+) -> Rows:
+    """Lists with the negatives most similar to their positives (Rao et al. 2016, section 3.2).
 
     Args:
         topics: to draw from.
-        settings: ``max`` takes all negatives so, ``mix`` half of them (rounded up) and the others
-            at random.
+        settings: ``max`` mines all negatives, ``mix`` half of them (rounded up); the others are
+            random.
         nearest: row of a positive -> rows of its topic's most similar negatives, nearest first.
         rng: draws topics, positives and random negatives.
 
@@ -94,7 +126,7 @@ def mined_lists(
     for row in lists:
         blocks = row[settings.positives :].reshape(settings.positives, count)  # a view of the row
         for positive, block in zip(row[: settings.positives], blocks, strict=True):
-            # A topic with few negatives gives each of them more often.
+            # Repeated where the topic has fewer negatives.
             block[:mined] = np.resize(nearest[int(positive)], mined)
     return lists
 
@@ -102,7 +134,7 @@ def mined_lists(
 def nearest_negatives(
     representations: Tensor, topics: list[TopicRows], count: int
 ) -> dict[int, Rows]:
-    """The negatives of its topic that each positive is most similar to, by cosine.
+    """For each positive the most similar negatives of its topic, by cosine.
 
     Exact search with FAISS, on a GPU where FAISS finds one.
 
@@ -124,8 +156,8 @@ def nearest_negatives(
             "sampling max and mix search with FAISS, which is not installed; "
             "pip install 'tweetrerank[cpu]' (or [gpu], never both), or use --sampling random"
         ) from None
-    vectors = representations.numpy().astype(np.float32)
-    vectors = np.ascontiguousarray(vectors)
+    # A copy: normalisation is in place.
+    vectors = np.ascontiguousarray(representations.numpy().astype(np.float32))
     faiss.normalize_L2(vectors)
     gpu = faiss.StandardGpuResources() if getattr(faiss, "get_num_gpus", lambda: 0)() else None
     nearest = {}
@@ -141,17 +173,17 @@ def nearest_negatives(
 
 
 def corrupted_pairs(
-    query_index: npt.NDArray[np.int64],
-    post_index: npt.NDArray[np.int64],
+    query_index: Rows,
+    post_index: Rows,
     topics: list[TopicRows],
     count: int,
     rng: np.random.Generator,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[TopicRows]]:
-    """Replace the post of each positive by ``count`` of other topics (Qiu & Huang, section 5).
+) -> tuple[Rows, Rows, list[TopicRows]]:
+    """For each positive ``count`` posts of other topics (Qiu & Huang 2015, section 5).
 
     Returns:
-        Query and post [positives · count] of new pairs, whose rows come after the P that there
-        are, and the topics with these rows as their negatives.
+        Query and post [positives · count] of new pairs, with rows after the existing P, and the
+        topics with these rows as their negatives.
 
     Raises:
         RerankerError: a topic has no other, or none with a post that is not relevant to it.
@@ -162,14 +194,12 @@ def corrupted_pairs(
             "train on, expected at least two; use --sampling random"
         )
     pools = [post_index[np.concatenate([topic.positives, topic.negatives])] for topic in topics]
-    everything, owner = (
-        np.concatenate(pools),
-        np.repeat(np.arange(len(pools)), list(map(len, pools))),
-    )
+    everything = np.concatenate(pools)
+    owner = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
     queries, posts, corrupted, row = [], [], [], len(query_index)
     for number, topic in enumerate(topics):
         size = len(topic.positives) * count
-        # Topics may share posts; one that is relevant here is no negative.
+        # Topics may share posts: a relevant one is no negative.
         others = (owner != number) & ~np.isin(everything, post_index[topic.positives])
         if not others.any():
             raise RerankerError(
@@ -184,12 +214,12 @@ def corrupted_pairs(
 
 
 def shuffled_pairs(pairs: int, batch_pairs: int, step: int, seed: int) -> Rows:
-    """The rows of one step when every pair comes once in each shuffled pass: [batch_pairs].
+    """Rows [batch_pairs] of one step through shuffled passes over all pairs.
 
     Args:
         pairs: P.
         batch_pairs: pairs in a step.
-        step: number of the step over all epochs, from 0; with ``seed`` it decides everything.
+        step: number of the step over all epochs, from 0.
         seed: of the order of each pass.
     """
     places = np.arange(step * batch_pairs, (step + 1) * batch_pairs)

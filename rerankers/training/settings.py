@@ -1,4 +1,4 @@
-"""How to train a reranker; none of it is needed to score."""
+"""Training settings of a reranker; scoring does not need them."""
 
 from dataclasses import dataclass
 
@@ -12,26 +12,26 @@ SELECTIONS = ("map", "mrr", "loss")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train; a model declares its own defaults."""
+    """How to train; each model declares its own defaults."""
 
     loss: str = "listwise"
     """``listwise``, ``pairwise`` (hinge) or ``pointwise`` (cross-entropy)."""
     margin: float = 1.0
-    """By how much the pairwise loss wants a positive to be ahead."""
+    """Margin of the pairwise loss."""
     optimizer: str = "adamw"
     """``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd`` (Nesterov momentum 0.9)."""
     learning_rate: float = 2e-3
-    """At the first step; falls linearly to a tenth at the last."""
+    """Of the first step; falls linearly to a tenth."""
     weight_decay: float = 1e-3
     """L2 penalty (decoupled for AdamW)."""
     epochs: int = 12
-    """At most so many."""
+    """Maximum number of epochs."""
     steps: int = 50
-    """Steps an epoch; validation comes after each."""
+    """Steps an epoch; validation follows each epoch."""
     sampling: str = "random"
-    """Where a list's negatives come from: ``random``, ``max`` (the topic's most similar to the
-    positive by the last epoch's model), ``mix`` (half of each) or ``corrupted`` (posts of other
-    topics). ``pairs`` makes no lists: a step sees the next pairs of a shuffled pass."""
+    """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
+    model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
+    the next pairs of a shuffled pass, without lists of topics."""
     batch_topics: int = 12
     """Topics in a step."""
     positives: int = 3
@@ -43,20 +43,23 @@ class Settings:
     patience: int = 4
     """Epochs without a better validation figure before stopping."""
     select: str = "map"
-    """What decides the best epoch: validation ``map``, ``mrr`` or ``loss``."""
+    """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
     seed: int = 1
-    """Of every random choice."""
+    """Seed of every random choice."""
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing here, and combinations that cannot be."""
+        """Raise RerankerError naming every unknown choice and impossible combination."""
+        choices = {
+            "loss": LOSSES,
+            "optimizer": OPTIMIZERS,
+            "sampling": SAMPLINGS,
+            "select": SELECTIONS,
+        }
         problems = [
-            f"setting {name}: found {getattr(self, name)!r}, expected one of {', '.join(choices)}"
-            for name, choices in (
-                ("loss", LOSSES), ("optimizer", OPTIMIZERS), ("sampling", SAMPLINGS),
-                ("select", SELECTIONS),
-            )
-            if getattr(self, name) not in choices
-        ]  # fmt: skip
+            f"setting {name}: found {found!r}, expected one of {', '.join(known)}"
+            for name, known in choices.items()
+            if (found := getattr(self, name)) not in known
+        ]
         if self.sampling == "pairs" and self.loss != "pointwise":
             problems.append(
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "

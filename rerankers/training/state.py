@@ -1,4 +1,6 @@
-"""The state of interrupted training on disk: model, optimizer, best weights and history."""
+"""State of unfinished training on disk: model, optimizer, best weights and history."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
@@ -20,22 +22,26 @@ from rerankers.training.settings import Settings
 
 @dataclasses.dataclass
 class History:
-    """What happened: one entry an epoch, and the best epoch's number (from 1)."""
+    """Figures of each epoch, and the number of the best epoch, from 1."""
 
     epochs: list[dict[str, float]] = dataclasses.field(default_factory=list)
     best: int = 0
 
 
-def weights_of(model: Reranker) -> dict[str, Tensor]:
-    """A copy of all parameters and buffers that are saved."""
+def copy_weights(model: Reranker) -> dict[str, Tensor]:
+    """A copy of the model's state dict."""
     return {key: value.detach().clone() for key, value in model.state_dict().items()}
 
 
-def store(
-    path: Path, model: Reranker, optimizer: torch.optim.Optimizer, history: History,
-    best: Mapping[str, Tensor], settings: Settings,
-) -> None:  # fmt: skip
-    """Write the state of training, all of it or nothing."""
+def save_state(
+    path: Path,
+    model: Reranker,
+    optimizer: torch.optim.Optimizer,
+    history: History,
+    best: Mapping[str, Tensor],
+    settings: Settings,
+) -> None:
+    """Write the state of training atomically."""
     tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
     tensors |= {f"best.{key}": value for key, value in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
@@ -57,10 +63,14 @@ def store(
         Path(temporary).unlink(missing_ok=True)
 
 
-def restore(
+def load_state(
     path: Path, model: Reranker, optimizer: torch.optim.Optimizer, settings: Settings
 ) -> tuple[History, dict[str, Tensor]]:
-    """Put ``model`` and ``optimizer`` back to where :func:`store` was called."""
+    """Restore ``model`` and ``optimizer``; returns the history and the best weights.
+
+    Raises:
+        RerankerError: the file is damaged, or of other settings or another model.
+    """
     device = str(model.device_of())
     try:
         with safe_open(path, "pt", device=device) as file:
@@ -70,19 +80,19 @@ def restore(
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise RerankerError(
             f"{path}: the interrupted training cannot be read ({error}); "
-            "start it anew without --resume"
+            "start again without --resume"
         ) from None
     if json.loads(metadata["settings"]) != dataclasses.asdict(settings):
         raise RerankerError(
             f"{path}: the interrupted training had other settings ({metadata['settings']}); "
-            "repeat them, or start anew without --resume"
+            "repeat them, or start again without --resume"
         )
     try:
         model.load_state_dict(_with_prefix(tensors, "model."))
     except RuntimeError:
         raise RerankerError(
             f"{path}: the interrupted training was of a model of other sizes; "
-            "repeat its configuration, or start anew without --resume"
+            "repeat its configuration, or start again without --resume"
         ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _with_prefix(tensors, "optimizer.").items():

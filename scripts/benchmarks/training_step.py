@@ -4,7 +4,7 @@ Both ways start with the same weights, draw the same lists and lower the same lo
 weight decay is decoupled in both. The plain way pads every pair to the lengths that the model
 reads at most, has a copy of the query for each pair, and goes through all layers in every step;
 its Adam is PyTorch's dense one over all that trains. Ours computes what fixed weights give once,
-and moves only the vectors that a step has read (``rerankers/training/sparse_adamw.py``). Dropout,
+and moves only the vectors that a step has read (``rerankers/training/optimizers.py``). Dropout,
 whose draws depend on padding, is off. So the gradients of both ways differ by rounding alone; what
 the vectors that a step has not read are worth, AP on held-out topics shows.
 
@@ -32,8 +32,8 @@ from rerankers.base import Pairs, Reranker
 from rerankers.engine.scoring import score_tokenized
 from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Model
-from rerankers.training.interactions import CachedInteractions
-from rerankers.training.loop import Examples, Steps
+from rerankers.training.examples import CachedInteractions
+from rerankers.training.loop import EpochTrainer, Examples
 from rerankers.training.settings import Settings
 
 LEFT_OUT = "mb2013"
@@ -156,13 +156,13 @@ def _compare(title: str, case: Case, task: Task) -> list[Row]:
     theirs, ours = (workload.random_model("mp_hcnn", config, encoder) for _ in range(2))
     encoded = Tokenized.of(task.pairs, encoder, ours)
     known, started = encoded.subset(task.fold.training), time.perf_counter()
-    prepared = CachedInteractions.of(ours, known) if ours.interactions_are_fixed() else known
+    prepared = CachedInteractions.compute(ours, known) if ours.interactions_are_fixed() else known
     beforehand = time.perf_counter() - started
     plainly = Examples(cast(Any, FullLength(known, theirs)), task.relevant)
     timings = alternate(
         {
-            PLAIN: _epochs(Steps(theirs, plainly, settings, _dense(theirs, settings))),
-            OURS: _epochs(Steps(ours, Examples(prepared, task.relevant), settings)),
+            PLAIN: _epochs(EpochTrainer(theirs, plainly, settings, _dense(theirs, settings))),
+            OURS: _epochs(EpochTrainer(ours, Examples(prepared, task.relevant), settings)),
         },
         workload.rounds,
     )
@@ -197,7 +197,7 @@ def _dense(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
     )  # fmt: skip
 
 
-def _epochs(steps: Steps) -> Callable[[], float]:
+def _epochs(trainer: EpochTrainer) -> Callable[[], float]:
     """Takes the steps of the next epoch whenever it is called, and gives their mean loss."""
     numbers = itertools.count(1)
-    return lambda: steps.epoch(next(numbers))
+    return lambda: trainer.train_epoch(next(numbers))

@@ -1,4 +1,4 @@
-"""AdamW by rows against PyTorch's own, and against a loop over rows."""
+"""AdamW with sparse gradients against PyTorch's optimizers and a loop over rows."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,16 @@ from torch import Tensor, nn
 
 from rerankers.engine.tokenized import Tokenized
 from rerankers.layers.embeddings import TrainedVectors
-from rerankers.training import loop
-from rerankers.training.loop import Examples, Steps
+from rerankers.training.loop import EpochTrainer, Examples
+from rerankers.training.optimizers import (
+    LARGE,
+    SparseAdamW,
+    clip_gradients,
+    make_optimizer,
+    use_sparse_gradients,
+)
 from rerankers.training.settings import OPTIMIZERS, Settings
-from rerankers.training.sparse_adamw import LARGE, SparseAdamW, clip_gradients, read_by_rows
-from rerankers.training.state import History, restore, store, weights_of
+from rerankers.training.state import History, copy_weights, load_state, save_state
 
 RATE, DECAY = 0.05, 0.2
 SETTINGS = Settings(epochs=2, steps=3, batch_topics=2, positives=1, negatives=3)
@@ -27,8 +32,10 @@ def table_of(rows: int, sparse: bool) -> nn.Embedding:
     return nn.Embedding(rows, 3, sparse=sparse)
 
 
-def moved(table: nn.Embedding, optimizer: torch.optim.Optimizer, steps: Sequence[Tensor]) -> Tensor:
-    """The table after a step for each of ``steps``, which are identifiers."""
+def train_table(
+    table: nn.Embedding, optimizer: torch.optim.Optimizer, steps: Sequence[Tensor]
+) -> Tensor:
+    """The table after a step for each tensor of identifiers in ``steps``."""
     rng = np.random.default_rng(2)
     for ids in steps:
         pull = torch.from_numpy(rng.normal(size=(len(ids), 3)).astype(np.float32))
@@ -38,20 +45,22 @@ def moved(table: nn.Embedding, optimizer: torch.optim.Optimizer, steps: Sequence
     return table.weight.detach()
 
 
-def test_where_every_row_is_read_it_is_adamw() -> None:
+def test_equals_adamw_if_every_row_is_read() -> None:
     steps = [torch.tensor(ids) for ids in ([0, 1, 2, 3], [3, 2, 1, 0, 0, 0], [1, 1, 2, 3, 0])]
     dense, sparse = table_of(4, sparse=False), table_of(4, sparse=True)
-    expected = moved(dense, torch.optim.AdamW(dense.parameters(), RATE, weight_decay=DECAY), steps)
+    expected = train_table(
+        dense, torch.optim.AdamW(dense.parameters(), RATE, weight_decay=DECAY), steps
+    )
     ours = SparseAdamW(sparse.parameters(), RATE, weight_decay=DECAY)
-    torch.testing.assert_close(moved(sparse, ours, steps), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(train_table(sparse, ours, steps), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_rows_move_and_decay_only_when_they_are_read() -> None:
-    """As a loop over the numbers of rows does it."""
+    """Compared with a loop over single weights."""
     steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4, 4, 4])]
     table = table_of(5, sparse=True)
     weights = table.weight.detach().double().tolist()
-    found = moved(table, SparseAdamW(table.parameters(), RATE, weight_decay=DECAY), steps)
+    found = train_table(table, SparseAdamW(table.parameters(), RATE, weight_decay=DECAY), steps)
     rng, means = np.random.default_rng(2), {}
     for step, ids in enumerate(steps, start=1):
         pull = rng.normal(size=(len(ids), 3)).astype(np.float32)
@@ -70,15 +79,15 @@ def test_rows_move_and_decay_only_when_they_are_read() -> None:
     assert torch.equal(found[[1, 3]], untouched[[1, 3]])
 
 
-def test_without_decay_it_is_sparse_adam() -> None:
+def test_equals_sparse_adam_without_decay() -> None:
     steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4])]
     ours, theirs = table_of(5, sparse=True), table_of(5, sparse=True)
-    expected = moved(theirs, torch.optim.SparseAdam(theirs.parameters(), RATE), steps)
-    found = moved(ours, SparseAdamW(ours.parameters(), RATE, weight_decay=0.0), steps)
+    expected = train_table(theirs, torch.optim.SparseAdam(theirs.parameters(), RATE), steps)
+    found = train_table(ours, SparseAdamW(ours.parameters(), RATE, weight_decay=0.0), steps)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_dense_weights_beside_a_table_move_as_adamw_moves_them() -> None:
+def test_dense_weights_move_as_in_adamw() -> None:
     table, weights = table_of(5, sparse=True), [nn.Parameter(torch.ones(3)) for _ in range(2)]
     ours = SparseAdamW([table.weight, weights[0]], RATE, weight_decay=DECAY)
     theirs = torch.optim.AdamW([weights[1]], RATE, weight_decay=DECAY)
@@ -92,8 +101,8 @@ def test_dense_weights_beside_a_table_move_as_adamw_moves_them() -> None:
 
 
 @pytest.mark.parametrize("longest", [0.5, 5.0, 1e6])
-def test_sparse_gradients_are_clipped_as_dense_ones(longest: float) -> None:
-    """Two places of a row are one gradient: parts that cancel do not count."""
+def test_sparse_gradients_are_clipped_like_dense_ones(longest: float) -> None:
+    """Contributions to one row are added up first, so some cancel."""
     ids = torch.tensor([1, 4, 1, 1, 3])
     pull = torch.tensor([[5.0], [1.0], [-5.0], [2.0], [-3.0]])
     gradients = []
@@ -112,50 +121,65 @@ def test_sparse_gradients_are_clipped_as_dense_ones(longest: float) -> None:
     clip_gradients([nn.Parameter(torch.ones(2))], longest)
 
 
-def test_only_large_tables_are_read_by_rows_and_only_by_adamw() -> None:
+def test_sparse_gradients_are_for_large_tables_and_adamw_alone() -> None:
     sizes = {"small": LARGE - 1, "large": LARGE}
-    tables = nn.ModuleDict({
-        name: TrainedVectors(np.zeros((0, 2), np.float32), size - 1)
-        for name, size in sizes.items()
-    })  # fmt: skip
-    read_by_rows(tables, wanted=True)
-    assert {name: table.sparse for name, table in tables.items()} == {
-        "small": False, "large": True
-    }  # fmt: skip
-    read_by_rows(tables, wanted=False)
+    tables = nn.ModuleDict(
+        {
+            name: TrainedVectors(np.zeros((0, 2), np.float32), size - 1)
+            for name, size in sizes.items()
+        }
+    )
+    use_sparse_gradients(tables, wanted=True)
+    assert not tables["small"].sparse and tables["large"].sparse
+    use_sparse_gradients(tables, wanted=False)
     assert not any(table.sparse for table in tables.values())
+
+
+def test_each_optimizer_is_the_one_of_its_name() -> None:
     model = small_model("mp_hcnn", "paper")
-    for name in (*OPTIMIZERS, "adamw"):
-        loop._optimizer(model, Settings(optimizer=name))
+    kinds = {
+        "adamw": SparseAdamW,
+        "adadelta": torch.optim.Adadelta,
+        "adagrad": torch.optim.Adagrad,
+        "rmsprop": torch.optim.RMSprop,
+        "sgd": torch.optim.SGD,
+    }
+    assert set(kinds) == set(OPTIMIZERS)
+    for name, kind in kinds.items():
+        assert type(make_optimizer(model, Settings(optimizer=name))) is kind
         assert model.towers["trigrams"].vectors.sparse == (name == "adamw")
         assert not model.towers["words"].vectors.sparse
 
 
-def test_a_step_of_training_moves_the_trigrams_of_its_batch_alone() -> None:
+def test_training_moves_only_the_trigrams_of_its_batches() -> None:
     model = small_model("mp_hcnn", "paper", dropout=0.0)
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    tokenized = Tokenized.of(all_pairs(), encoder(), model)
     table = model.towers["trigrams"].vectors.weight
     before = table.detach().clone()
     relevant = np.arange(48) % 3 == 0
-    Steps(model, Examples(encoded, relevant), SETTINGS).epoch(1)
+    EpochTrainer(model, Examples(tokenized, relevant), SETTINGS).train_epoch(1)
     has_moved = (table != before).any(dim=1)
-    inputs = [encoded.queries["trigrams"], encoded.posts["trigrams"], encoded.posts["url_trigrams"]]
-    read = np.unique(np.concatenate([view.ids for view in inputs]))
+    inputs = [
+        tokenized.queries["trigrams"],
+        tokenized.posts["trigrams"],
+        tokenized.posts["url_trigrams"],
+    ]
+    read = np.unique(np.concatenate([packed.ids for packed in inputs]))
     assert has_moved.any()
     assert np.isin(has_moved.nonzero().ravel().numpy(), read).all()
 
 
-def test_the_state_of_a_table_comes_back_from_the_disk(tmp_path: Path) -> None:
+def test_state_of_a_table_is_restored(tmp_path: Path) -> None:
     model = small_model("mp_hcnn", "paper", dropout=0.0)
     examples = Examples(Tokenized.of(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
-    steps = Steps(model, examples, SETTINGS)
-    steps.epoch(1)
+    trainer = EpochTrainer(model, examples, SETTINGS)
+    trainer.train_epoch(1)
     path = tmp_path / "state"
-    store(path, model, steps.optimizer, History(), weights_of(model), SETTINGS)
+    save_state(path, model, trainer.optimizer, History(), copy_weights(model), SETTINGS)
     again = small_model("mp_hcnn", "paper", seed=8, dropout=0.0)
-    resumed = Steps(again, examples, SETTINGS)
-    restore(path, again, resumed.optimizer, SETTINGS)
-    for each in (steps, resumed):
-        each.epoch(2)
-    for name, weight in weights_of(model).items():
-        assert torch.equal(weights_of(again)[name], weight), name
+    resumed = EpochTrainer(again, examples, SETTINGS)
+    load_state(path, again, resumed.optimizer, SETTINGS)
+    for each in (trainer, resumed):
+        each.train_epoch(2)
+    for name, weight in copy_weights(model).items():
+        assert torch.equal(copy_weights(again)[name], weight), name

@@ -1,8 +1,10 @@
-"""AdamW that moves only those rows of a large table of vectors that a step has read.
+"""Optimizers, among them an AdamW for sparse gradients of large embedding tables.
 
 A step reads a few thousand of the vectors of words and trigrams. Adam over the whole table costs
-as much as the rest of the step, for rows whose gradient is 0.
+as much as the rest of the step, for rows with a gradient of 0.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,30 +12,56 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rerankers.base import Reranker
+from rerankers.training.settings import Settings
+
 LARGE = 20_000
-"""Rows from which on a table is moved by rows; a smaller one is moved as a whole, which is faster
-below about 10,000."""
+"""Rows of a table from which on its gradients are sparse; below about 10,000 dense ones are
+faster."""
 
 
-def read_by_rows(model: nn.Module, wanted: bool) -> None:
-    """Have the large tables of ``model`` give sparse gradients, or all of them dense ones."""
+def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
+    use_sparse_gradients(model, settings.optimizer == "adamw")
+    shares: dict[float, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            shares.setdefault(model.decay_share(name), []).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": settings.weight_decay * share}
+        for share, parameters in shares.items()
+    ]
+    rate = settings.learning_rate
+    match settings.optimizer:
+        case "sgd":
+            return torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True)
+        case "adadelta":
+            return torch.optim.Adadelta(groups, lr=rate, rho=0.95)
+        case "adagrad":
+            return torch.optim.Adagrad(groups, lr=rate)
+        case "rmsprop":
+            return torch.optim.RMSprop(groups, lr=rate)
+    return SparseAdamW(groups, lr=rate)
+
+
+def use_sparse_gradients(model: nn.Module, wanted: bool) -> None:
+    """Switch sparse gradients on for large embedding tables, or off for all."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.sparse = wanted and module.num_embeddings >= LARGE
 
 
 class SparseAdamW(torch.optim.AdamW):
-    """AdamW (Loshchilov & Hutter, ICLR 2019), but for tables whose gradient is sparse.
+    """AdamW (Loshchilov & Hutter, ICLR 2019) that also takes sparse gradients.
 
-    A row that has no gradient in a step neither moves nor decays in it, nor do its running means;
-    these are corrected for their start by the number of the table's steps, not of the row's. That
-    is what ``torch.optim.SparseAdam`` does, which knows no decay. Where every row has a gradient
-    in every step it is AdamW.
+    A row without a gradient in a step neither moves nor decays, and its running means stay; bias
+    correction counts the table's steps, not the row's. ``torch.optim.SparseAdam`` does the same
+    without decay. If every row has a gradient in every step, the result is AdamW's.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step; sparse gradients are used up: afterwards they are None."""
+        """One step; sparse gradients are None afterwards."""
         for group in self.param_groups:
             for table in group["params"]:
                 if table.grad is not None and table.grad.is_sparse:
@@ -61,14 +89,14 @@ class SparseAdamW(torch.optim.AdamW):
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[Tensor], longest: float) -> None:
-    """Shrink all gradients alike so that together they are at most ``longest`` (Euclidean).
+    """Scale all gradients by one factor, to a joint Euclidean norm of at most ``longest``.
 
-    As ``torch.nn.utils.clip_grad_norm_``, which does not take sparse ones.
+    Like ``torch.nn.utils.clip_grad_norm_``, which does not take sparse gradients.
     """
     gradients = []
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.is_sparse:
-            # What a row got from several places must be added up before it is measured.
+            # Contributions to one row must be added up before its norm is taken.
             parameter.grad = parameter.grad.coalesce()
             gradients.append(parameter.grad.values())
         elif parameter.grad is not None:
