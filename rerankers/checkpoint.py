@@ -1,18 +1,21 @@
 """A trained reranker on disk: a folder of JSON and safetensors, nothing that runs code.
 
-``config.json``         the model's name and hyperparameters, and where its IDF comes from
+``config.json``         model, hyperparameters, features, source of IDF, and SHA-256 of all files
 ``model.safetensors``   the weights, word vectors included
 ``vocabulary.json``     the words
-``metrics.json``        what it was trained on, and how well it did on validation topics
+``metrics.json``        training data, and validation results
 
-Where a model reads features, ``config.json`` has their names. A model that is no set of tensors
-has files of its own beside these (LambdaMART's ``model.txt``). One that reads other models' scores
-has their checkpoints in folders of their names (``mp_hcnn/``): they were trained on the same
-topics, and for no others are its weights right.
+Models that are no tensors have files of their own (``model.txt``: the trees of LambdaMART). A
+model that reads other models' scores has their checkpoints in sub-folders of their names
+(``sm_cnn/``), as its weights fit the scores of these checkpoints only.
+
+Loading compares every file with its SHA-256 before reading it. A file that is added later is not
+compared (``lambda.json``, which tuning writes).
 """
 
 import dataclasses
 import difflib
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from rerankers import features, models
 from rerankers.base import Pairs, Reranker
@@ -36,7 +37,7 @@ from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
@@ -154,15 +155,24 @@ def _text_and_url(post: Any) -> tuple[str, str]:
 
 
 def save(
-    directory: Path, name: str, model: Reranker, encoder: TextEncoder,
-    metrics: Mapping[str, Any], extras: Mapping[str, bytes] | None = None,
+    directory: Path,
+    name: str,
+    model: Reranker,
+    encoder: TextEncoder,
+    metrics: Mapping[str, Any],
+    extras: Mapping[str, bytes] | None = None,
     parts: Mapping[str, Path] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write a checkpoint into an empty folder, which is created if it is missing.
 
     The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
 
     Args:
+        directory: the folder.
+        name: of the model.
+        model: trained.
+        encoder: reads texts as in training.
+        metrics: content of ``metrics.json``.
         extras: file name -> content of further files.
         parts: model -> checkpoint folder of each model whose scores this one reads; see
             :func:`part_of`.
@@ -172,15 +182,6 @@ def save(
     """
     directory.mkdir(parents=True, exist_ok=True)
     require_empty(directory)
-    config = {
-        "format": FORMAT,
-        "model": name,
-        "idf": encoder.idf.source,
-        "config": dataclasses.asdict(model.config),
-    }
-    if model.feature_families:
-        config["features"] = list(features.names_of(model.feature_families))
-    _write_json(directory / "config.json", config)
     _write_json(directory / "metrics.json", metrics)
     encoder.vocabulary.save(directory / "vocabulary.json")
     weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
@@ -190,6 +191,24 @@ def save(
         (directory / file_name).write_bytes(content)
     for part, folder in (parts or {}).items():
         shutil.copytree(folder, part_of(directory, part))
+    config = {
+        "model": name,
+        "idf": encoder.idf.source,
+        "config": dataclasses.asdict(model.config),
+        "features": list(features.names_of(model.feature_families)),
+    }
+    write_config(directory, config)
+
+
+def write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    """Write ``config.json`` with the SHA-256 of the other files of a checkpoint, and its own."""
+    files = {
+        path.relative_to(directory).as_posix(): _sha256(path)
+        for path in sorted([*directory.glob("*"), *directory.glob("*/config.json")])
+        if path.is_file() and path != directory / "config.json"
+    }
+    content = {"format": FORMAT, **config, "files": files}
+    _write_json(directory / "config.json", content | {"sha256": _sha256_of_config(content)})
 
 
 def require_empty(directory: Path) -> None:
@@ -255,6 +274,7 @@ def load(
             f"{directory / 'config.json'}: found checkpoint format {config.get('format')}, "
             f"expected {FORMAT}; train again with this version"
         )
+    _check_files(directory, config)
     found = str(config.get("model"))
     if name is not None and found != name:
         raise RerankerError(
@@ -297,10 +317,42 @@ def idf_from(source: str) -> Idf:
     return Idf.read(Path(source))
 
 
+def _check_files(directory: Path, config: Mapping[str, Any]) -> None:
+    """Compare the files of a checkpoint with the SHA-256 in its configuration.
+
+    Raises:
+        RerankerError: a file is missing, or its content is another.
+    """
+    path = directory / "config.json"
+    _check_sha256(path, _sha256_of_config(config), config.get("sha256"))
+    for name, expected in config["files"].items():
+        path = directory / name
+        _check_sha256(path, _sha256(path) if path.is_file() else "no file", expected)
+
+
+def _check_sha256(path: Path, found: str, expected: object) -> None:
+    if found != expected:
+        raise RerankerError(
+            f"{path}: found {found}, expected the SHA-256 {expected}: the file is damaged or was "
+            "changed after training; restore it (for a checkpoint that comes with the package: "
+            "install the package again), or train again"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sha256_of_config(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a configuration's content without its own ``sha256``."""
+    content = {key: value for key, value in config.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _check_features(model: Reranker, config: Mapping[str, Any], path: Path) -> None:
-    """Refuse a model whose features were others; one from before they were named is let through."""
-    expected = list(features.names_of(model.feature_families))
-    found = config.get("features", expected)
+    """Refuse a model that was trained with other features than this version has."""
+    found, expected = config["features"], list(features.names_of(model.feature_families))
     if found != expected:
         raise RerankerError(
             f"{path}: found a model of the features {found}, but this version has {expected}; "
@@ -310,13 +362,7 @@ def _check_features(model: Reranker, config: Mapping[str, Any], path: Path) -> N
 
 def _load_weights(model: Reranker, path: Path) -> None:
     try:
-        weights: dict[str, Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RerankerError(
-            f"{path}: found no whole safetensors file ({error}); restore it, or train again"
-        ) from None
-    try:
-        model.load_state_dict(weights, strict=True)
+        model.load_state_dict(load_file(path), strict=True)
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise RerankerError(

@@ -1,4 +1,4 @@
-"""Checkpoint folders: what is written, what is refused, and that nothing is lost."""
+"""Checkpoint folders: their content, and what loading refuses."""
 
 import json
 import shutil
@@ -13,6 +13,7 @@ from reranking_samples import all_pairs, encoder, small_model
 from safetensors.torch import load_file, save_file
 
 from rerankers import checkpoint
+from rerankers.checkpoint import SHIPPED
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
 
@@ -21,53 +22,89 @@ FILES = {"config.json", "metrics.json", "model.safetensors", "vocabulary.json"}
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A whole checkpoint whose IDF comes from a file."""
+    """A complete checkpoint whose IDF comes from a file."""
     idf = tmp_path / "idf.tsv"
     idf.write_text("1000\nthe\t900\nwater\t40\n")
-    save(tmp_path / "saved", idf)
+    reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
+    model = small_model("mp_hcnn", "robust")
+    checkpoint.save(tmp_path / "saved", "mp_hcnn", model, reader, {"seed": 0})
     return tmp_path / "saved"
 
 
-def save(directory: Path, idf: Path, seed: int = 0, **options: Any) -> None:
-    reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
-    model = small_model("mp_hcnn", "robust", seed=seed)
-    checkpoint.save(directory, "mp_hcnn", model, reader, {"seed": seed}, **options)
+def change_config(folder: Path, **changes: Any) -> None:
+    """Change keys of ``config.json``, its own SHA-256 included; None removes a key."""
+    config = json.loads((folder / "config.json").read_text()) | changes
+    kept = {key: value for key, value in config.items() if value is not None and key != "sha256"}
+    checkpoint.write_config(folder, kept)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def change(path: Path, **changes: Any) -> None:
-    """Change keys of a JSON file; None takes a key away."""
-    whole = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in whole.items() if v is not None}))
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
 def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
-    assert set(content(saved)) == FILES
+    assert {path.name for path in saved.iterdir()} == FILES
     config = json.loads((saved / "config.json").read_text())
     assert config["model"] == "mp_hcnn"
     assert config["config"]["trigram_size"] == 8
     assert config["idf"] == str(saved.parent / "idf.tsv")
+    assert set(config["files"]) == FILES - {"config.json"}
     assert json.loads((saved / "metrics.json").read_text()) == {"seed": 0}
-    assert sorted(path.name for path in saved.parent.iterdir()) == ["idf.tsv", "saved"]
     assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o644}
-    assert saved.stat().st_mode & 0o777 == 0o755
 
 
-def test_extras_are_written_with_it(tmp_path: Path, saved: Path) -> None:
-    other = tmp_path / "other"
-    save(other, tmp_path / "idf.tsv", seed=1, extras={"lambda.json": b'{"weight": 0.5}'})
-    assert set(content(other)) == FILES | {"lambda.json"}
-    assert checkpoint.load(other).metrics == {"seed": 1}
+def test_further_files_and_the_checkpoints_of_parts(tmp_path: Path, saved: Path) -> None:
+    folder = tmp_path / "other"
+    extras, parts = {"held_out.run.gz": b"a run"}, {"mp_hcnn": saved}
+    model = small_model("sm_cnn", "static")
+    checkpoint.save(folder, "sm_cnn", model, encoder(), {}, extras, parts)
+    files = json.loads((folder / "config.json").read_text())["files"]
+    assert set(files) == FILES - {"config.json"} | {"held_out.run.gz", "mp_hcnn/config.json"}
+    assert checkpoint.parts_of(folder) == [folder / "mp_hcnn"]
+    assert checkpoint.load(folder / "mp_hcnn").metrics == {"seed": 0}
 
 
-def test_only_an_empty_folder_is_written(tmp_path: Path, saved: Path) -> None:
-    before = content(saved)
+def test_only_an_empty_folder_is_written(saved: Path) -> None:
     with pytest.raises(RerankerError, match="saved: found files, expected an empty folder"):
-        save(saved, tmp_path / "idf.tsv", seed=1)
-    assert content(saved) == before
+        checkpoint.save(saved, "bigram", small_model("bigram", "count"), encoder(), {})
+
+
+def test_files_that_are_added_later_are_not_compared(saved: Path) -> None:
+    (saved / "lambda.json").write_text("{}")
+    assert checkpoint.load(saved).metrics == {"seed": 0}
+
+
+def damaged_copies() -> list[tuple[Path | None, str]]:
+    """Each file of a saved checkpoint (None) and of those that come with the package."""
+    shipped = [path for path in SHIPPED.rglob("*") if path.is_file()]
+    assert len(shipped) > 30
+    return [
+        *((None, name) for name in sorted(FILES)),
+        *((path.parent, path.name) for path in sorted(shipped)),
+    ]
+
+
+@pytest.mark.parametrize(("folder", "name"), damaged_copies())
+def test_a_changed_byte_in_any_file_is_an_error(
+    saved: Path, tmp_path: Path, folder: Path | None, name: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder or saved, copy)
+    flip_a_byte(copy / name)
+    with pytest.raises(RerankerError, match=f"copy/{name}: found .*, expected ") as error:
+        checkpoint.load(copy)
+    if name != "config.json":  # That may be no JSON any more.
+        assert "restore it" in str(error.value) and "train again" in str(error.value)
+
+
+def test_a_changed_byte_in_the_checkpoint_of_a_part_is_an_error(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(SHIPPED / "fusion" / "mb2014", copy)
+    flip_a_byte(copy / "sm_cnn" / "config.json")
+    with pytest.raises(RerankerError, match=r"copy/sm_cnn/config\.json: found"):
+        checkpoint.load(copy)
 
 
 def test_loading_does_not_change_the_random_state_of_results(saved: Path) -> None:
@@ -89,68 +126,71 @@ def test_idf_by_name() -> None:
         checkpoint.idf_from("no/such/file")
 
 
-def cut(name: str, keep: float) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        data = (folder / name).read_bytes()
-        (folder / name).write_bytes(data[: int(len(data) * keep)])
-
-    return damage
-
-
-def other_size(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    key = max(weights)
-    save_file(weights | {key: torch.zeros(3, 3)}, folder / "model.safetensors")
+def replace_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Save other weights, with their SHA-256; None removes one."""
+    weights = load_file(folder / "model.safetensors") | changes
+    kept = {key: value for key, value in weights.items() if value is not None}
+    save_file(kept, folder / "model.safetensors")
+    change_config(folder)
 
 
-def one_missing(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    save_file(dict(sorted(weights.items())[1:]), folder / "model.safetensors")
-
-
-def one_too_many(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    save_file(weights | {"extra": torch.zeros(3)}, folder / "model.safetensors")
+def last_weight(folder: Path) -> str:
+    return max(load_file(folder / "model.safetensors"))
 
 
 def config(**changes: Any) -> Callable[[Path], None]:
-    return lambda folder: change(folder / "config.json", **changes)
+    return lambda folder: change_config(folder, **changes)
 
 
 def setting(**changes: Any) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
-        whole = json.loads((folder / "config.json").read_text())["config"] | changes
-        change(folder / "config.json", config=whole)
+        settings = json.loads((folder / "config.json").read_text())["config"]
+        change_config(folder, config=settings | changes)
 
     return damage
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    **{f"{name} missing": ((lambda folder, name=name: (folder / name).unlink()), name)
-       for name in sorted(FILES)},
-    **{f"{name} cut to {keep}": (cut(name, keep), name) for name in sorted(FILES) for keep in (0, 0.5)},
+    **{
+        f"{name} missing": (
+            lambda folder, name=name: (folder / name).unlink(),
+            rf"{name}: found no .*, expected .*",
+        )
+        for name in sorted(FILES)
+    },
     "no folder": (shutil.rmtree, "config.json"),
-    "newer format": (config(format=99), r"config\.json: found checkpoint format 99, expected 1"),
-    "no format": (config(format=None), r"config\.json"),
+    "an old checkpoint": (
+        config(format=1),
+        r"config\.json: found checkpoint format 1, expected 2; train again",
+    ),
+    "no format": (
+        lambda folder: (folder / "config.json").write_text("{}"),
+        r"config\.json: found checkpoint format None",
+    ),
     "a list": (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json: found a"),
     "not UTF-8": (lambda folder: (folder / "config.json").write_bytes(b'{"\xff'), r"config\.json"),
     "unknown model": (config(model="mp_hcmm"), r"config\.json.*'mp_hcmm'.*mp_hcnn"),
-    "no model": (config(model=None), r"config\.json"),
     "no settings": (config(config=None), r"config\.json"),
-    "no idf": (config(idf=None), r"config\.json"),
     "settings of a list": (config(config=[1]), r"config\.json"),
     "unknown setting": (setting(dept=3), r"config\.json: .*dept"),
     "setting of another type": (setting(depth="two"), r"config\.json"),
     "setting out of range": (setting(hidden=-5), r"config\.json"),
+    "other features": (
+        config(features=["links.has_url"]),
+        r"config\.json: .*links\.has_url",
+    ),
     "other sizes": (setting(hidden=10), r"model\.safetensors: the weights do not fit.*size"),
     "other depth": (setting(depth=1), r"model\.safetensors: the weights do not fit"),
-    "a weight of another size": (other_size, r"model\.safetensors: the weights do not fit"),
-    "a weight missing": (one_missing, r"model\.safetensors: the weights do not fit.*[Mm]issing"),
-    "a weight too many": (one_too_many, r"model\.safetensors: the weights do not fit.*extra"),
+    "a missing weight": (
+        lambda folder: replace_weights(folder, **{last_weight(folder): None}),
+        r"model\.safetensors: the weights do not fit.*[Mm]issing",
+    ),
+    "an additional weight": (
+        lambda folder: replace_weights(folder, extra=torch.zeros(3)),
+        r"model\.safetensors: the weights do not fit.*extra",
+    ),
     "idf file gone": (lambda folder: (folder.parent / "idf.tsv").unlink(), r"idf\.tsv"),
-    "other vocabulary": (lambda folder: change(folder / "vocabulary.json", words=["a"]),
-                         r"model\.safetensors: the weights do not fit"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
@@ -163,13 +203,13 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind:
 
 
 def test_a_checkpoint_of_another_model_says_what_to_ask_for(saved: Path) -> None:
-    with pytest.raises(RerankerError, match=r"saved: found a checkpoint of mp_hcnn, expected .*"
-                                            r"knrm; use --reranker mp_hcnn"):  # fmt: skip
+    message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; use --reranker mp_hcnn"
+    with pytest.raises(RerankerError, match=message):
         checkpoint.load(saved, "knrm")
 
 
 def test_weights_with_code_in_them_are_not_read(saved: Path) -> None:
-    """A pickle under the weights' name is refused, not run."""
+    """A pickle under the name of the weights is refused, not run."""
     torch.save({"x": torch.zeros(1)}, saved / "model.safetensors")
-    with pytest.raises(RerankerError, match=r"model\.safetensors: found no whole safetensors"):
+    with pytest.raises(RerankerError, match=r"model\.safetensors: found [0-9a-f]{64}, expected"):
         checkpoint.load(saved)

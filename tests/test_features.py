@@ -1,18 +1,15 @@
 """Families of features against naive computations, and what a table of them is."""
 
 import dataclasses
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from feature_lists import VECTORS
 from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers import checkpoint, features
+from rerankers import features
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs
-from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
@@ -220,18 +217,6 @@ def test_a_model_without_its_features_says_so() -> None:
     encoded = Tokenized.of(all_pairs(), encoder(), model)
     with pytest.raises(RerankerError, match="found no features, expected those of prior"):
         model(*encoded.batch(np.arange(3), model.device_of()))
-
-
-def test_a_checkpoint_from_before_features_were_named_can_be_read(tmp_path: Path) -> None:
-    model = small_model("sm_cnn", "static")
-    checkpoint.save(tmp_path / "saved", "sm_cnn", model, encoder(), {})
-    path = tmp_path / "saved" / "config.json"
-    content = json.loads(path.read_text())
-    assert content.pop("features") == ["prior.rank"]
-    path.write_text(json.dumps(content))
-    loaded = checkpoint.load(tmp_path / "saved", "sm_cnn", idf=IDF)
-    expected = scoring.score(model, all_pairs(), encoder())
-    np.testing.assert_array_equal(loaded.score(all_pairs()), expected)
 
 
 def test_what_a_run_says_is_read_where_a_family_has_its_signals() -> None:

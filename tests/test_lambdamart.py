@@ -26,7 +26,6 @@ from rerankers.models.lambdamart import Config, Model
 from rerankers.training.loop import Examples
 from rerankers.training.loop import train as train_model
 from rerankers.training.settings import Settings
-from rerankers.trees import check
 
 NAME = "lambdamart"
 TOPICS, POSTS = 12, 30
@@ -172,58 +171,6 @@ def test_a_checkpoint_is_text_and_json(saved: Path) -> None:
     np.testing.assert_array_equal(load(saved).score(all_pairs()), expected)
 
 
-def first_line(text: str, name: str, value: str) -> str:
-    """The text with another value in the first line of this name."""
-    before, _, rest = text.partition(f"\n{name}=")
-    return f"{before}\n{name}={value}\n{rest.partition(chr(10))[2]}"
-
-
-DAMAGES = {
-    "cut": lambda text: text[: len(text) // 2],
-    "cut at the end": lambda text: text[: text.index("end of parameters")],
-    "empty": lambda text: "",
-    "a branch that leads nowhere": lambda text: first_line(text, "left_child", "1 99 -1"),
-    "a branch that leads back": lambda text: first_line(text, "right_child", "0 0 0"),
-    "a feature that is none": lambda text: first_line(text, "split_feature", "0 99 1"),
-    "no number": lambda text: first_line(text, "leaf_value", "x y z w"),
-    "not finite": lambda text: first_line(text, "leaf_value", "nan 0 0 0"),
-    "too few numbers": lambda text: first_line(text, "threshold", "0.5"),
-    "other sizes": lambda text: first_line(text, "tree_sizes", "1 2 3"),
-    "a lost tree": lambda text: text.replace("\nTree=1\n", "\n", 1),
-    "many leaves": lambda text: first_line(text, "num_leaves", "999999999999"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_trees_are_an_error_and_do_not_end_the_process(saved: Path, damage: str) -> None:
-    whole = (saved / FILE).read_text()
-    check(whole)
-    broken = DAMAGES[damage](whole)
-    assert broken != whole
-    (saved / FILE).write_text(broken)
-    with pytest.raises(RerankerError, match=rf"{FILE}: found no whole LightGBM model.*train again"):
-        load(saved)
-
-
-def test_trees_that_are_gone(saved: Path) -> None:
-    (saved / FILE).unlink()
-    with pytest.raises(RerankerError, match=f"{FILE}: found no whole LightGBM model"):
-        load(saved)
-
-
-def test_trees_over_other_features_are_refused(saved: Path) -> None:
-    """By the names in config.json, and by those in the trees themselves."""
-    whole = (saved / FILE).read_text()
-    (saved / FILE).write_text(whole.replace("overlap.idf", "overlap.tfidf"))
-    with pytest.raises(RerankerError, match=r"overlap\.tfidf.*train again"):
-        load(saved)
-    (saved / FILE).write_text(whole)
-    path = saved / "config.json"
-    path.write_text(path.read_text().replace("overlap.idf", "overlap.tfidf"))
-    with pytest.raises(RerankerError, match=r"config\.json: .*overlap\.tfidf.*train again"):
-        load(saved)
-
-
 def test_training_options_of_steps_are_refused() -> None:
     options = train.Options(NAME, test="mb2012", epochs=3, learning_rate=0.1, seed=2)
     with pytest.raises(UsageError, match=r"--epochs, --learning-rate: found for lambdamart.*--set"):
@@ -243,7 +190,7 @@ def test_the_command_trains_what_the_pipeline_can_use(tmp_path: Path) -> None:
     assert metrics["training"] == {"seed": 1}
     assert set(metrics["validation"]["by_fold"]) == {"fold 1", "fold 2"}
     assert (output / "held_out.run.gz").is_file()
-    reranker = NeuralReranker.load(output, NAME)
+    reranker = NeuralReranker(checkpoint.load(output, NAME))
     config = reranker.checkpoint.model.config
     assert (config.families, config.trees) == ("first_stage,overlap,links", 10)
     candidates = load_training_data([named.find("mb2012", data)])

@@ -178,31 +178,6 @@ def test_a_checkpoint_is_json_and_tensors_and_gives_the_same_scores(
     np.testing.assert_array_equal(after.matrix, before.matrix)
 
 
-def test_damaged_weights_are_refused(model: Model, tmp_path: Path) -> None:
-    path = save(model, tmp_path / "saved") / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(RerankerError, match=r"model\.safetensors: found no whole safetensors"):
-        load(path.parent)
-    path.unlink()
-    with pytest.raises(RerankerError, match=r"model\.safetensors: found no whole safetensors"):
-        load(path.parent)
-
-
-def test_weights_of_other_features_are_refused(model: Model, tmp_path: Path) -> None:
-    save(model, tmp_path / "saved")
-    path = tmp_path / "saved" / "config.json"
-    whole = path.read_text()
-    path.write_text(whole.replace("signal:rm3.gap", "signal:rm4.gap"))
-    with pytest.raises(RerankerError, match=r"config\.json: .*signal:rm4\.gap.*train again"):
-        load(path.parent)
-    path.write_text(whole)
-    save(unfitted("links"), tmp_path / "other")
-    (tmp_path / "other" / "model.safetensors").replace(path.parent / "model.safetensors")
-    with pytest.raises(RerankerError, match="the weights do not fit the model"):
-        load(path.parent)
-
-
 def test_weights_that_are_no_numbers_are_not_scores(model: Model) -> None:
     broken = unfitted(model.config.families)
     broken.load_state_dict(model.state_dict())

@@ -18,9 +18,7 @@ from torch import Tensor
 from rerankers import features
 from rerankers.errors import RerankerError
 from rerankers.models._feature_model import FeatureModel
-from rerankers.small_trees import SmallTrees
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.trees import read_trees
 
 if TYPE_CHECKING:
     from lightgbm import Booster, Dataset
@@ -96,7 +94,6 @@ class BoostedTrees(FeatureModel):
     def __init__(self, config: BoostingConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.boosters: list[Booster] = []
-        self._small_trees: SmallTrees | None = None
 
     def head(self, representations: Tensor) -> Tensor:
         """Sum of the trees' values, averaged over the objectives: [P].
@@ -104,10 +101,7 @@ class BoostedTrees(FeatureModel):
         Raises:
             RerankerError: the model has not been fitted.
         """
-        if self._small_trees is None:
-            return self._mean(representations, raw_score=True)
-        scores = self._small_trees.scores(representations.cpu().numpy()) / len(self.boosters)
-        return torch.from_numpy(scores.astype(np.float32)).to(representations.device)
+        return self._mean(representations, raw_score=True)
 
     def contributions(self, representations: Tensor) -> Tensor:
         """Shapley values of the trees (Lundberg et al. 2020): [P, K].
@@ -162,7 +156,7 @@ class BoostedTrees(FeatureModel):
                 f"LightGBM cannot grow trees over these pairs ({error}); "
                 "train with a greater --set minimum_leaf"
             ) from None
-        self._hold(boosters)
+        self.boosters = boosters
 
     def _best_count(
         self, options: dict[str, Any], data: "Dataset", sizes: npt.NDArray[np.int64]
@@ -224,31 +218,13 @@ class BoostedTrees(FeatureModel):
         }
 
     def read_files(self, directory: Path) -> None:
-        """Read the trees.
+        """Read the trees."""
+        import lightgbm
 
-        Raises:
-            RerankerError: there are none, they are cut short, or their features are others.
-        """
         numbers = range(1, len(self._objectives()) + 1)
-        self._hold([self._read(directory / file_of(number)) for number in numbers])
-
-    def _read(self, path: Path) -> "Booster":
-        try:
-            booster = read_trees(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RerankerError(
-                f"{path}: found no whole LightGBM model ({error}), expected what training writes; "
-                "restore it, or train again"
-            ) from None
-        if (found := booster.feature_name()) != _written(self.names):
-            raise RerankerError(
-                f"{path}: found trees over the features {', '.join(found)}, but this version has "
-                f"{', '.join(_written(self.names))}; train again with this version"
-            )
-        return booster
-
-    def _hold(self, boosters: "list[Booster]") -> None:
-        self.boosters, self._small_trees = boosters, SmallTrees.of(boosters)
+        self.boosters = [
+            lightgbm.Booster(model_file=directory / file_of(number)) for number in numbers
+        ]
 
     def _objectives(self) -> list[str]:
         return self.config.objectives.split(",")

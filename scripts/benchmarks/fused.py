@@ -1,10 +1,9 @@
-"""Part 9: the learned fusion, with posts read now and beforehand, and its trees alone."""
+"""Part 9: the learned fusion, with posts read now and beforehand."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -14,10 +13,6 @@ from benchmarks.workload import Workload
 from pipeline.checkpoints import load_reranker
 from pipeline.fusion import Fusion, UnionRetriever
 from pipeline.reranking import Candidates
-from rerankers.engine.tokenized import Tokenized
-
-if TYPE_CHECKING:
-    from rerankers.models._boosting import BoostedTrees
 
 TOPICS = 20
 
@@ -37,8 +32,7 @@ def measure(workload: Workload) -> list[Row]:
         encoded = fused.precomputed_for(list(candidates.posts.values()), Path(directory))
         size = sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
         print(f"reading {len(candidates.posts):,} posts: {size / 1e6:,.0f} MB on the disk")
-        rows = _compare({NOW: fused, BEFOREHAND: encoded}, candidates, workload)
-    return [*rows, _trees(fused, candidates, workload)]
+        return _compare({NOW: fused, BEFOREHAND: encoded}, candidates, workload)
 
 
 def _compare(ready: dict[str, Fusion], candidates: Candidates, workload: Workload) -> list[Row]:
@@ -70,32 +64,3 @@ def _compare(ready: dict[str, Fusion], candidates: Candidates, workload: Workloa
         print(f"fusion, {name}: {', '.join(measured)} for 1000 candidates")
         rows.append((f"fusion, 1000 candidates, {name}", ", ".join(measured)))
     return rows
-
-
-def _trees(fused: Fusion, candidates: Candidates, workload: Workload) -> Row:
-    """The trees alone, by arrays and as LightGBM walks down them, on one thread."""
-    checkpoint = fused.reranker.checkpoint
-    model = cast("BoostedTrees", checkpoint.model)
-    features = Tokenized.of(fused.read(candidates).pairs(), checkpoint.encoder, model).features
-    assert features is not None  # It reads nothing else.
-    values = torch.from_numpy(features)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        timings = alternate(
-            {
-                "arrays": lambda: model.head(values),
-                "LightGBM": lambda: [
-                    booster.predict(features, raw_score=True, num_threads=1)
-                    for booster in model.boosters
-                ],
-            },
-            workload.rounds,
-        )
-    finally:
-        torch.set_num_threads(before)
-    arrays, walked = timings["arrays"], timings["LightGBM"]
-    milliseconds, ratio = 1e6 * arrays.median / len(features), arrays.ratio(walked)
-    text = f"{milliseconds:.1f} ms, {ratio:.1f} times as fast as LightGBM"
-    print(f"fusion, trees alone: {text} for 1000 candidates")
-    return "fusion, 1000 candidates, trees alone", text
