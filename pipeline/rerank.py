@@ -244,7 +244,7 @@ def _report(
         f"{collection.name}, {len(collection.qrels)} judged topics, {len(rows)} runs reranked by "
         f"{options.reranker} ({mixing})"
     )
-    print(run_report.report(rows))
+    run_report.print_report(rows)
     if options.report:
         made = {
             "collection": collection.name,

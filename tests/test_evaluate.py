@@ -1,6 +1,7 @@
 """The command ``python -m pipeline.evaluate``: what it prints, what it tells, how it fails."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -172,17 +173,11 @@ def test_bad_arguments(command: Command, arguments: list[str], code: int, messag
     assert message in "\n".join(errors)
 
 
+@dataclass(frozen=True)
 class FakeCollection:
-    measures = ("RR", "AP")
-
-    def __init__(self, qrels: Qrels | None) -> None:
-        self._qrels = qrels
-
-    def qrels(self) -> Qrels | None:
-        return self._qrels
-
-    def missing_judgments(self) -> str:
-        return "fake has no judgments: fake.qrels is missing"
+    qrels: Qrels | None
+    measures: tuple[str, ...] = ("RR", "AP")
+    missing_judgments: str = "fake has no judgments: fake.qrels is missing"
 
 
 def test_names_of_collections(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

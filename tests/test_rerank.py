@@ -21,7 +21,7 @@ from pipeline.evaluation.run_report import (
     average_changes,
     compare,
     place,
-    report,
+    print_report,
     reranked_name,
     write_csv,
 )
@@ -96,13 +96,14 @@ def test_equal_runs_share_a_place() -> None:
     assert place(0.1 + 0.2, [0.3]) == place(0.3, [0.1 + 0.2]) == 1
 
 
-def test_the_table() -> None:
-    lines = report(compare(RESULTS)).splitlines()
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(compare(RESULTS))
+    lines = capsys.readouterr().out.splitlines()
     assert lines[:5] == [
         "run               P@30  reranked   change      AP  reranked  change  R  reranked  change",
-        "high            0.5000   0.3000▼   -40.0%  0.4000   0.4000    +0.0%  1         1      +0",
-        "middle          0.3000   0.6000△  +100.0%  0.2000   0.2000    +0.0%  2         1      +1",
-        "low             0.2000   0.4000   +100.0%  0.0000   0.2000        -  3         2      +1",
+        "high            0.5000  0.3000▼    -40.0%  0.4000  0.4000     +0.0%  1         1      +0",
+        "middle          0.3000  0.6000△   +100.0%  0.2000  0.2000     +0.0%  2         1      +1",
+        "low             0.2000  0.4000    +100.0%  0.0000  0.2000         -  3         2      +1",
         "average change                     +53.3%                     +0.0%                 +0.7",
     ]  # fmt: skip
     assert "p < .05" in lines[5]
@@ -110,9 +111,10 @@ def test_the_table() -> None:
     assert lines[7] == "-: AP was 0 before; left out of the average: low"
 
 
-def test_no_minus_before_a_zero() -> None:
+def test_no_minus_before_a_zero(capsys: pytest.CaptureFixture[str]) -> None:
     change = Change(0.5, 0.5 - 1e-9, 0.9)
-    lines = report([Row("a", {"P@30": change}, 1, 1)]).splitlines()
+    print_report([Row("a", {"P@30": change}, 1, 1)])
+    lines = capsys.readouterr().out.splitlines()
     assert "-" not in "".join(lines[:3])
 
 

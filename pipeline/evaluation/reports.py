@@ -1,78 +1,120 @@
-"""What a search prints for a person: measures of each stage, and one topic before and after."""
+"""Tables of runs' measures and of their differences, and the best posts of a topic."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.collections.trec import Run, Topic, ranked
+from pipeline.collections.trec import Run, ranked
+from pipeline.command.console import print_table
 from pipeline.command.errors import UsageError
-from pipeline.evaluation.measures import evaluate, mean
+from pipeline.evaluation.measures import Evaluator, mean
+from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
 
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
+    from pipeline.collections.topics import Topic
     from pipeline.reranking import Candidates
+
+Values = Mapping[str, Mapping[str, float]]
+"""Measure -> query_id -> value."""
 
 SHOWN = 5
 """Posts shown of a topic."""
 
 WIDTH = 100
-"""Characters of a post that are shown."""
+"""Characters shown of a post."""
 
 
-def print_measures(source: "Collection", runs: Mapping[str, Run]) -> None:
-    """A row of measures for each stage, or why there are none."""
-    if source.qrels is None:
-        print(source.missing_judgments)
+def print_means(results: Sequence[tuple[str, Values]]) -> None:
+    """Print a row of mean values for each run.
+
+    Args:
+        results: name and values of each run, all of the same measures.
+    """
+    rows = [
+        [name, *(f"{mean(by_topic):.4f}" for by_topic in values.values())]
+        for name, values in results
+    ]
+    print_table(["", *results[0][1]], rows)
+
+
+def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
+    """Print mean values, and differences to the first run with their p-values.
+
+    Args:
+        results: name and values of each run, all of the same measures and topics.
+    """
+    header = [""]
+    rows = [[name] for name, _ in results]
+    for measure in results[0][1]:
+        header += [measure, "diff", "p(rand)", "p(t)"]
+        base, *others = [list(values[measure].values()) for _, values in results]
+        rows[0] += [f"{mean(base):.4f}", "", "", ""]
+        p_randomization = holm([randomization_test(other, base) for other in others])
+        p_t = holm([paired_t_test(other, base) for other in others])
+        for row, other, *p_values in zip(rows[1:], others, p_randomization, p_t, strict=True):
+            difference = round(mean(other) - mean(base), 4) + 0.0  # + 0.0: never -0
+            row += [f"{mean(other):.4f}", f"{difference:+.4f}", *map(_format_p, p_values)]
+    print_table(header, rows)
+    corrected = f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
+    print(
+        f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
+        f"t-test{corrected}"
+    )
+
+
+def print_measures(collection: Collection, runs: Mapping[str, Run]) -> None:
+    """Print a row of mean values for each stage of a search, or why there are none."""
+    if collection.qrels is None:
+        print(collection.missing_judgments)
         return
-    rows = []
-    for name, run in runs.items():
-        values = evaluate(source.qrels, run, source.measures)
-        rows.append([name, *(f"{mean(values[m].values()):.4f}" for m in source.measures)])
-    print(f"{source.name}, {len(source.qrels)} judged topics")
-    print(table(["", *source.measures], rows))
+    evaluator = Evaluator(collection.qrels, collection.measures)
+    print(f"{collection.name}, {len(collection.qrels)} judged topics")
+    print_means([(name, evaluator(run)) for name, run in runs.items()])
 
 
 def print_topic(
-    source: "Collection", candidates: "Candidates", runs: Sequence[Run], query_id: str | None
+    collection: Collection, candidates: Candidates, runs: Sequence[Run], query_id: str | None
 ) -> None:
-    """The best posts of one topic in the first and in the last of ``runs``.
+    """Print the best posts of one topic in the first and in the last run.
 
     Args:
-        query_id: the topic; None is the first with results, ``none`` prints nothing.
+        collection: the topics, and judgments if known.
+        candidates: the posts of the runs.
+        runs: one per stage.
+        query_id: the topic; None is the first one with results, ``none`` prints nothing.
+
+    Raises:
+        UsageError: no results for this topic.
     """
-    if query_id == "none":
-        return
-    topic = _topic(source, candidates, query_id)
+    topic = None if query_id == "none" else _topic(collection, candidates, query_id)
     if topic is None:
         return
-    grades = (source.qrels or {}).get(topic.query_id, {})
-    stages = [("before", runs[0])] if runs[0] is runs[-1] else [
-        ("before", runs[0]), ("after", runs[-1])
-    ]  # fmt: skip
-    for stage, run in stages:
+    grades = (collection.qrels or {}).get(topic.query_id, {})
+    stages = {"before": runs[0], "after": runs[-1]}
+    if runs[0] is runs[-1]:
+        del stages["after"]
+    for stage, run in stages.items():
         print(f"\ntopic {topic.query_id} “{topic.text}”, {stage}:")
-        for rank, (doc_id, score) in enumerate(ranked(run[topic.query_id])[:SHOWN], start=1):
-            grade = grades.get(doc_id, "-")
-            post = candidates.posts[doc_id]
-            print(f"{rank:3} {score:9.4f}  [{grade}] {_one_line(post)}")
+        best = ranked(run[topic.query_id])[:SHOWN]
+        rows = [
+            [
+                str(rank),
+                f"{score:.4f}",
+                f"[{grades.get(doc_id, '-')}]",
+                _one_line(candidates.posts[doc_id]),
+            ]
+            for rank, (doc_id, score) in enumerate(best, start=1)
+        ]
+        print_table([], rows, left=[2, 3])
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, the first left- and the others right-aligned."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [header, *rows]
-    )
-
-
-def _topic(source: "Collection", candidates: "Candidates", query_id: str | None) -> Topic | None:
-    found = [topic for topic in source.topics if candidates.run.get(topic.query_id)]
+def _topic(collection: Collection, candidates: Candidates, query_id: str | None) -> Topic | None:
+    found = [topic for topic in collection.topics if candidates.run.get(topic.query_id)]
     if query_id is None:
         return found[0] if found else None
     for topic in found:
@@ -84,8 +126,12 @@ def _topic(source: "Collection", candidates: "Candidates", query_id: str | None)
     )
 
 
-def _one_line(post: "Post") -> str:
-    """A post's text and URL without line breaks and control characters, cut to a line."""
+def _one_line(post: Post) -> str:
+    """Text and URL of a post without line breaks and control characters, cut to one line."""
     text = " ".join(f"{post.text} {post.url}".split())
     printable = "".join(c if c.isprintable() else "�" for c in text)
     return printable if len(printable) <= WIDTH else printable[: WIDTH - 1] + "…"
+
+
+def _format_p(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"

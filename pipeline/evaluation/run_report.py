@@ -1,4 +1,6 @@
-"""What reranking made of several runs: Table 6 of Severyn & Moschitti (SIGIR 2015) for any runs."""
+"""Report of reranked runs, in the form of table 6 of Severyn & Moschitti (SIGIR 2015)."""
+
+from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,29 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.files import atomic_file
+from pipeline.command.console import print_table
 from pipeline.evaluation.measures import mean
-from pipeline.evaluation.reports import table
+from pipeline.evaluation.reports import Values
 from pipeline.evaluation.significance import paired_t_test
 
 MEASURES = ("P@30", "AP")
-"""What is reported; runs are placed by the first."""
-
-Values = Mapping[str, Mapping[str, float]]
-"""Measure -> query_id -> value."""
+"""Measures of the report; places are by the first."""
 
 _COMPRESSED = {".gz", ".bz2"}
 _SAME = 9
-"""Decimals up to which two means are the same: sums in another order differ in the last bits."""
+"""Decimals of means in comparisons: sums in another order differ in the last bits."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one run.
+    """One measure of one run before and after reranking.
 
     Attributes:
-        before: mean over topics of the run as it was given.
-        after: of the reranked run.
-        p: of the paired t-test over topics, two-sided.
+        before: mean over topics of the original run.
+        after: mean over topics of the reranked run.
+        p: two-sided p of the paired t-test over topics.
     """
 
     before: float
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def percent(self) -> float | None:
-        """How much ``after`` is above ``before``, in % of it; None where that is 0."""
+        """Difference in % of ``before``; None where that is 0."""
         return 100 * (self.after - self.before) / self.before if self.before else None
 
     @property
@@ -56,8 +56,8 @@ class Row:
     Attributes:
         name: of the run.
         changes: measure -> before and after.
-        place: among all runs as they were given, by the first measure.
-        place_after: among the other runs as they were given, if this one alone is reranked.
+        place: among all original runs, by the first measure.
+        place_after: of the reranked run among the other original runs.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Row:
 
     @property
     def places_gained(self) -> int:
-        """Above 0 for a rise."""
+        """Above 0 for a gain."""
         return self.place - self.place_after
 
 
 def reranked_name(name: str, model: str) -> str:
-    """``a.run`` -> ``a.run.sm_cnn`` and ``a.gz`` -> ``a.sm_cnn.gz``: what was packed stays so."""
+    """``a.run`` -> ``a.run.sm_cnn``; ``a.gz`` -> ``a.sm_cnn.gz``, still compressed."""
     path = Path(name)
     if path.suffix.lower() in _COMPRESSED:
         return f"{path.stem}.{model}{path.suffix}"
@@ -80,15 +80,15 @@ def reranked_name(name: str, model: str) -> str:
 
 
 def place(value: float, others: Iterable[float]) -> int:
-    """1 + the number of ``others`` that are better, so equal ones share a place."""
+    """1 + the number of larger values; equal values share a place."""
     return 1 + sum(round(other, _SAME) > round(value, _SAME) for other in others)
 
 
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
-    """A row for each run, the best first: by the first measure before, then by name.
+    """A row for each run, by the first measure of the original run, then by name.
 
     Args:
-        results: name of a run -> values before and after, both of the same measures and topics.
+        results: name of a run -> values before and after, of the same measures and topics.
     """
     changes = {name: _changes(before, after) for name, (before, after) in results.items()}
     leading = {name: next(iter(of_run.values())) for name, of_run in changes.items()}
@@ -102,7 +102,7 @@ def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
 
 
 def average_changes(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Measure -> mean change in %, over the runs that have one; None if no run has."""
+    """Measure -> mean change in % over the runs with a known one; None without such runs."""
     averages: dict[str, float | None] = {}
     for measure in rows[0].changes:
         percents = [row.changes[measure].percent for row in rows]
@@ -111,8 +111,8 @@ def average_changes(rows: Sequence[Row]) -> dict[str, float | None]:
     return averages
 
 
-def report(rows: Sequence[Row]) -> str:
-    """The rows as a table for a person, the averages of the changes as its last line."""
+def print_report(rows: Sequence[Row]) -> None:
+    """Print the rows as a table with average changes in the last line, and notes."""
     measures = list(rows[0].changes)
     header = ["run"]
     for title in (*measures, "R"):
@@ -122,16 +122,19 @@ def report(rows: Sequence[Row]) -> str:
     for percent in average_changes(rows).values():
         average += ["", "", _percent(percent)]
     average += ["", "", f"{round(mean(row.places_gained for row in rows), 1) + 0.0:+.1f}"]
-    return "\n".join([table(header, [*lines, average]), *_notes(rows, measures)])
+    # Numbers with and without a mark line up on the left.
+    marked = [2 + 3 * index for index in range(len(measures))]
+    print_table(header, [*lines, average], left=[0, *marked])
+    print(*_notes(rows, measures), sep="\n")
 
 
 def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object]) -> None:
-    """A line for each run, numbers unrounded.
+    """Write a CSV file with a line for each run, numbers unrounded.
 
     Args:
-        path: file to write; it appears whole or not at all.
+        path: file to write, atomically.
         rows: the runs.
-        made: further columns that are the same in every line: with what the runs were reranked.
+        made: further columns, the same in every line: model, λ, ….
     """
     header = ["run"]
     for measure in rows[0].changes:
@@ -162,26 +165,22 @@ def _changes(before: Values, after: Values) -> dict[str, Change]:
 def _line(row: Row) -> list[str]:
     cells = [row.name]
     for change in row.changes.values():
-        # A space where there is no mark keeps the digits below one another.
-        cells += [
-            f"{change.before:.4f}", f"{change.after:.4f}{change.mark or ' '}",
-            _percent(change.percent),
-        ]  # fmt: skip
+        after = f"{change.after:.4f}{change.mark}"
+        cells += [f"{change.before:.4f}", after, _percent(change.percent)]
     return [*cells, str(row.place), str(row.place_after), f"{row.places_gained:+d}"]
 
 
 def _percent(value: float | None) -> str:
-    # Adding 0 turns -0 into 0.
-    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}%"
+    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}%"  # + 0.0: never -0
 
 
 def _notes(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
-    """What the columns mean."""
+    """Explanations of the columns."""
     notes = [
-        "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics of the run before and after "
-        "reranking, each run by itself (no correction for their number)",
-        f"R: place among the {len(rows)} runs by {measures[0]}, and the place if this run alone is "
-        "reranked and the others stay as they were; equal runs share a place, + is a rise",
+        "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics, before against after "
+        "reranking, not corrected for the number of runs",
+        f"R: place among the {len(rows)} runs by {measures[0]}, and place after reranking this run "
+        "alone; equal runs share a place, + is a gain",
     ]
     for measure in measures:
         if zeros := [row.name for row in rows if row.changes[measure].percent is None]:
