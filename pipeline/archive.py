@@ -253,7 +253,7 @@ def question_vectors(
             rows = order[start : start + BATCH_SIZE]
             device = model.device_of()
             encoded = model.encode_queries(
-                {name: view.padded(rows, device) for name, view in packed.items()}
+                {name: view.batch(rows, device) for name, view in packed.items()}
             )
             if not isinstance(encoded, torch.Tensor):
                 raise DataError(

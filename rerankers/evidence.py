@@ -217,7 +217,7 @@ def mean_by_word(values: Values, words: Sequence[str]) -> list[float | None]:
     means: list[float | None] = []
     start = 0
     for word in words:
-        end = start + len(reading.character_trigrams([word])[0])
+        end = start + len(reading.character_trigrams([word]).values)
         part = values[start:end]
         means.append(float(part.mean()) if len(part) else None)
         start = end

@@ -48,7 +48,7 @@ def vector(text: str) -> np.ndarray:
     inputs = reader.queries([text], model.query_inputs)
     with torch.no_grad():
         encoded = model.encode_queries(
-            {name: view.padded(np.array([0]), torch.device("cpu")) for name, view in inputs.items()}
+            {name: view.batch(np.array([0]), torch.device("cpu")) for name, view in inputs.items()}
         )
     found = encoded[0].double().numpy()
     return found / np.linalg.norm(found)

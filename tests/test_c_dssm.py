@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_paper(shared: bool, width: int) -> None:
 def test_words_are_told_by_their_first_trigram() -> None:
     """Of any script, and of one letter."""
     packed = encoder().posts(TEXTS, [""] * len(TEXTS), (TRIGRAMS,))[TRIGRAMS]
-    ids = packed.padded(np.arange(len(TEXTS)), torch.device("cpu")).ids
+    ids = packed.batch(np.arange(len(TEXTS)), torch.device("cpu")).ids
     counts = begins_word(ids).sum(dim=1)
     assert counts.tolist() == [len(words(text)) for text in TEXTS]
 
@@ -92,14 +92,14 @@ def test_words_are_told_by_their_first_trigram() -> None:
 def test_sums_by_word_are_those_of_each_word_alone(buckets: int) -> None:
     sums = TrigramSums(5, buckets)
     packed = encoder().posts(TEXTS, [""] * len(TEXTS), (TRIGRAMS,))[TRIGRAMS]
-    together, mask = sums.by_word(packed.padded(np.arange(len(TEXTS)), torch.device("cpu")).ids)
+    together, mask = sums.by_word(packed.batch(np.arange(len(TEXTS)), torch.device("cpu")).ids)
     for row, text in enumerate(TEXTS):
         tokens = words(text)
         assert mask[row].tolist() == [n < len(tokens) for n in range(mask.shape[1])]
         assert not together[row, len(tokens) :].any()
         if tokens:
             alone = encoder().posts(tokens, [""] * len(tokens), (TRIGRAMS,))[TRIGRAMS]
-            ids = alone.padded(np.arange(len(tokens)), torch.device("cpu")).ids
+            ids = alone.batch(np.arange(len(tokens)), torch.device("cpu")).ids
             torch.testing.assert_close(together[row, : len(tokens)], sums(ids))
 
 

@@ -147,7 +147,7 @@ def test_gates_are_a_softmax_of_the_words_that_are_there() -> None:
 def test_a_rare_word_counts_more_at_the_start() -> None:
     model = small_model("drmm", "idf")
     encoded = Tokenized.of(all_pairs(["the xyzzy"], [POSTS[0]]), encoder(), model)
-    weights = encoded.queries[WORDS].padded(np.array([0]), CPU).weights
+    weights = encoded.queries[WORDS].batch(np.array([0]), CPU).weights
     the, rare = gates(model.get_parameter("gate") * weights, torch.ones(1, 2))[0].tolist()
     assert 20 < rare / the < 150
 

@@ -41,7 +41,7 @@ def naive_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[
         if model.config.terms == "words":
             terms = [word]
         else:
-            terms = [int(trigram) + 1 for trigram in character_trigrams([token])[0]]
+            terms = [int(trigram) + 1 for trigram in character_trigrams([token]).values]
         rows.append(lookup(torch.tensor(terms)).detach().double().numpy().sum(axis=0))
     return ids, rows
 
@@ -146,7 +146,7 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
     """One row for each word of the view of words, in its order."""
     tokens = words(text)
     inputs = encoder().posts([text], [""], (WORDS, TRIGRAMS))
-    trigrams = inputs[TRIGRAMS].padded(np.array([0]), CPU).ids
+    trigrams = inputs[TRIGRAMS].batch(np.array([0]), CPU).ids
     table = torch.randn(64_001, 3, generator=torch.Generator().manual_seed(0))
     table[0] = 0.0
     for most in (1, 3, len(tokens), len(tokens) + 2):
@@ -154,7 +154,7 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
         assert found.shape == (most, 3)
         expected = torch.zeros(most, 3)
         for place, token in enumerate(tokens[:most]):
-            of_word, _ = character_trigrams([token])
+            of_word = character_trigrams([token]).values
             expected[place] = table[torch.from_numpy(of_word + 1).long()].sum(dim=0)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 

@@ -24,14 +24,16 @@ TEXTS = [
 
 
 def check(texts: list[str]) -> None:
-    lexicon = Lexicon.of(texts)
-    trigrams, lengths = lexicon.trigrams()
-    starts = lexicon.spread(lengths)
-    for row, text in enumerate(texts):
-        part = lexicon.places[lexicon.starts[row] : lexicon.starts[row + 1]]
-        assert [lexicon.words[place] for place in part] == words(text)
-        of_text = trigrams[starts[row] : starts[row + 1]]
-        np.testing.assert_array_equal(of_text, character_trigrams(words(text))[0])
+    lexicon = Lexicon.from_texts(texts)
+    by_word = lexicon.trigrams()
+    assert len(lexicon.texts) == len(texts)
+    for text, start, end in zip(
+        texts, lexicon.texts.starts[:-1], lexicon.texts.starts[1:], strict=True
+    ):
+        rows = lexicon.texts.values[start:end]
+        assert [lexicon.words[row] for row in rows] == words(text)
+        trigrams = by_word.values[by_word.starts[start] : by_word.starts[end]]
+        np.testing.assert_array_equal(trigrams, character_trigrams(words(text)).values)
 
 
 def test_every_text_is_read_as_alone() -> None:
@@ -50,9 +52,8 @@ def test_each_text_has_one_end() -> None:
 
 def test_urls_are_read_as_alone() -> None:
     urls = ["http://www.bbc.co.uk/News?x=1", "", "é", "a", "http://x.org/" + "y" * 30]
-    trigrams, counts = url_trigrams(urls)
-    expected = [character_trigrams([url_text(url)])[0] for url in urls]
-    np.testing.assert_array_equal(trigrams, np.concatenate(expected))
-    assert counts.tolist() == [len(row) for row in expected]
-    nothing, no_counts = url_trigrams([])
-    assert len(nothing) == len(no_counts) == 0
+    found = url_trigrams(urls)
+    expected = [character_trigrams([url_text(url)]).values for url in urls]
+    np.testing.assert_array_equal(found.values, np.concatenate(expected))
+    assert found.lengths.tolist() == [len(row) for row in expected]
+    assert len(url_trigrams([])) == 0

@@ -106,12 +106,12 @@ class Naive:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""
         reader = encoder()
         rare = reader.idf.weights(words(query)).astype(np.float64)
-        grams = [(character_trigrams([word])[0] + 1).tolist() for word in words(query)]
+        grams = [(character_trigrams([word]).values + 1).tolist() for word in words(query)]
         spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
         query_grams = [gram for row in grams for gram in row]
         ids = reader.vocabulary.ids
-        post_grams, _ = character_trigrams(words(text))
-        url_grams, _ = character_trigrams([url_text(url)])
+        post_grams = character_trigrams(words(text)).values
+        url_grams = character_trigrams([url_text(url)]).values
         everything = {
             "words": (ids(words(query)), rare, ids(words(text))),
             "post_trigrams": (query_grams, spread, (post_grams + 1).tolist()),

@@ -25,9 +25,9 @@ CPU = torch.device("cpu")
 def counted(rows: list[tuple[int, int]]) -> np.ndarray:
     """The overlap of (query, post) pairs of the samples, all in one batch."""
     reader = encoder()
-    queries = reader.queries(QUERIES, [WORDS])[WORDS].padded(np.arange(len(QUERIES)), CPU)
+    queries = reader.queries(QUERIES, [WORDS])[WORDS].batch(np.arange(len(QUERIES)), CPU)
     posts = reader.posts(POSTS, [""] * len(POSTS), [WORDS])[WORDS]
-    chosen = posts.padded(np.array([post for _, post in rows]), CPU)
+    chosen = posts.batch(np.array([post for _, post in rows]), CPU)
     query_of_post = torch.tensor([query for query, _ in rows])
     return WordOverlap(vocabulary())(queries, chosen.ids, query_of_post).numpy()
 

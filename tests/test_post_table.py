@@ -21,15 +21,6 @@ def lists(column: Ragged) -> list[list[int]]:
     ]
 
 
-def test_lists_are_taken_in_any_order() -> None:
-    ragged = Ragged.of(np.array([5, 6, 7, 8]), np.array([1, 0, 3]))
-    assert lists(ragged) == [[5], [], [6, 7, 8]] and len(ragged) == 3
-    assert ragged.owners.tolist() == [0, 2, 2, 2] and ragged.places.tolist() == [0, 0, 1, 2]
-    assert lists(ragged.take(np.array([2, 1, 2, 0]))) == [[6, 7, 8], [], [6, 7, 8], [5]]
-    assert lists(ragged.take(np.zeros(0, dtype=np.int64))) == []
-    assert lists(Ragged.joined([ragged, ragged.take(np.array([0]))])) == [[5], [], [6, 7, 8], [5]]
-
-
 def test_what_is_read_of_a_post() -> None:
     table = WordTable(IDF)
     posts = PostTable.read(TEXTS, URLS, table)

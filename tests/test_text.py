@@ -106,7 +106,7 @@ def test_url_text(url: str, expected: str) -> None:
 
 
 def trigrams(text: str) -> list[int]:
-    return character_trigrams([text])[0].tolist()
+    return character_trigrams([text]).values.tolist()
 
 
 def test_trigrams_of_hello() -> None:
@@ -115,11 +115,12 @@ def test_trigrams_of_hello() -> None:
 
 
 def test_trigrams_cross_spaces_but_not_texts() -> None:
-    both, counts = character_trigrams(["bbc", "a b", ""])
-    assert both.tolist() == trigrams("bbc") + [trigrams(part)[1] for part in ("#a ", "a b", " b#")]
-    assert counts.tolist() == [3, 3, 0]
-    nothing, no_counts = character_trigrams([])
-    assert nothing.shape == no_counts.shape == (0,)
+    both = character_trigrams(["bbc", "a b", ""])
+    assert both.values.tolist() == trigrams("bbc") + [
+        trigrams(part)[1] for part in ("#a ", "a b", " b#")
+    ]
+    assert both.lengths.tolist() == [3, 3, 0]
+    assert len(character_trigrams([])) == 0
 
 
 def test_identifiers_of_different_trigrams_differ() -> None:

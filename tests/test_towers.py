@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from reranking_samples import ragged
 
 from rerankers.engine.towers import TabulatedTower
-from rerankers.engine.windows import TokenSequences, used_ids
+from rerankers.engine.windows import used_ids
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import TrainedVectors
 from rerankers.layers.similarity import PADDING_SIMILARITY
-from rerankers.text.inputs import Packed
+from rerankers.text.inputs import TokenIds
 
 TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
 
@@ -21,9 +22,10 @@ def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalize
     torch.manual_seed(1)
     vectors = TrainedVectors(np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32), 1)
     tower = ConvolutionTower(vectors, 5, 7, width, depth).eval()
-    packed = Packed.of(TEXTS)
-    texts = TokenSequences.from_packed(packed, np.arange(len(TEXTS)), 6)
-    padded = packed.padded(np.arange(len(TEXTS)), torch.device("cpu")).ids[:, :6]
+    ids = ragged(TEXTS)
+    packed = TokenIds(ids.values, ids.starts)
+    texts = packed.take(np.arange(len(TEXTS)), 6)
+    padded = packed.batch(np.arange(len(TEXTS)), torch.device("cpu")).ids[:, :6]
     with torch.no_grad():
         expected = tower(padded)
         tabulated = TabulatedTower(tower, used_ids([packed]), normalized)

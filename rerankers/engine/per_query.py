@@ -53,4 +53,4 @@ class PerQueryFastPath(ABC, Generic[Query]):
     def query_terms(self, query: int) -> Inputs:
         """Inputs [1, Lq] of a query, by its row."""
         row, cpu = np.array([query]), torch.device("cpu")
-        return {name: packed.padded(row, cpu) for name, packed in self.encoded.queries.items()}
+        return {name: packed.batch(row, cpu) for name, packed in self.encoded.queries.items()}

@@ -21,9 +21,10 @@ from rerankers.engine.precomputed_folder import DESCRIPTION, FORMAT, keys_of, ve
 from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.engine.precomputed_vectors import NUMBER, PLACE, PrecomputedVectors
 from rerankers.engine.towers import TabulatedTower, TowerInput
-from rerankers.engine.windows import Ids, TokenSequences
+from rerankers.engine.windows import Ids
 from rerankers.errors import RerankerError
-from rerankers.text.inputs import Packed
+from rerankers.text.inputs import TokenIds
+from rerankers.text.ragged import Ragged
 
 BLOCK = 4096
 """Posts whose windows are told apart from one another; more would take more memory."""
@@ -147,14 +148,14 @@ def _writer_of(checkpoint: TrainedReranker) -> Write:
 
 
 def _write_texts(
-    directory: Path, packed: Mapping[str, Packed], vector_input: str,
+    directory: Path, packed: Mapping[str, TokenIds], vector_input: str,
     vectors_of: Callable[[Ids], Tensor], progress: Callable[[int], None],
 ) -> None:  # fmt: skip
     """A vector for every text of one view, and the other inputs' terms as they are."""
     for view, texts in packed.items():
         np.save(directory / f"{view}.starts.npy", texts.starts, allow_pickle=False)
         if view != vector_input:
-            texts.ids.astype(PLACE, copy=False).tofile(directory / f"{view}.places")
+            texts.values.astype(PLACE, copy=False).tofile(directory / f"{view}.places")
     count = len(packed[vector_input].lengths)
     with (directory / f"{vector_input}.0").open("wb") as stream:
         for start in range(0, count, BLOCK):
@@ -164,7 +165,7 @@ def _write_texts(
 
 
 def _write_views(
-    directory: Path, packed: Mapping[str, Packed], tower_inputs: Mapping[str, TowerInput],
+    directory: Path, packed: Mapping[str, TokenIds], tower_inputs: Mapping[str, TowerInput],
     towers: Mapping[str, TabulatedTower], progress: Callable[[int], None],
 ) -> None:  # fmt: skip
     """Every text of every view by its windows, and the windows' vectors."""
@@ -188,9 +189,7 @@ def _write_views(
         for start in range(0, count, BLOCK):
             rows = np.arange(start, min(start + BLOCK, count))
             for view, (tower, longest) in tower_inputs.items():
-                writers[tower].write(
-                    TokenSequences.from_packed(packed[view], rows, longest), places[view]
-                )
+                writers[tower].write(packed[view].take(rows, longest), places[view])
             progress(len(rows))
 
 
@@ -207,7 +206,7 @@ class _TowerWriter:
         self.written = [0] * len(files)
         self._append(0, tower.terms)
 
-    def write(self, texts: TokenSequences, places: IO[bytes]) -> None:
+    def write(self, texts: Ragged, places: IO[bytes]) -> None:
         """Write the windows of texts, and which of them each place has."""
         before = [0, *self.written[1:]]
         found = self.tower.walk(texts, self._append_comparable)

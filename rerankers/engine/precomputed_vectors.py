@@ -25,8 +25,9 @@ from torch import Tensor
 from rerankers.engine.precomputed_folder import Keys, describe
 from rerankers.engine.towers import WINDOWS
 from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
-from rerankers.engine.windows import TokenSequences, distinct
-from rerankers.text.inputs import Packed
+from rerankers.engine.windows import distinct
+from rerankers.text.inputs import TokenIds
+from rerankers.text.ragged import Ragged
 
 PLACE, NUMBER = np.dtype("<i4"), np.dtype("<f4")
 
@@ -43,11 +44,11 @@ class PrecomputedTower:
 
     levels: Sequence[Tensor]
 
-    def similarities(self, posts: TokenSequences, query: QueryVectors) -> list[WindowSimilarities]:
-        """Similarities of a query with posts, at each depth; ``posts.ids`` are [T, depth + 1]."""
+    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
+        """Similarities of a query with posts, at each depth; ``posts.values`` are [T, depth + 1]."""
         found = []
         for depth, (level, asked) in enumerate(zip(self.levels, query.levels, strict=True)):
-            windows = posts.ids[:, depth]
+            windows = posts.values[:, depth]
             first, rows = distinct([windows])
             used, columns = torch.from_numpy(windows[first]), asked.T.contiguous()
             parts = [
@@ -71,7 +72,7 @@ class PrecomputedVectors:
 
     directory: Path
     keys: Keys
-    inputs: Mapping[str, Packed]
+    inputs: Mapping[str, TokenIds]
     towers: Mapping[str, PrecomputedTower]
 
     @classmethod
@@ -88,7 +89,7 @@ class PrecomputedVectors:
         """
         description = describe(directory, version, remedy, ("inputs", "towers"))
         inputs = {
-            view: Packed(
+            view: TokenIds(
                 _mapped(directory / f"{view}.places", PLACE, width) if width else _NO_PLACES,
                 np.load(directory / f"{view}.starts.npy", allow_pickle=False),
             )

@@ -13,7 +13,7 @@ from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
 from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.engine.precomputed_vectors import PrecomputedTower, PrecomputedVectors
 from rerankers.errors import RerankerError
-from rerankers.text.inputs import Packed, TextEncoder, on_device
+from rerankers.text.inputs import TextEncoder, TokenIds, on_device
 
 
 class Scorable(Protocol):
@@ -53,8 +53,8 @@ class Tokenized:
         stored: tower -> its vectors, where the identifiers of posts are places among them.
     """
 
-    queries: dict[str, Packed]
-    posts: dict[str, Packed]
+    queries: dict[str, TokenIds]
+    posts: dict[str, TokenIds]
     query_index: npt.NDArray[np.int64]
     post_index: npt.NDArray[np.int64]
     features: npt.NDArray[np.float32] | None = None
@@ -132,8 +132,8 @@ class Tokenized:
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
         posts = self.post_index[rows]
         return (
-            {view: packed.padded(queries, device) for view, packed in self.queries.items()},
-            {view: packed.padded(posts, device) for view, packed in self.posts.items()},
+            {view: packed.batch(queries, device) for view, packed in self.queries.items()},
+            {view: packed.batch(posts, device) for view, packed in self.posts.items()},
             on_device(query_of_post.astype(np.int64), device),
         )
 

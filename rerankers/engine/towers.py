@@ -16,9 +16,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
-from rerankers.engine.windows import Ids, TokenSequences, distinct
+from rerankers.engine.windows import Ids, distinct, windows_of
 from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
 from rerankers.layers.similarity import LEAST_LENGTH, PADDING_SIMILARITY
+from rerankers.text.ragged import Ragged
 
 WINDOWS = 2048
 """Windows that pass through a layer together."""
@@ -78,7 +79,7 @@ class TabulatedTower:
         """Dimensions of the vectors at each depth."""
         return [self.terms.shape[1], *(len(bias) for bias in self.biases)]
 
-    def encode_query(self, query: TokenSequences) -> QueryVectors:
+    def encode_query(self, query: Ragged) -> QueryVectors:
         """Vectors of one query, given as one sequence."""
         parts = [[bias.new_empty(0, len(bias))] for bias in self.biases]
 
@@ -91,7 +92,7 @@ class TabulatedTower:
             levels.append(torch.cat(part).index_select(0, torch.from_numpy(rows)))
         return QueryVectors(levels, self.terms.new_full((1, len(first)), PADDING_SIMILARITY))
 
-    def similarities(self, posts: TokenSequences, query: QueryVectors) -> list[WindowSimilarities]:
+    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
         """Similarities of a query with posts, at each depth."""
         columns = [level.T.contiguous() for level in query.levels]
         parts: list[list[Tensor]] = [[] for _ in self.convolutions]
@@ -108,18 +109,18 @@ class TabulatedTower:
             for part, rows in zip(parts, rows_by_depth, strict=True)
         ]
 
-    def walk(self, sequences: TokenSequences, visit: Visit) -> list[Ids]:
+    def walk(self, sequences: Ragged, visit: Visit) -> list[Ids]:
         """Visit the vectors of all distinct windows, depth by depth.
 
         Returns:
             [T] for each depth: the number of each position's window, in order of the visits. At
             depth 0 it is the row of :attr:`terms`; these are not visited.
         """
-        values, table = self.rows[sequences.ids], self.table
+        values, table = self.rows[sequences.values], self.table
         found = [values]
         for depth, convolution in enumerate(self.convolutions, start=1):
             width = convolution.width
-            windows = sequences.windows(values, width)
+            windows = windows_of(sequences, values, width)
             first, which = distinct(windows)
             places = np.stack([column[first] for column in windows], axis=1)
             rows = torch.from_numpy(places * width + np.arange(width))

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.engine.windows import Ids, TokenSequences
+from rerankers.engine.windows import Ids
 from rerankers.layers.similarity import partial_softmax
+from rerankers.text.ragged import Ragged
 
 GROUP = 64
 """Posts that are pooled together; their similarities fit the processor's cache."""
@@ -43,11 +43,11 @@ class WindowSimilarities:
 
     values: Tensor
     rows: Ids
-    posts: TokenSequences
+    posts: Ragged
 
-    def split(self, parts: Sequence[TokenSequences]) -> list["WindowSimilarities"]:
+    def split(self, parts: Sequence[Ragged]) -> list["WindowSimilarities"]:
         """One for each of ``parts``, which were joined to ``posts``."""
-        borders = pairwise(accumulate((len(part.ids) for part in parts), initial=0))
+        borders = pairwise(accumulate((len(part.values) for part in parts), initial=0))
         return [
             WindowSimilarities(self.values, self.rows[start:end], part)
             for part, (start, end) in zip(parts, borders, strict=True)
@@ -60,7 +60,7 @@ class WindowSimilarities:
 
     def mean(self) -> Tensor:
         """Mean over each post's positions: [P, Lq]."""
-        starts = torch.from_numpy(np.cumsum(self.posts.lengths) - self.posts.lengths)
+        starts = torch.from_numpy(self.posts.starts[:-1])
         return F.embedding_bag(torch.from_numpy(self.rows), self.values, starts, mode="mean")
 
     def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ class WindowSimilarities:
 
     def _groups(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Similarities [Ld, B, Lq] and mask [Ld, B] of ``GROUP`` posts at a time."""
-        rows = torch.from_numpy(self.posts.padded(self.rows, len(self.values) - 1))  # [P, Ld]
+        rows = torch.from_numpy(self.posts.padded(len(self.values) - 1, self.rows))  # [P, Ld]
         mask = torch.from_numpy(self.posts.inside)
         for start in range(0, len(rows), GROUP):
             end = start + GROUP

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rerankers.features._word_table import WordTable
 from rerankers.text import words
-from rerankers.text.characters import Characters, distinct
+from rerankers.text.characters import code_points, distinct, trigrams
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Ragged, Rows
 
@@ -153,27 +153,30 @@ class _Block:
     def trigrams(self) -> Ragged:
         words, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
         lines = [f" {' '.join(words[a:b])} " for a, b in itertools.pairwise(starts)]
-        found, post = Characters.of(lines).trigrams()
+        found, post = trigrams(code_points(lines))
         kept = distinct(found, post)
-        return Ragged.of(found[kept], np.bincount(post[kept], minlength=len(lines)))
+        return Ragged.from_lengths(found[kept], np.bincount(post[kept], minlength=len(lines)))
 
     @property
     def characters(self) -> Ragged:
-        read = [post[: words.MAX_CHARACTERS] for post in self.texts]
-        characters = Characters.of(read)
-        codes, is_retweet = characters.codes, [bool(_RETWEET.match(post)) for post in self.texts]
+        characters = code_points([post[: words.MAX_CHARACTERS] for post in self.texts])
+        codes, is_retweet = characters.values, [bool(_RETWEET.match(post)) for post in self.texts]
+
+        def count(chosen: npt.NDArray[np.bool_]) -> Rows:
+            return np.bincount(characters.owners[: len(chosen)][chosen], minlength=len(characters))
+
         counted = Counted(
-            characters.counts,
+            characters.lengths,
             np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
             np.array(is_retweet, dtype=np.int64),
-            characters.count(codes == ord("!")),
-            characters.count(codes == ord("?")),
-            characters.count(codes > 127),
-            characters.count((codes >= ord("0")) & (codes <= ord("9"))),
-            characters.count(_third_in_a_row(codes, characters.text)),
+            count(codes == ord("!")),
+            count(codes == ord("?")),
+            count(codes > 127),
+            count((codes >= ord("0")) & (codes <= ord("9"))),
+            count(_third_in_a_row(codes, characters.owners)),
         )
         table = np.stack(counted, axis=1).astype(np.int32)
-        return Ragged.of(table.reshape(-1), np.full(len(table), table.shape[1]))
+        return Ragged.from_lengths(table.reshape(-1), np.full(len(table), table.shape[1]))
 
     @property
     def link(self) -> Ragged:
@@ -185,7 +188,7 @@ class _Block:
             for link in said
         ]
         counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
-        return Ragged.of(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)
+        return Ragged.from_lengths(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)
 
     @cached_property
     def _hashtags(self) -> list[list[str]]:
@@ -194,8 +197,10 @@ class _Block:
 
 def _rows_of(texts: Sequence[str], table: WordTable) -> Ragged:
     """The words of each text, as rows of the table of words."""
-    lexicon = Lexicon.of(texts)
-    return Ragged(table.rows(lexicon.words)[lexicon.places].astype(np.int32), lexicon.starts)
+    lexicon = Lexicon.from_texts(texts)
+    return Ragged(
+        table.rows(lexicon.words)[lexicon.texts.values].astype(np.int32), lexicon.texts.starts
+    )
 
 
 def _third_in_a_row(

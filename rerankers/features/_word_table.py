@@ -187,7 +187,7 @@ class Tokens:
         """The words of a query and of posts, as rows of a table that has looked them up."""
         rows = posts.values
         return cls(
-            posts.owners, posts.places, posts.starts, posts.counts, rows, table.stem[rows],
+            posts.owners, posts.positions, posts.starts, posts.lengths, rows, table.stem[rows],
             table.idf[rows], table.vector[rows], table.is_stop_word[rows], table.is_personal[rows],
             query, table.stem[query], table.is_stop_word[query],
         )  # fmt: skip

@@ -22,7 +22,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     found = np.zeros((len(links), len(candidates.query_words)), dtype=np.bool_)
     for column, word in enumerate(candidates.query_words):
         found[_holding(links, word.encode(errors="surrogatepass")), column] = True
-    return np.stack([links.counts > 0, candidates.shares(found)], axis=1).astype(np.float32)
+    return np.stack([links.lengths > 0, candidates.shares(found)], axis=1).astype(np.float32)
 
 
 def _holding(links: Ragged, word: bytes) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rerankers.features._candidates import CandidateList
 from rerankers.features._word_table import Tokens
-from rerankers.text.characters import Characters, among
+from rerankers.text.characters import among, code_points, trigrams
 from rerankers.text.words import words
 
 NAMES = (
@@ -95,8 +95,8 @@ def _trigrams(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
     query = f" {' '.join(words(candidates.query))} "
-    asked = np.unique(Characters.of([query]).trigrams()[0])
+    asked = np.unique(trigrams(code_points([query]))[0])
     posts = candidates.posts.column("trigrams")  # Each distinct one of a post is there once.
     common = np.bincount(posts.owners[among(posts.values, asked)], minlength=len(posts))
-    either = posts.counts + len(asked) - common
+    either = posts.lengths + len(asked) - common
     return common / np.maximum(either, 1), common / max(1, len(asked))

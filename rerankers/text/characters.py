@@ -1,54 +1,31 @@
-"""The characters of many texts as one array, to count them without a loop over texts."""
+"""Characters of many texts as arrays, counted and compared without a loop over texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from rerankers.text.ragged import Ragged
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 """Multiplied by it, numbers that are alike differ in their upper bits."""
 
 
-@dataclass(frozen=True)
-class Characters:
-    """N texts of C characters in all.
+def code_points(texts: Sequence[str]) -> Ragged:
+    """The Unicode code points (uint32) of each text."""
+    # Some posts hold half a surrogate pair.
+    encoded = "".join(texts).encode("utf-32-le", errors="surrogatepass")
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    return Ragged.from_lengths(np.frombuffer(encoded, dtype="<u4").astype(np.uint32), lengths)
 
-    Attributes:
-        codes: [C] Unicode code points.
-        text: [C] which text a character is of, in ascending order.
-        counts: [N] characters of each text.
-    """
 
-    codes: npt.NDArray[np.uint32]
-    text: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> "Characters":
-        """Read texts as they are."""
-        counts = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        # Half a surrogate pair is no character, but it is in some posts.
-        encoded = "".join(texts).encode("utf-32-le", errors="surrogatepass")
-        codes = np.frombuffer(encoded, dtype="<u4").astype(np.uint32)
-        return cls(codes, np.repeat(np.arange(len(texts)), counts), counts)
-
-    def count(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """[N] how many of each text's characters are ``chosen`` [C], or [C'] of the first C'."""
-        where = self.text[: len(chosen)][chosen]
-        return np.bincount(where, minlength=len(self.counts))
-
-    def share(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-        """[N] the same as a share of the text's characters; 0 for an empty text."""
-        return self.count(chosen) / np.maximum(self.counts, 1)
-
-    def trigrams(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Identifiers of all trigrams inside a text, and the text of each; two arrays [G]."""
-        codes = self.codes.astype(np.uint64)
-        shift = np.uint64(21)  # bits of a code point
-        found = (codes[:-2] << (shift + shift)) | (codes[1:-1] << shift) | codes[2:]
-        inside = self.text[:-2] == self.text[2:]
-        return found[inside], self.text[:-2][inside]
+def trigrams(codes: Ragged) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Identifiers of all trigrams inside a text, and the text of each: two arrays [G]."""
+    code, text = codes.values.astype(np.uint64), codes.owners
+    shift = np.uint64(21)  # bits of a code point
+    found = (code[:-2] << (shift + shift)) | (code[1:-1] << shift) | code[2:]
+    is_inside = text[:-2] == text[2:]
+    return found[is_inside], text[:-2][is_inside]
 
 
 def distinct(

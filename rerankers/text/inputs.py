@@ -1,10 +1,11 @@
-"""The inputs of a text that models read, as arrays: words, word trigrams, URL trigrams.
+"""Inputs of models: a text as word ids, word trigrams or URL trigrams.
 
-Texts have different lengths, so a view of many texts is kept packed (one long array and the
-places where each text begins) and is padded only when a batch is made.
+Texts differ in length, so an input of many texts is ragged; only a batch is padded.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,118 +15,89 @@ import torch
 
 from rerankers.base import MASKED_WORDS, TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
 from rerankers.text.lexicon import Lexicon
+from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import mask_digits, url_trigrams
 
 
 @dataclass(frozen=True)
-class Packed:
-    """One view of N texts.
+class TokenIds(Ragged):
+    """One input of N texts: int32 ids from 1 on, as 0 is padding.
 
     Attributes:
-        ids: [T] term identifiers of all texts, one text after the other.
-        starts: [N + 1] where each text begins in ``ids``.
-        weights: [T] importance of each term; None for posts, which have none.
+        weights: [T] importance of each token of a query; None for posts.
     """
 
-    ids: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        ids: Sequence[npt.ArrayLike],
-        weights: Sequence[npt.NDArray[np.float32]] | None = None,
-    ) -> "Packed":
-        """Pack one array of identifiers (and weights) a text."""
-        arrays = [np.asarray(row, dtype=np.int32) for row in ids]
-        starts = np.zeros(len(arrays) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in arrays], out=starts[1:])
-        empty_ids, no_weights = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return cls(
-            np.concatenate([empty_ids, *arrays]),
-            starts,
-            None if weights is None else np.concatenate([no_weights, *weights]),
-        )
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """[N] terms of each text."""
-        return np.diff(self.starts)
-
-    def padded(self, rows: npt.NDArray[np.int64], device: torch.device) -> Terms:
+    def batch(self, rows: Rows, device: torch.device) -> Terms:
         """The texts ``rows`` [B] as tensors [B, L], L the length of the longest (at least 1)."""
-        starts, lengths = self.starts[rows], self.lengths[rows]
-        columns = np.arange(max(1, int(lengths.max(initial=0))))
-        inside = columns < lengths[:, None]
-        places = np.where(inside, starts[:, None] + columns, 0)
-        ids = np.zeros(places.shape, dtype=np.int64)
-        weights = np.zeros((len(rows), 0) if self.weights is None else places.shape, np.float32)
-        if len(self.ids):
-            ids = np.where(inside, self.ids[places], 0)
-            if self.weights is not None:
-                weights = np.where(inside, self.weights[places], np.float32(0))
-        return Terms(on_device(ids.astype(np.int64), device), on_device(weights, device))
+        ids = self.take(rows).padded(0).astype(np.int64)
+        weights = np.zeros((len(rows), 0), dtype=np.float32)
+        if self.weights is not None:
+            weights = Ragged(self.weights, self.starts).take(rows).padded(0)
+        return Terms(on_device(ids, device), on_device(weights, device))
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """``array`` as a tensor; a GPU fetches it by itself, from memory that is pinned for that."""
+    """``array`` as a tensor; the copy to a GPU is asynchronous, from pinned memory."""
     tensor = torch.from_numpy(array)
     if device.type != "cuda" or not array.size:
         return tensor.to(device)
-    # PyTorch does not give a pinned block to anyone else before it has been copied.
+    # PyTorch reuses a pinned block only after its copy has ended.
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Texts to packed inputs, by a vocabulary and a source of IDF."""
+    """Texts to token ids, by a vocabulary and a source of IDF."""
 
     vocabulary: Vocabulary
     idf: Idf
 
-    def queries(self, texts: Sequence[str], inputs: Sequence[str]) -> Mapping[str, Packed]:
-        """The inputs of queries, with weights; a trigram has its word's weight."""
-        lexicon = Lexicon.of(texts)
-        weights = self.idf.weights(lexicon.words)[lexicon.places]
-        packed = self._words(lexicon, inputs)
-        found = {view: Packed(p.ids, p.starts, weights) for view, p in packed.items()}
+    def queries(self, texts: Sequence[str], inputs: Sequence[str]) -> dict[str, TokenIds]:
+        """The inputs of queries, weighted by IDF; a trigram has the weight of its word."""
+        lexicon = Lexicon.from_texts(texts)
+        weights = self.idf.weights(lexicon.words)[lexicon.texts.values]
+        found = {
+            name: TokenIds(ids.values, ids.starts, weights)
+            for name, ids in self._words(lexicon, inputs).items()
+        }
         if TRIGRAMS in inputs:
-            trigrams, lengths = lexicon.trigrams()
-            found[TRIGRAMS] = Packed(
-                trigrams + 1, lexicon.spread(lengths), np.repeat(weights, lengths)
+            by_word = lexicon.trigrams()
+            starts = by_word.starts[lexicon.texts.starts]
+            found[TRIGRAMS] = TokenIds(
+                by_word.values + 1, starts, np.repeat(weights, by_word.lengths)
             )
         return found
 
     def posts(
         self, texts: Sequence[str], urls: Sequence[str], inputs: Sequence[str]
-    ) -> Mapping[str, Packed]:
+    ) -> dict[str, TokenIds]:
         """The inputs of posts."""
-        packed = {}
+        found = {}
         if {WORDS, MASKED_WORDS, TRIGRAMS} & set(inputs):
-            lexicon = Lexicon.of(texts)
-            packed = self._words(lexicon, inputs)
+            lexicon = Lexicon.from_texts(texts)
+            found = self._words(lexicon, inputs)
             if TRIGRAMS in inputs:
-                trigrams, lengths = lexicon.trigrams()
-                packed[TRIGRAMS] = Packed(trigrams + 1, lexicon.spread(lengths))
+                by_word = lexicon.trigrams()
+                found[TRIGRAMS] = TokenIds(by_word.values + 1, by_word.starts[lexicon.texts.starts])
         if URL_TRIGRAMS in inputs:
-            trigrams, lengths = url_trigrams(urls)
-            starts = np.concatenate([[0], np.cumsum(lengths)])
-            packed[URL_TRIGRAMS] = Packed(trigrams + 1, starts)
-        return packed
+            trigrams = url_trigrams(urls)
+            found[URL_TRIGRAMS] = TokenIds(trigrams.values + 1, trigrams.starts)
+        return found
 
-    def _words(self, lexicon: Lexicon, inputs: Sequence[str]) -> dict[str, Packed]:
-        """The inputs whose terms are words."""
-        readings = {
-            WORDS: lambda: lexicon.words,
-            MASKED_WORDS: lambda: [mask_digits(word) for word in lexicon.words],
-        }
+    def _words(self, lexicon: Lexicon, inputs: Sequence[str]) -> dict[str, TokenIds]:
+        """The inputs whose tokens are words."""
+        spellings = {}
+        if WORDS in inputs:
+            spellings[WORDS] = lexicon.words
+        if MASKED_WORDS in inputs:
+            spellings[MASKED_WORDS] = [mask_digits(word) for word in lexicon.words]
         return {
-            view: Packed(
-                np.array(self.vocabulary.ids(read()), dtype=np.int32)[lexicon.places],
-                lexicon.starts,
+            name: TokenIds(
+                np.array(self.vocabulary.ids(words), dtype=np.int32)[lexicon.texts.values],
+                lexicon.texts.starts,
             )
-            for view, read in readings.items()
-            if view in inputs
-        }  # fmt: skip
+            for name, words in spellings.items()
+        }

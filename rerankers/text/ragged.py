@@ -1,4 +1,6 @@
-"""Lists of numbers of different lengths, one after the other in one array."""
+"""Lists of different lengths in one array, the layout of all token ids, words and windows here."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,49 +15,77 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """N lists of T numbers in all.
+    """N lists of T values in all, one list after the other.
 
     Attributes:
-        values: [T].
-        starts: [N + 1] where each list begins.
+        values: [T], or [T, K] for values of K numbers.
+        starts: [N + 1] start of each list in ``values``.
     """
 
     values: npt.NDArray[Any]
     starts: Rows
 
     @classmethod
-    def of(cls, values: npt.NDArray[Any], counts: npt.NDArray[np.integer]) -> "Ragged":
-        """Lists of so many numbers each, ``counts`` [N]."""
-        return cls(values, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
+    def from_lengths(cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.integer]) -> Ragged:
+        """Lists of the given ``lengths`` [N]."""
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     @classmethod
-    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """One after the other; at least one part."""
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The lists of at least one part, part after part."""
         if len(parts) == 1:
             return parts[0]
         values = np.concatenate([part.values for part in parts])
-        return cls.of(values, np.concatenate([part.counts for part in parts]))
+        return Ragged.from_lengths(values, np.concatenate([part.lengths for part in parts]))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     @cached_property
-    def counts(self) -> Rows:
-        """[N] numbers of each list."""
+    def lengths(self) -> Rows:
+        """[N] length of each list."""
         return np.diff(self.starts)
 
     @cached_property
     def owners(self) -> Rows:
-        """[T] the list of each number, in ascending order."""
-        return np.repeat(np.arange(len(self)), self.counts)
+        """[T] list of each value, ascending."""
+        return np.repeat(np.arange(len(self)), self.lengths)
 
     @cached_property
-    def places(self) -> Rows:
-        """[T] the place of each number in its list, from 0."""
-        return np.arange(len(self.values)) - np.repeat(self.starts[:-1], self.counts)
+    def positions(self) -> Rows:
+        """[T] position of each value in its list, from 0."""
+        return np.arange(len(self.values)) - np.repeat(self.starts[:-1], self.lengths)
 
-    def take(self, rows: Rows) -> "Ragged":
-        """The lists ``rows`` [M], in this order."""
-        found = Ragged.of(self.values[:0], self.counts[rows])
-        shift = np.repeat(self.starts[rows] - found.starts[:-1], found.counts)
-        return Ragged(self.values[np.arange(len(shift)) + shift], found.starts)
+    @cached_property
+    def remaining(self) -> Rows:
+        """[T] number of values from each one to the end of its list, itself included."""
+        return np.repeat(self.starts[1:], self.lengths) - np.arange(len(self.values))
+
+    @cached_property
+    def inside(self) -> npt.NDArray[np.bool_]:
+        """[N, L] whether a place of :meth:`padded` has a value."""
+        columns = np.arange(max(1, int(self.lengths.max(initial=0))))
+        is_inside: npt.NDArray[np.bool_] = columns < self.lengths[:, None]
+        return is_inside
+
+    def take(self, rows: Rows, longest: int | None = None) -> Ragged:
+        """The lists ``rows`` [M] in this order, each cut to its first ``longest`` values."""
+        lengths = self.lengths[rows]
+        if longest is not None:
+            lengths = np.minimum(lengths, longest)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(self.starts[rows] - starts[:-1], lengths)
+        places += np.arange(len(places))
+        return Ragged(self.values[places], starts)
+
+    def padded(self, fill: float, values: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """The lists as rows [N, L], L the longest length (at least 1), filled up at the end.
+
+        Args:
+            fill: value of the places after a list's end.
+            values: [T] to use in place of the lists' own.
+        """
+        values = self.values if values is None else values
+        rows = np.full(self.inside.shape, fill, dtype=values.dtype)
+        rows[self.inside] = values
+        return rows

@@ -51,9 +51,9 @@ def train(
         def on_epoch_end(self, model: Any) -> None:
             progress(1)
 
-    lexicon = Lexicon.of(texts)
-    words = np.array(lexicon.words, dtype=object)[lexicon.places]
-    sentences = [part.tolist() for part in np.split(words, lexicon.starts[1:-1])]
+    lexicon = Lexicon.from_texts(texts)
+    words = np.array(lexicon.words, dtype=object)[lexicon.texts.values]
+    sentences = [part.tolist() for part in np.split(words, lexicon.texts.starts[1:-1])]
     try:
         model = Word2Vec(
             sentences,

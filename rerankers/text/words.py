@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from nltk import redos
 
+from rerankers.text.ragged import Ragged
+
 TRIGRAM_CLASSES = 40
 """Character classes of trigrams: letters, digits, ``#`` and three classes for all other characters.
 With so few each trigram has its own identifier (40³ = 64,000), without a vocabulary."""
@@ -147,17 +149,15 @@ def url_text(url: str) -> str:
     return url or URL_PLACEHOLDER
 
 
-def url_trigrams(urls: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+def url_trigrams(urls: Sequence[str]) -> Ragged:
     """:func:`character_trigrams` of the :func:`url_text` of each URL."""
     return character_trigrams([url_text(url) for url in urls])
 
 
-def character_trigrams(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Identifiers of the trigrams of each ``#text#``: ``hello`` -> ``#he hel ell llo lo#``.
+def character_trigrams(texts: Sequence[str]) -> Ragged:
+    """Identifiers (int32) of the trigrams of each ``#text#``: ``hello`` -> ``#he hel ell llo lo#``.
 
-    Returns:
-        The trigrams of all texts one after the other [T], and the number of each text's [N], which
-        is its length in bytes of UTF-8.
+    A text has as many trigrams as bytes of UTF-8.
     """
     encoded = [f"#{text}#".encode(errors="replace") for text in texts]
     classes = _CLASSES[np.frombuffer(b"".join(encoded), dtype=np.uint8)]
@@ -167,7 +167,7 @@ def character_trigrams(texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt
     is_inside = np.ones(len(classes), dtype=np.bool_)
     ends = np.cumsum(sizes)
     is_inside[ends - 1] = is_inside[ends - 2] = False
-    return trigrams[is_inside[: len(trigrams)]], sizes - 2
+    return Ragged.from_lengths(trigrams[is_inside[: len(trigrams)]], sizes - 2)
 
 
 def _class_table() -> npt.NDArray[np.int32]:

@@ -80,7 +80,7 @@ def _their_way(model: Reranker, encoded: Tokenized, encoder: TextEncoder) -> Way
     query_lengths, post_lengths = padded_lengths(model, encoded)
 
     def identifiers(packed: Any, rows: Any, length: int) -> torch.Tensor:
-        ids = packed.padded(rows, device).ids[:, :length]
+        ids = packed.batch(rows, device).ids[:, :length]
         return torch.nn.functional.pad(ids, (0, length - ids.shape[1]))
 
     def run() -> Scores:

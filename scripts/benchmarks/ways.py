@@ -21,7 +21,7 @@ from rerankers.engine.precomputed_folder import version_of
 from rerankers.engine.precomputed_vectors import PrecomputedVectors
 from rerankers.engine.scoring import BATCH_SIZE, score_tokenized
 from rerankers.engine.tokenized import Tokenized
-from rerankers.text.inputs import Packed, TextEncoder
+from rerankers.text.inputs import TextEncoder, TokenIds
 
 Scores = npt.NDArray[np.float32]
 Way = Callable[[], Scores]
@@ -123,7 +123,7 @@ def padded_lengths(model: Reranker, encoded: Tokenized) -> tuple[dict[str, int],
 
 
 def _lengths(
-    model: Reranker, inputs: Mapping[str, Packed], settings: Mapping[str, str]
+    model: Reranker, inputs: Mapping[str, TokenIds], settings: Mapping[str, str]
 ) -> dict[str, int]:
     """View -> terms that every text is padded to."""
     longest = {view: max(1, int(packed.lengths.max(initial=0))) for view, packed in inputs.items()}
@@ -134,14 +134,14 @@ def _lengths(
 
 
 def in_full(
-    inputs: Mapping[str, Packed],
+    inputs: Mapping[str, TokenIds],
     rows: npt.NDArray[np.int64],
     lengths: Mapping[str, int],
     device: torch.device,
 ) -> Inputs:
     """The texts ``rows`` [B] of every view, cut or padded to its length."""
     return {
-        view: Terms(*(_to_length(part, lengths[view]) for part in packed.padded(rows, device)))
+        view: Terms(*(_to_length(part, lengths[view]) for part in packed.batch(rows, device)))
         for view, packed in inputs.items()
     }
 

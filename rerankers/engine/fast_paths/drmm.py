@@ -13,7 +13,7 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions, Terms
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, TokenSequences, distinct
+from rerankers.engine.windows import Ids, distinct
 from rerankers.layers.embeddings import mask_of
 from rerankers.models.drmm import Model, TermVectors, histograms
 
@@ -38,14 +38,14 @@ class FastPath(PerQueryFastPath[TermVectors]):
     def _counts(self, query: TermVectors, posts: Ids) -> Tensor:
         """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""
         bins = self.model.config.bins
-        sequences = TokenSequences.from_packed(self.encoded.posts[WORDS], posts, self.longest)
-        first, which = distinct([sequences.ids])
+        sequences = self.encoded.posts[WORDS].take(posts, self.longest)
+        first, which = distinct([sequences.values])
         # Each distinct word is encoded as a post of one word.
-        ids = torch.from_numpy(sequences.ids[first]).unsqueeze(1)
+        ids = torch.from_numpy(sequences.values[first]).unsqueeze(1)
         words = self.model.encode_posts({WORDS: Terms(ids, torch.empty(len(ids), 0))})
         cosine = words.vectors @ query.vectors[0].T  # [U, 1, Lq]
         exact = ids == query.terms.ids
         bin_of = histograms(cosine.transpose(1, 2), exact.unsqueeze(2), mask_of(ids), bins)
-        starts = torch.from_numpy(np.cumsum(sequences.lengths) - sequences.lengths)
+        starts = torch.from_numpy(sequences.starts[:-1])
         counts = F.embedding_bag(torch.from_numpy(which), bin_of.flatten(1), starts, mode="sum")
         return counts.view(len(posts), -1, bins)

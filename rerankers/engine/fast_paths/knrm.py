@@ -12,10 +12,11 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, TokenSequences, distinct, used_ids
+from rerankers.engine.windows import Ids, distinct, used_ids, windows_of
 from rerankers.layers.convolutions import MaskedConvolution
 from rerankers.layers.similarity import unit_length
 from rerankers.models.knrm import Model, NgramVectors
+from rerankers.text.ragged import Ragged
 
 
 class FastPath(PerQueryFastPath[NgramVectors]):
@@ -36,19 +37,19 @@ class FastPath(PerQueryFastPath[NgramVectors]):
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query, posts = self.query(rows), self.encoded.post_index[rows]
-        sequences = TokenSequences.from_packed(self.encoded.posts[WORDS], posts, self.longest)
+        sequences = self.encoded.posts[WORDS].take(posts, self.longest)
         found: Interactions = self.model.logarithms(self._counts(query, sequences), query.mask)
         return found
 
-    def _counts(self, query: NgramVectors, posts: TokenSequences) -> Tensor:
+    def _counts(self, query: NgramVectors, posts: Ragged) -> Tensor:
         """Soft counts of each pair of lengths, concatenated: [P, Lq, K]."""
         count, levels, length = len(posts.lengths), len(query.levels), query.mask.shape[1]
         asked = torch.cat(query.levels, dim=1)[0]  # [levels · Lq, F]
-        starts = torch.from_numpy(np.cumsum(posts.lengths) - posts.lengths)
-        values = self.rows[posts.ids]
+        starts = torch.from_numpy(posts.starts[:-1])
+        values = self.rows[posts.values]
         sums = []
         for width, table in enumerate(self.tables, start=1):
-            windows = posts.windows(values, width)
+            windows = windows_of(posts, values, width)
             first, which = distinct(windows)
             similarity = self._vectors(windows, first, table) @ asked.T
             # Each similarity as a post of one word: kernels that are not yet summed.

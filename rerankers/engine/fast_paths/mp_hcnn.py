@@ -12,9 +12,10 @@ from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
 from rerankers.engine.towers import TabulatedTower, TowerInput
 from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
-from rerankers.engine.windows import TokenSequences, used_ids
+from rerankers.engine.windows import used_ids
 from rerankers.models.mp_hcnn import Model
-from rerankers.text.inputs import Packed
+from rerankers.text.inputs import TokenIds
+from rerankers.text.ragged import Ragged
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -28,7 +29,7 @@ def tower_inputs(model: Model) -> dict[str, TowerInput]:
 
 
 def towers(
-    model: Model, *texts: Mapping[str, Packed], precision: str = "fp32"
+    model: Model, *texts: Mapping[str, TokenIds], precision: str = "fp32"
 ) -> dict[str, TabulatedTower]:
     """The model's towers, for the terms of ``texts``, which are given by input."""
     # A tower has the name of the query input that it encodes.
@@ -99,12 +100,10 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         for tower, encoder in self.post_towers.items():
             names = [name for name, by in self.tower_inputs.items() if by.tower == tower]
             parts = [
-                TokenSequences.from_packed(
-                    self.encoded.posts[name], posts, self.tower_inputs[name].longest
-                )
+                self.encoded.posts[name].take(posts, self.tower_inputs[name].longest)
                 for name in names
             ]
-            joined = TokenSequences.joined(parts)
+            joined = Ragged.joined(parts)
             levels = [s.split(parts) for s in encoder.similarities(joined, query.vectors[tower])]
             found |= {name: list(by_depth) for name, *by_depth in zip(names, *levels, strict=True)}
         return found
@@ -112,8 +111,8 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
     def encode_query(self, query: int) -> EncodedQuery:
         """Encode a query, by its row; one without terms is read as one position of padding."""
         terms = self.model.cut_queries(self.query_terms(query))
-        vectors = {
-            name: tower.encode_query(TokenSequences.from_text(terms[name].ids[0].numpy()))
-            for name, tower in self.query_towers.items()
-        }
+        vectors = {}
+        for name, tower in self.query_towers.items():
+            ids = terms[name].ids[0].numpy()
+            vectors[name] = tower.encode_query(Ragged(ids, np.array([0, len(ids)])))
         return EncodedQuery(terms, vectors)

@@ -11,9 +11,10 @@ from torch import Tensor
 from rerankers.base import MASKED_WORDS, WORDS, Interactions
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, TokenSequences, distinct, used_ids
+from rerankers.engine.windows import Ids, distinct, used_ids, windows_of
 from rerankers.models.sm_cnn import Model, SentenceVectors
-from rerankers.text.inputs import Packed
+from rerankers.text.inputs import TokenIds
+from rerankers.text.ragged import Ragged
 
 _CPU = torch.device("cpu")
 
@@ -29,13 +30,13 @@ class PostVectors:
         posts: their masked words.
     """
 
-    def __init__(self, model: Model, posts: Packed) -> None:
+    def __init__(self, model: Model, posts: Ragged) -> None:
         ids = used_ids([posts])
         rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int32)
         rows[ids] = np.arange(1, len(ids) + 1)
         convolution = model.post_sentence.convolution
         self.width, self.bias = convolution.width, model.post_sentence.bias
-        self.posts = _widened(Packed(rows[posts.ids], posts.starts), self.width - 1)
+        self.posts = _widened(Ragged(rows[posts.values], posts.starts), self.width - 1)
         self.longest = int(self.posts.lengths.max(initial=0))
         # Row 0 of each offset is for positions outside of the text.
         vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
@@ -48,8 +49,8 @@ class PostVectors:
 
     def vectors(self, rows: Ids) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""
-        sequences = TokenSequences.from_packed(self.posts, rows, self.longest)
-        windows = sequences.windows(sequences.ids, self.width)
+        sequences = self.posts.take(rows, self.longest)
+        windows = windows_of(sequences, sequences.values, self.width)
         first, which = distinct(windows)
         places = np.stack([column[first] for column in windows], axis=1)
         places = places * self.width + np.arange(self.width)
@@ -57,7 +58,7 @@ class PostVectors:
         hidden = F.relu_(hidden.add_(self.bias))
         # The row for padding: after a ReLU, no value is below 0.
         hidden = F.pad(hidden, (0, 0, 0, 1))
-        padded = torch.from_numpy(sequences.padded(which, len(first))).T
+        padded = torch.from_numpy(sequences.padded(len(first), which)).T
         # index_select, then a maximum over the first axis, is the fastest way.
         return hidden.index_select(0, padded.flatten()).view(*padded.shape, -1).amax(dim=0)
 
@@ -71,7 +72,7 @@ class FastPath(PerQueryFastPath[SentenceVectors]):
         self.vectors_of: Callable[[Ids], Tensor]
         if encoded.stored:
             (stored,) = encoded.stored[VECTOR_INPUT].levels
-            self.words = Packed(self.words.ids.reshape(-1), self.words.starts)
+            self.words = TokenIds(self.words.values.reshape(-1), self.words.starts)
             self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
         else:
             self.vectors_of = PostVectors(model, encoded.posts[VECTOR_INPUT]).vectors
@@ -81,19 +82,17 @@ class FastPath(PerQueryFastPath[SentenceVectors]):
         posts = self.encoded.post_index[rows]
         found: Interactions = self.model.compare(
             self.query(rows),
-            SentenceVectors(self.vectors_of(posts), self.words.padded(posts, _CPU)),
+            SentenceVectors(self.vectors_of(posts), self.words.batch(posts, _CPU)),
             torch.zeros(len(rows), dtype=torch.int64),
             self.encoded.features_of(rows, _CPU),
         )
         return found
 
 
-def _widened(packed: Packed, margin: int) -> Packed:
-    """The texts, with ``margin`` zeros before each that has a term."""
-    lengths = packed.lengths
-    before = np.where(lengths > 0, margin, 0)
-    starts = np.concatenate([[0], np.cumsum(lengths + before)])
-    ids = np.zeros(starts[-1], dtype=packed.ids.dtype)
-    shifts = starts[:-1] + before - packed.starts[:-1]
-    ids[np.arange(len(packed.ids)) + np.repeat(shifts, lengths)] = packed.ids
-    return Packed(ids, starts)
+def _widened(texts: Ragged, margin: int) -> Ragged:
+    """Texts with ``margin`` zeros before each one that has a term."""
+    before = np.where(texts.lengths > 0, margin, 0)
+    lengths = texts.lengths + before
+    wide = Ragged.from_lengths(np.zeros(lengths.sum(), dtype=texts.values.dtype), lengths)
+    wide.values[(wide.starts[:-1] + before)[texts.owners] + texts.positions] = texts.values
+    return wide

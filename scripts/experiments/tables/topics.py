@@ -217,9 +217,7 @@ class Categories(Table):
 
 def categories_of(query: str, post: Post, evidence: Evidence) -> Iterator[str]:
     """Categories of matches between a query and a post, by :data:`RULES`."""
-    from rerankers.text.words import STOP_WORDS
-
-    from rerankers.text.words import URL_PLACEHOLDER, url_text, words
+    from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
     query_words = words(query)
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
