@@ -210,6 +210,7 @@ def search(home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[st
     return run(home, "pipeline.search", *arguments)
 
 
+@pytest.mark.slow
 def test_answers_are_ranked_by_the_model_alone(home: Path, data: Path, tmp_path: Path) -> None:
     result = search(home, "--topics", "trecqa-raw", *IDF, "--data", data, "--output",
                     tmp_path / "run")  # fmt: skip
@@ -254,6 +255,7 @@ def test_without_a_model_the_ids_decide(home: Path, data: Path, tmp_path: Path) 
         assert order == sorted(order, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_run_of_ones_own_is_mixed(home: Path, data: Path, tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.write_text("3.1 Q0 3.1-0 1 9 x\n3.1 Q0 3.1-5 2 8 x\n3.2 Q0 3.2-1 1 7 x\n")
@@ -272,6 +274,7 @@ def test_a_run_of_ones_own_is_mixed(home: Path, data: Path, tmp_path: Path) -> N
     assert "not in the collection (3.1-9)" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_given_counts(home: Path, data: Path, tmp_path: Path) -> None:
     result = search(home, "--topics", "trecqa-raw", *IDF, "--data", data, "--lambda", "0.25",
                     "--output", tmp_path / "run")  # fmt: skip
@@ -300,6 +303,7 @@ def test_there_is_no_index_to_build(name: str, home: Path, data: Path, tmp_path:
         assert not (tmp_path / "index").exists()
 
 
+@pytest.mark.slow
 def test_an_untrained_model_says_how_to_train_it(tmp_path: Path, data: Path) -> None:
     result = search(tmp_path / "empty", "--topics", "wikiqa", "--data", data, "--output",
                     tmp_path / "run")  # fmt: skip

@@ -70,6 +70,7 @@ def brute_force(alpha: float, topic: Topic, pairs: Iterable[ArchivedPair] = PAIR
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.35, 0.7, 1.0])
 def test_the_whole_archive_is_ranked_as_by_brute_force(
     opened: QuestionArchive, alpha: float

@@ -27,6 +27,8 @@ from rerankers.engine.tokenized import Tokenized
 from rerankers.training.examples import CachedInteractions
 from rerankers.training.loop import EpochTrainer, Examples
 
+pytestmark = pytest.mark.slow  # the laboratory, no part of the packages
+
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
 
@@ -180,7 +182,6 @@ def test_part_numbers_are_checked(script: ModuleType) -> None:
         run(script, "--parts", "1,0")
 
 
-@pytest.mark.slow
 def test_the_parts_run_on_the_sample(
     script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +236,6 @@ def test_a_process_that_fails_says_why() -> None:
         part("process")._run([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
-@pytest.mark.slow
 def test_the_process_is_measured_whole_and_by_stage() -> None:
     rows = dict(part("process").measure(workload()))
     seconds = {name: float(value.removesuffix(" s")) for name, value in rows.items()
@@ -320,7 +320,6 @@ def test_the_plain_way_pads_every_text_to_what_the_model_reads(training_step: An
     assert seen["own"].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.slow
 def test_training_steps_are_measured_both_ways(
     script: ModuleType, training_step: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,15 +61,6 @@ def score_part(model: Reranker, part: Pairs, whole: Tokenized, rows: Sequence[in
     return scoring.score_tokenized(model, encoded)
 
 
-def score_each_alone(
-    model: Reranker, queries: Sequence[str], posts: Sequence[tuple[str, str]]
-) -> list[float]:
-    """Score of every query with every post, pair by pair."""
-    whole = Tokenized.of(all_pairs(queries, posts), encoder(), model)
-    pairs = [one(query, *post) for query in queries for post in posts]
-    return [float(score_part(model, pair, whole, [row])[0]) for row, pair in enumerate(pairs)]
-
-
 def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
     scores = score(model, all_pairs())
     assert scores.shape == (len(QUERIES) * len(POSTS),)
@@ -79,9 +70,12 @@ def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
 
 
 def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
-    together = score(model, all_pairs())
-    alone = score_each_alone(model, QUERIES, POSTS)
-    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
+    whole = Tokenized.of(all_pairs(), encoder(), model)
+    together = scoring.score_tokenized(model, whole)
+    for row in range(0, len(together), 5):
+        pair = one(QUERIES[row // len(POSTS)], *POSTS[row % len(POSTS)])
+        alone = score_part(model, pair, whole, [row])
+        np.testing.assert_allclose(alone, together[[row]], rtol=1e-5, atol=1e-5)
 
 
 def test_padding_does_not_change_scores(model: Reranker) -> None:
@@ -129,20 +123,20 @@ def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
     np.testing.assert_allclose(score(model, pairs), plain.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_batches_order_and_threads_do_not_change_scores(model: Reranker, threads: int) -> None:
+def test_batches_order_and_threads_do_not_change_scores(model: Reranker) -> None:
     pairs = all_pairs()
     expected, before = score(model, pairs), torch.get_num_threads()
     order = np.random.default_rng(3).permutation(len(pairs))
     shuffled = Pairs(
         pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
     )
-    torch.set_num_threads(threads)
     try:
-        for size in (1, 7, 256):
-            for some, wanted in ((pairs, expected), (shuffled, expected[order])):
-                np.testing.assert_allclose(score(model, some, size), wanted, rtol=1e-6, atol=1e-6)
-                assert torch.get_num_threads() == threads
+        for threads, size in ((1, 1), (1, 7), (2, 7), (2, 256)):
+            torch.set_num_threads(threads)
+            np.testing.assert_allclose(score(model, pairs, size), expected, rtol=1e-6, atol=1e-6)
+            found = score(model, shuffled, size)
+            np.testing.assert_allclose(found, expected[order], rtol=1e-6, atol=1e-6)
+            assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 
@@ -163,20 +157,18 @@ def test_a_gpu_gives_the_scores_of_the_cpu(model: Reranker) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", AWKWARD)
-def test_awkward_texts_have_finite_scores_alone_and_together(model: Reranker, kind: str) -> None:
-    text = AWKWARD[kind]
-    for pairs in (one("water", text), one(text, "water"), one(text, text, text)):
-        assert np.isfinite(score(model, pairs)).all()
-    queries, posts = [QUERIES[1], text], [POSTS[2], (text, ""), (text, text), ("water", text)]
-    together = score(model, all_pairs(queries, posts), 3)
-    alone = score_each_alone(model, queries, posts)
-    np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-5)
-
-
-def test_only_awkward_texts(model: Reranker) -> None:
-    posts = [(text, text) for text in AWKWARD.values()]
-    assert np.isfinite(score(model, all_pairs(list(AWKWARD.values()), posts), 7)).all()
+def test_awkward_texts_score_alone_as_together(model: Reranker) -> None:
+    """As queries, as texts of posts and as URLs; pairs in one batch, and one by one."""
+    texts = list(AWKWARD.values())
+    queries = [QUERIES[1], *texts]
+    posts = [POSTS[2], *((text, text) for text in texts), *(("water", text) for text in texts)]
+    whole = Tokenized.of(all_pairs(queries, posts), encoder(), model)
+    together = scoring.score_tokenized(model, whole, 7)
+    assert np.isfinite(together).all()
+    for row in [*range(len(texts) + 1), *range(0, len(together), len(posts))]:
+        pair = one(queries[row // len(posts)], *posts[row % len(posts)])
+        alone = score_part(model, pair, whole, [row])
+        np.testing.assert_allclose(alone, together[[row]], rtol=1e-5, atol=1e-5)
 
 
 def test_no_pairs_no_scores(model: Reranker) -> None:

@@ -14,6 +14,8 @@ from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
 from rerankers import models
 
+pytestmark = pytest.mark.slow  # the laboratory, no part of the packages
+
 QUICK = ("--steps", "3", "--epochs", "2")
 
 
@@ -33,7 +35,6 @@ def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
     return pytest.approx(mean(values[measure]), abs=1e-4)
 
 
-@pytest.mark.slow
 def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     setup = setup_in(tmp_path, write_answers(tmp_path / "data"))
     cell = quick_cell(setup, "trecqa-raw")
@@ -55,7 +56,6 @@ def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     assert kept.stat().st_mtime_ns == written
 
 
-@pytest.mark.slow
 def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(tmp_path: Path) -> None:
     setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
     good = quick_cell(setup, "mb2012")
@@ -80,7 +80,6 @@ def test_an_official_run_is_only_measured(tmp_path: Path) -> None:
     assert not setup.directory.exists()
 
 
-@pytest.mark.slow
 def test_shipped_weights_are_measured_by_their_mixture(tmp_path: Path) -> None:
     setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
     cell = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")

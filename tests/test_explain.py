@@ -184,6 +184,7 @@ def test_mistakes(
     assert message in errors
 
 
+@pytest.mark.slow
 def test_the_sample_from_its_index(tmp_path: Path) -> None:
     result = subprocess.run(
         [

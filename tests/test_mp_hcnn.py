@@ -195,6 +195,7 @@ def test_every_switch_does_what_it_says_and_trains(
     assert loss() < before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_features_are_those_of_fixed_size_matrices(configuration: str) -> None:
     """Texts are padded only to the longest of a batch; nothing must tell that from 68 words."""

@@ -35,6 +35,7 @@ def run(code: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_the_example_runs() -> None:
     assert run(EXAMPLE).splitlines()[-1] == "0 my coffee is cold"
 

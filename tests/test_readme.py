@@ -36,6 +36,7 @@ def test_commands_exist(path: Path) -> None:
         assert (ROOT / script).exists(), script
 
 
+@pytest.mark.slow
 def test_options_that_are_shown_exist() -> None:
     """Each option after a command in the main README is in that command's help."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,6 +51,7 @@ def test_options_that_are_shown_exist() -> None:
             assert option in shown, line
 
 
+@pytest.mark.slow
 def test_the_python_that_is_shown_runs() -> None:
     """The pair that is relevant gets the higher score."""
     (source,) = [b for b in blocks(ROOT / "README.md", "python") if "import" in b]

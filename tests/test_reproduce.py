@@ -13,6 +13,8 @@ from microblog_samples import write_data
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
 
+pytestmark = pytest.mark.slow  # the laboratory, no part of the packages
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

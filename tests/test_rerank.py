@@ -235,6 +235,7 @@ def test_several_runs_from_files_to_report(command: Command, tmp_path: Path) -> 
         assert lines[name]["checkpoint"].endswith("sm_cnn/mb2012")
 
 
+@pytest.mark.slow
 def test_each_run_is_reranked_as_a_search_does_it(command: Command, tmp_path: Path) -> None:
     write_run(tmp_path / "mine", backwards(official()), "mine")
     for weight in ("1", "0.3"):

@@ -42,6 +42,8 @@ from pipeline.evaluation.measures import Evaluator, evaluate, mean
 from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.evidence import Evidence, Matches, Word
 
+pytestmark = pytest.mark.slow  # the laboratory, no part of the packages
+
 PNG = b"\x89PNG"
 TIMES = {FROM_TEXTS: 41.26, PRECOMPUTED: 17.0}
 SMALL = "signal:ql,signal:run_ql,overlap"
@@ -341,7 +343,6 @@ def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return setup, results
 
 
-@pytest.mark.slow
 def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
     setup, results = mp_hcnn
     gains = YearGains.from_results("mb2011", results, setup)
@@ -360,7 +361,6 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
         TABLES["figure3"].report(results[:1], setup)
 
 
-@pytest.mark.slow
 def test_evidence_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
     setup, results = mp_hcnn
     shares = TABLES["table5"].report(results, setup)
@@ -397,7 +397,6 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return setup, results
 
 
-@pytest.mark.slow
 def test_a_fusions_run_is_measured_and_timed_once(
     fused: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,7 +430,6 @@ def test_a_fusions_run_is_measured_and_timed_once(
     assert len(calls) == REPEATS * len(run)
 
 
-@pytest.mark.slow
 def test_stages_are_compared_with_the_row_above_alone(fused: Finished) -> None:
     """A perfect run is marked against its neighbour only, though other stages are worse too."""
     setup, (ql, rm3, *_) = fused
@@ -449,7 +447,6 @@ def test_stages_are_compared_with_the_row_above_alone(fused: Finished) -> None:
     assert finished[1].better_than == finished[1].worse_than == {}
 
 
-@pytest.mark.slow
 def test_importances_are_those_of_the_trees_over_all_families(fused: Finished) -> None:
     setup, results = fused
     whole = results[3]
@@ -467,7 +464,6 @@ def test_importances_are_those_of_the_trees_over_all_families(fused: Finished) -
     assert measures == [part.measures for part in parts]
 
 
-@pytest.mark.slow
 def test_held_out_topics_of_the_training_years_are_measured(fused: Finished) -> None:
     setup, results = fused
     whole = results[3]

@@ -166,6 +166,7 @@ def test_a_leak_is_refused(data: Path, tmp_path: Path) -> None:
     assert "was trained on mb2012" in warned.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
@@ -278,6 +279,7 @@ def test_what_a_fusion_trains_is_watched_seldom() -> None:
     assert (long.steps, long.epochs, long.patience) == (60, 12, 4)
 
 
+@pytest.mark.slow
 def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:
     result = run(data, tmp_path, "-m", "pipeline.train", "fusion", "--collection", "trecqa-raw")
     assert result.returncode == 2
