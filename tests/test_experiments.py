@@ -14,7 +14,7 @@ from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
 from rerankers import models
 
-pytestmark = pytest.mark.slow  # the laboratory, no part of the packages
+pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
 QUICK = ("--steps", "3", "--epochs", "2")
 

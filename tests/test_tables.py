@@ -42,7 +42,7 @@ from pipeline.evaluation.measures import Evaluator, evaluate, mean
 from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.evidence import Evidence, Matches, Word
 
-pytestmark = pytest.mark.slow  # the laboratory, no part of the packages
+pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
 PNG = b"\x89PNG"
 TIMES = {FROM_TEXTS: 41.26, PRECOMPUTED: 17.0}

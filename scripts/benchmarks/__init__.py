@@ -1,1 +1,1 @@
-"""The parts of ``scripts/benchmark.py``: a file each, and what they share."""
+"""Parts of ``scripts/benchmark.py``, and their common modules."""

@@ -1,22 +1,20 @@
-"""Part 5: the multiply-adds that MP-HCNN needs against those that the machine can do.
+"""Part 5: multiply-adds that MP-HCNN needs, against those that the machine can do.
 
-What the forward pass of section 3 has to multiply for P pairs of texts without any padding, with
-Lq and Ld the terms of a query and a post in the view at hand, k the filter's width, N the depth,
-E the size of a term's vector and F the number of filters:
+The forward pass of section 3 for P pairs of unpadded texts, with Lq and Ld the terms of a query and
+a post in one input, k the filter width, N the depth, E the size of a term's vector and F the number
+of filters, takes
 
-* encoding, once for each distinct text: convolution n = 1 … N reads I numbers a term (E at first,
-  then F), and its windows at the text's end hold fewer than k terms:
-  Σ_{j<k} max(0, L - j) · I · F;
-* matching, for each pair and comparison: Lq · Ld · (E + N · F);
-* judging, for each pair: the weights of the linear layers, those of the network that reads query
-  positions (evidence ``terms``) Lq times.
+* for each distinct text and convolution n = 1 … N, with I numbers per term (E at first, then F) and
+  shorter windows at the text's end: Σ_{j<k} max(0, L - j) · I · F;
+* for the similarities of each pair and comparison: Lq · Ld · (E + N · F);
+* for the scoring layers of each pair: their weights; those of the network over query positions
+  (evidence ``terms``) Lq times.
 
 Look-ups, activations, softmax, pooling and the scaling by IDF are not counted. The engine can do
-with less than this, because a window of terms that occurs twice is encoded once.
+with less, as it computes a repeated window of terms once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.measuring import Row, alternate
-from benchmarks.paper_size import paper_model
-from benchmarks.ways import padded_lengths
+from benchmarks.measuring import Row, alternate, printed
+from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from rerankers.base import TRIGRAMS, WORDS, Reranker
 from rerankers.engine.scoring import score_tokenized
@@ -35,66 +32,53 @@ from rerankers.models.mp_hcnn import Model
 from rerankers.text.inputs import TextEncoder
 
 Lengths = Mapping[str, npt.NDArray[np.int64]]
-"""View -> terms of each text."""
+"""Input -> number of terms of each text."""
 
 SIDES = {"cpu": (2048, 1024, 1024), "cuda": (8192, 8192, 8192)}
-"""Device -> sizes of the matrix product that measures it."""
-
-
-@dataclass(frozen=True)
-class MultiplyAdds:
-    """Numbers of multiply-adds."""
-
-    encoding: int
-    matching: int
-    judging: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.encoding + self.matching + self.judging
+"""Device -> sizes of the matrix product that measures its rate."""
 
 
 def measure(workload: Workload) -> list[Row]:
-    """The engine's share of what the machine can do, at the paper's size and as shipped."""
-    loaded = workload.checkpoint
-    rows = _share("MP-HCNN, shipped", loaded.model, loaded.encoder, workload)
-    return _share("MP-HCNN at the paper's size", *paper_model(workload), workload) + rows
+    """The engine's share of the machine's rate, at the paper's size and as shipped."""
+    rows = []
+    for title, (model, encoder) in workload.mp_hcnns.items():
+        rows += _share(title, model, encoder, workload)
+    return rows
 
 
 def _share(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    encoded = Tokenized.of(workload.pairs, encoder, model)
+    tokenized = Tokenized.of(workload.pairs, encoder, model)
     count = len(workload.pairs)
-    least, plainly = needed(model, encoded).total, spent_plainly(model, encoded).total
-    sizes = SIDES[workload.device]
+    least, padded = needed(model, tokenized), needed_padded(model, tokenized)
     timings = alternate(
-        {"product": _product(workload.device), "engine": lambda: score_tokenized(model, encoded)},
+        {"product": _product(workload.device), "engine": lambda: score_tokenized(model, tokenized)},
         workload.rounds,
     )
-    rate = float(np.prod(sizes)) / timings["product"].median
-    floor = least / rate
-    share = least / float(np.prod(sizes)) * timings["engine"].ratio(timings["product"])
-    threads = torch.get_num_threads()
-    where = f"{threads} thread{'s' if threads > 1 else ''}" if workload.device == "cpu" else "GPU"
+    product = float(np.prod(SIDES[workload.device]))
+    rate = product / timings["product"].median
+    share = least / product * timings["engine"].ratio(timings["product"])
     print(
-        f"{title}: {least / count / 1e6:,.2f} million multiply-adds a pair are needed, "
-        f"{plainly / count / 1e6:,.2f} million with padding; "
-        f"large matrix products do {rate / 1e9:,.1f} billion a second ({where}), "
-        f"so {count:,} pairs take {floor:.3f} s at least; the engine takes "
-        f"{timings['engine'].median:.3f} s, that is {share:.0%} of the machine's rate "
-        "(above 100% where windows of terms repeat, as each is encoded once)",
-        flush=True,
+        f"{title}: {count:,} pairs take {least / rate:.3f} s at the rate of large matrix products, "
+        f"the engine takes {timings['engine'].median:.3f} s (a share above 100% is possible as the "
+        "engine computes repeated windows of terms once)"
     )
-    return [
-        (f"{title}, multiply-adds a pair", f"{least / count / 1e6:,.2f} million "
-         f"({plainly / least:.1f} times as many with padding)"),
-        (f"{title}, engine's share of the rate of large matrix products",
-         f"{share:.0%} of {rate / 1e9:,.1f} billion multiply-adds/s"),
-    ]  # fmt: skip
+    return printed(
+        [
+            (
+                f"{title}, multiply-adds a pair",
+                f"{least / count / 1e6:,.2f} million ({padded / least:.1f} times as many with "
+                "padding)",
+            ),
+            (
+                f"{title}, engine's share of the rate of large matrix products",
+                f"{share:.0%} of {rate / 1e9:,.1f} billion multiply-adds/s",
+            ),
+        ]
+    )
 
 
 def _product(device: str) -> Any:
-    """One large matrix product in single precision, done when it returns."""
+    """A large matrix product in single precision, finished on return."""
     rows, inner, columns = SIDES[device]
     left = torch.ones(rows, inner, device=device)
     right = torch.ones(inner, columns, device=device)
@@ -107,42 +91,38 @@ def _product(device: str) -> Any:
     return run
 
 
-def needed(model: Any, encoded: Tokenized) -> MultiplyAdds:
-    """What the pairs need without padding, each distinct text encoded once."""
-    limits = padded_lengths(model, encoded)
+def needed(model: Any, tokenized: Tokenized) -> int:
+    """Multiply-adds of the pairs without padding, with each distinct text encoded once."""
+    padded = PaddedPairs(tokenized, model)
     queries, posts = (
-        {view: np.minimum(packed.lengths, limit[view]) for view, packed in inputs.items()}
-        for inputs, limit in zip((encoded.queries, encoded.posts), limits, strict=True)
+        {name: np.minimum(ids.lengths, limits[name]) for name, ids in inputs.items()}
+        for inputs, limits in (
+            (tokenized.queries, padded.query_lengths),
+            (tokenized.posts, padded.post_lengths),
+        )
     )
-    return MultiplyAdds(
-        encoding(model, queries, False) + encoding(model, posts, False),
-        matching(
-            model,
-            {view: lengths[encoded.query_index] for view, lengths in queries.items()},
-            {view: lengths[encoded.post_index] for view, lengths in posts.items()},
-        ),
-        judging(model, {view: lengths[encoded.query_index] for view, lengths in queries.items()}),
-    )
+    of_queries = {name: lengths[tokenized.query_index] for name, lengths in queries.items()}
+    of_posts = {name: lengths[tokenized.post_index] for name, lengths in posts.items()}
+    encoding = _encoding(model, queries) + _encoding(model, posts)
+    return encoding + _similarities(model, of_queries, of_posts) + _scoring(model, of_queries)
 
 
-def spent_plainly(model: Any, encoded: Tokenized) -> MultiplyAdds:
-    """What the plain way multiplies: every pair encodes both texts, padded, in full windows."""
+def needed_padded(model: Any, tokenized: Tokenized) -> int:
+    """Multiply-adds of the plain way: both texts of each pair encoded, padded, in full windows."""
+    padded = PaddedPairs(tokenized, model)
     queries, posts = (
-        {view: np.full(len(encoded.query_index), length) for view, length in lengths.items()}
-        for lengths in padded_lengths(model, encoded)
+        {name: np.full(len(padded.query_index), length) for name, length in lengths.items()}
+        for lengths in (padded.query_lengths, padded.post_lengths)
     )
-    return MultiplyAdds(
-        encoding(model, queries, True) + encoding(model, posts, True),
-        matching(model, queries, posts),
-        judging(model, queries),
-    )
+    encoding = _encoding(model, queries, True) + _encoding(model, posts, True)
+    return encoding + _similarities(model, queries, posts) + _scoring(model, queries)
 
 
-def encoding(model: Any, lengths: Lengths, full_windows: bool) -> int:
-    """Convolutions over texts of these lengths; ``full_windows`` counts zeros beyond the end."""
+def _encoding(model: Any, lengths: Lengths, full_windows: bool = False) -> int:
+    """Convolutions over texts; ``full_windows`` counts the zeros beyond the end."""
     total = 0
-    for view, terms in lengths.items():
-        tower = _tower(model, view)
+    for name, terms in lengths.items():
+        tower = _tower(model, name)
         if tower is None:
             continue
         for convolution in tower.convolutions:
@@ -153,8 +133,8 @@ def encoding(model: Any, lengths: Lengths, full_windows: bool) -> int:
     return total
 
 
-def matching(model: Any, queries: Lengths, posts: Lengths) -> int:
-    """Similarities of all positions at every depth, for pairs of these lengths ([P] a view)."""
+def _similarities(model: Any, queries: Lengths, posts: Lengths) -> int:
+    """Similarities of all positions at every depth; lengths are [P] per input."""
     total = 0
     for places in model.perspectives.values():
         tower: Any = _tower(model, places.query_input)
@@ -163,8 +143,8 @@ def matching(model: Any, queries: Lengths, posts: Lengths) -> int:
     return total
 
 
-def judging(model: Model, queries: Lengths) -> int:
-    """Linear layers, for pairs whose queries have these lengths ([P] a view)."""
+def _scoring(model: Model, queries: Lengths) -> int:
+    """Linear layers; query lengths are [P] per input."""
     pairs = len(next(iter(queries.values())))
     total = pairs * _linear(model.score)
     if model.config.evidence == "terms":
@@ -174,18 +154,18 @@ def judging(model: Model, queries: Lengths) -> int:
 
 
 def _linear(network: nn.Module) -> int:
-    """Weights of the linear layers of a network."""
+    """Number of weights in a network's linear layers."""
     return sum(layer.weight.numel() for layer in network.modules() if isinstance(layer, nn.Linear))
 
 
-def _tower(model: Any, view: str) -> Any:
-    """The tower that reads a view, None if it is switched off."""
+def _tower(model: Any, name: str) -> Any:
+    """The tower of an input, None if it is switched off."""
     towers = dict(model.towers.items())
-    return towers.get(WORDS if view == WORDS else TRIGRAMS)
+    return towers.get(WORDS if name == WORDS else TRIGRAMS)
 
 
 def _vector_size(tower: Any) -> int:
-    """Numbers of a term's vector."""
+    """Size of a term's vector."""
     parameter = next(tower.parameters(), None)
     device = "cpu" if parameter is None else parameter.device
     return int(tower.vectors(torch.zeros(1, dtype=torch.int64, device=device)).shape[1])

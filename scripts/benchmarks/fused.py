@@ -1,66 +1,50 @@
-"""Part 9: the learned fusion, with posts read now and beforehand."""
+"""Part 9: the learned fusion, with posts read now and with precomputed ones."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
-from benchmarks.growth import threads_in_words, threads_of
-from benchmarks.measuring import Row, alternate
+from benchmarks.measuring import Row, alternate, by_threads, compared
+from benchmarks.scoring import folder_size
 from benchmarks.workload import Workload
 from pipeline.checkpoints import load_reranker
+from pipeline.collections.trec import Run
 from pipeline.fusion import Fusion, UnionRetriever
-from pipeline.reranking import Candidates
+from pipeline.reranking import Candidates, NeuralReranker
 
 TOPICS = 20
 
-NOW, BEFOREHAND = "posts read now", "posts read beforehand"
-
 
 def measure(workload: Workload) -> list[Row]:
-    """Milliseconds for 1000 candidates of the fusion for the collection, from texts to scores.
+    """Milliseconds for 1000 candidates, from texts to scores, without searches.
 
-    The scores of neural models that it reads are in it, searches come before it.
+    The neural scores that the fusion reads are included.
     """
-    source = workload.source
-    reranker = load_reranker("fusion", source)
-    fused = Fusion.load(source, reranker, lambda name, part: load_reranker(name, source, part))
-    candidates = UnionRetriever(source, fused.rankers).search(source.topics[:TOPICS])
+    collection = workload.source
+
+    def load(name: str, folder: Path | None = None) -> NeuralReranker:
+        return load_reranker(name, collection, folder)
+
+    now = Fusion.load(collection, load("fusion"), load)
+    candidates = UnionRetriever(collection, now.rankers).search(collection.topics[:TOPICS])
     with TemporaryDirectory() as directory:
-        encoded = fused.precomputed_for(list(candidates.posts.values()), Path(directory))
-        size = sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
-        print(f"reading {len(candidates.posts):,} posts: {size / 1e6:,.0f} MB on the disk")
-        return _compare({NOW: fused, BEFOREHAND: encoded}, candidates, workload)
+        posts = list(candidates.posts.values())
+        precomputed = now.precomputed_for(posts, Path(directory))
+        megabytes = folder_size(Path(directory)) / 1e6
+        print(f"precomputing {len(posts):,} posts: {megabytes:,.0f} MB on disk")
+        ways = {
+            f"{name}, {threads}": way
+            for name, fusion in (("posts read now", now), ("posts precomputed", precomputed))
+            for threads, way in by_threads(partial(_score, fusion, candidates), "cpu").items()
+        }
+        timings = alternate(ways, workload.rounds)
+    count = len(candidates.keys())
+    return compared(
+        "fusion, 1000 candidates", timings, lambda timing: f"{1e6 * timing.median / count:.1f} ms"
+    )
 
 
-def _compare(ready: dict[str, Fusion], candidates: Candidates, workload: Workload) -> list[Row]:
-    """Each way on one thread and on several, in turn."""
-    threads, pairs = threads_of("cpu"), len(candidates.keys())
-
-    def way(fused: Fusion, count: int) -> Callable[[], object]:
-        def run() -> object:
-            torch.set_num_threads(count)
-            return fused.score(fused.read(replace(candidates, memo={})))
-
-        return run
-
-    before = torch.get_num_threads()
-    try:
-        timings = alternate(
-            {f"{name} {n}": way(fused, n) for name, fused in ready.items() for n in threads},
-            workload.rounds,
-        )
-    finally:
-        torch.set_num_threads(before)
-    first, rows = timings[f"{NOW} {threads[0]}"], []
-    for name in ready:
-        measured = []
-        for count in threads:
-            timing = timings[f"{name} {count}"]
-            text = f"{threads_in_words(count)} {1e6 * timing.median / pairs:.1f} ms"
-            measured.append(text if timing is first else f"{text} ({timing.ratio(first):.2f} ×)")
-        print(f"fusion, {name}: {', '.join(measured)} for 1000 candidates")
-        rows.append((f"fusion, 1000 candidates, {name}", ", ".join(measured)))
-    return rows
+def _score(fusion: Fusion, candidates: Candidates) -> Run:
+    fresh = replace(candidates, memo={})
+    return fusion.score(fusion.read(fresh))

@@ -1,9 +1,9 @@
-"""A child process that runs a command and prints, as JSON, what it took.
+"""Child process that runs a command and prints its time and peak memory as JSON.
 
     python measured_process.py COMMAND…
 
-The system counts what a process's parent had in memory when it started among the process's own
-peak. So the parent has to be small: this one imports next to nothing.
+A process's peak includes its parent's memory at the time of the start. So the parent must be small:
+this one imports next to nothing.
 """
 
 import json
@@ -14,7 +14,7 @@ import time
 
 
 def main(command: list[str]) -> None:
-    """Print seconds, bytes of memory at the peak, and the exit status of ``command``."""
+    """Print seconds, peak memory in bytes and exit status of ``command``."""
     started = time.perf_counter()
     status = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
     seconds = time.perf_counter() - started

@@ -1,10 +1,13 @@
-"""Times of several ways to do the same, taken in turn, and the machine they were taken on."""
+"""Times of alternative ways, measured in turn, and the machine that they were measured on."""
+
+from __future__ import annotations
 
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,16 @@ from typing import Any
 import torch
 
 Row = tuple[str, str]
-"""Of the table for the README: what, and what was measured."""
+"""Row of the final table: what was measured, and the outcome."""
 
 
 @dataclass
 class Timing:
-    """One way.
+    """Times of one way.
 
     Attributes:
-        seconds: of each round.
-        result: what it gave in the last round.
+        seconds: time of each round.
+        result: result of the last round.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -29,17 +32,17 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Seconds of the middle round."""
+        """Median of the rounds."""
         return statistics.median(self.seconds)
 
-    def ratio(self, other: "Timing") -> float:
-        """How many times as fast this way is as ``other``: the median of the rounds' ratios."""
+    def ratio(self, other: Timing) -> float:
+        """Speed as a multiple of ``other``'s: median of the rounds' ratios."""
         pairs = zip(other.seconds, self.seconds, strict=True)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
 def alternate(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
-    """Time each way once in each round: a machine that slows down slows all of them down."""
+    """Time each way once per round, so that a slower phase of the machine affects all of them."""
     timings = {name: Timing() for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -49,8 +52,50 @@ def alternate(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, T
     return timings
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run PyTorch with ``count`` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def by_threads(way: Callable[[], Any], device: str) -> dict[str, Callable[[], Any]]:
+    """The way on one thread and, on a CPU with several cores, on two threads."""
+
+    def on(count: int) -> Callable[[], Any]:
+        def run() -> Any:
+            with threads(count):
+                return way()
+
+        return run
+
+    several = device == "cpu" and (os.cpu_count() or 1) > 1
+    return {"1 thread": on(1), **({"2 threads": on(2)} if several else {})}
+
+
+def compared(title: str, timings: Mapping[str, Timing], text: Callable[[Timing], str]) -> list[Row]:
+    """A row per timing, printed; with its speed as a multiple of the first one's."""
+    first, *_ = timings.values()
+    rows = []
+    for name, timing in timings.items():
+        ratio = "" if timing is first else f" ({timing.ratio(first):.2f} ×)"
+        rows.append((f"{title}, {name}", f"{text(timing)}{ratio}"))
+    return printed(rows)
+
+
+def printed(rows: list[Row]) -> list[Row]:
+    """The rows, after printing them."""
+    for row in rows:
+        print(": ".join(row), flush=True)
+    return rows
+
+
 def machine() -> str:
-    """The processor as the system names it, cores, PyTorch's threads, and the GPU."""
+    """Processor, cores, PyTorch's threads, and GPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,10 +1,10 @@
-"""A child process of part 3: ``pipeline.search`` with a clock around the functions it calls.
+"""Child process of part 3: ``pipeline.search`` with a clock around its functions.
 
     python staged_search.py RESULT STARTED ARGUMENT…
 
-``RESULT`` is the file for the seconds of each stage, ``STARTED`` the time (in seconds since 1970)
-at which this process was started; what follows goes to ``pipeline.search``. Nothing of the search
-is changed but that functions note their time, and that all modules are imported first.
+``RESULT`` is the output file with the seconds of each stage, ``STARTED`` the start time of this
+process in seconds since 1970; the other arguments go to ``pipeline.search``. The search is
+unchanged, except that all modules are imported first.
 """
 
 import functools
@@ -21,42 +21,44 @@ from indexes.files import atomic_file
 from pipeline.command.runtime import keep_allocations
 
 STARTUP = "start-up: Python, imports"
-STAGES = (
-    STARTUP, "start-up: Java", "retrieval", "loading the model", "reading texts", "tabulating",
-    "matching", "writing", "evaluation and reports",
-)  # fmt: skip
+JAVA = "start-up: Java"
+RETRIEVAL = "retrieval"
+LOADING = "loading the model"
+READING = "reading texts"
+TABLES = "computing tables"
+MATCHING = "matching"
+WRITING = "writing"
+REPORTS = "evaluation and reports"
+STAGES = (STARTUP, JAVA, RETRIEVAL, LOADING, READING, TABLES, MATCHING, WRITING, REPORTS)
+
 ENDED = "ended"
-"""When the search was done, in seconds since 1970; what follows is the interpreter's leaving."""
+"""End of the search in seconds since 1970; the interpreter's exit follows."""
 
-# Modules that the search imports on its way, the slow ones among them.
-_MODULES = (
-    "ir_measures", "jnius_config", "numpy", "torch", "tqdm", "wordfreq",
-    "indexes.jvm", "indexes.lucene", "pipeline.checkpoints", "pipeline.fusion",
-    "pipeline.evaluation.reports",
-    "pipeline.reranking", "pipeline.search",
-    "pipeline.collections.named", "pipeline.collections.trec",
-    "rerankers.checkpoint", "rerankers.engine.tokenized", "rerankers.engine.fast_paths.mp_hcnn",
-    "rerankers.engine.scoring", "rerankers.models.mp_hcnn",
-)  # fmt: skip
-
-# Module and name of a function -> the stage that its time belongs to; what a function calls that
-# is here as well counts for that stage alone.
+# The stage of each timed function; a timed function inside another counts for its own stage only.
 _FUNCTIONS = {
-    ("indexes.jvm", "start"): "start-up: Java",
-    ("pipeline.reranking", "retriever_for"): "retrieval",
-    ("pipeline.reranking", "LuceneRetriever.search"): "retrieval",
-    ("pipeline.checkpoints", "load_reranker"): "loading the model",
-    ("rerankers.engine.scoring", "score"): "reading texts",
-    ("rerankers.engine.scoring", "score_tokenized"): "matching",
-    ("rerankers.engine.fast_paths", "find"): "tabulating",
-    ("pipeline.collections.trec", "write_run"): "writing",
-    ("pipeline.evaluation.reports", "print_measures"): "evaluation and reports",
-    ("pipeline.evaluation.reports", "print_topic"): "evaluation and reports",
+    ("indexes.jvm", "start"): JAVA,
+    ("pipeline.reranking", "retriever_for"): RETRIEVAL,
+    ("pipeline.reranking", "LuceneRetriever.search"): RETRIEVAL,
+    ("pipeline.checkpoints", "load_reranker"): LOADING,
+    ("rerankers.engine.scoring", "score"): READING,
+    ("rerankers.engine.scoring", "score_tokenized"): MATCHING,
+    ("rerankers.engine.fast_paths", "find"): TABLES,
+    ("pipeline.collections.trec", "write_run"): WRITING,
+    ("pipeline.evaluation.reports", "print_measures"): REPORTS,
+    ("pipeline.evaluation.reports", "print_topic"): REPORTS,
 }
+
+# Further modules that the search imports, the slow ones among them.
+_MODULES = (
+    *("ir_measures", "jnius_config", "numpy", "torch", "tqdm", "wordfreq"),
+    *("indexes.lucene", "pipeline.collections.named", "pipeline.fusion", "pipeline.search"),
+    *("rerankers.checkpoint", "rerankers.engine.tokenized", "rerankers.engine.fast_paths.mp_hcnn"),
+    "rerankers.models.mp_hcnn",
+)
 
 
 class Clock:
-    """Seconds of each stage; of stages within one another the innermost counts."""
+    """Seconds of each stage; within nested stages the innermost counts."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -65,7 +67,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """What runs inside belongs to this stage."""
+        """Charge the time inside to this stage."""
         self._charge()
         self._running.append(name)
         try:
@@ -75,7 +77,7 @@ class Clock:
             self._running.pop()
 
     def wrap(self, module: str, function: str, stage: str) -> None:
-        """Have every call of a module's function, or of a class's (``Class.function``), counted."""
+        """Time all calls of a module's function or method (``Class.function``)."""
         *owners, function = function.split(".")
         owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
         inner: Callable[..., Any] = getattr(owner, function)
@@ -94,8 +96,8 @@ class Clock:
 
 
 def main(result: Path, started: float, arguments: list[str]) -> None:
-    """Search, then write the seconds of each stage, and :data:`ENDED`, as JSON."""
-    for module in _MODULES:
+    """Search, then write the seconds of each stage and :data:`ENDED` as JSON."""
+    for module in [*_MODULES, *(module for module, _ in _FUNCTIONS)]:
         importlib.import_module(module)
     from pipeline import search
     from pipeline.command.options import parse_arguments

@@ -1,5 +1,6 @@
-"""What is measured: the pairs of a collection, a trained model, and models of random weights."""
+"""Workload of the benchmark: pairs of a collection, a trained model, models of random weights."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,24 +12,28 @@ import torch
 from pipeline.checkpoints import default_directory
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import ANSWERS, open_collection
-from pipeline.reranking import retriever_for
+from pipeline.reranking import Candidates, retriever_for
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
 from rerankers.checkpoint import TrainedReranker
+from rerankers.models.mp_hcnn import Model
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Vocabulary
+
+PAPER_VECTOR_SIZE = 300
+"""Size of MP-HCNN's word vectors in the paper (section 4.3)."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What all parts are told; the rest is made when a part first asks for it.
+    """Options of all parts, and data that is loaded on first use.
 
     Attributes:
-        collection: its name.
-        count: pairs to compare ways on, at most.
-        rounds: times that each way is measured.
+        collection: name of the collection.
+        count: maximal number of pairs in comparisons.
+        rounds: measurements of each way.
         device: ``cpu`` or ``cuda``.
-        data: data folder; None is the usual one.
+        data: data folder, None for the default one.
     """
 
     collection: str
@@ -39,10 +44,10 @@ class Workload:
 
     @property
     def directory(self) -> Path:
-        """The checkpoint to measure with.
+        """Folder of the measured checkpoint.
 
-        For answer selection it is the one trained on all tweets, which ranks answers badly, but
-        takes the same time.
+        For answer selection it is the one trained on all tweets: it ranks answers badly, but in the
+        same time.
         """
         if self.collection in ANSWERS:
             return checkpoint.SHIPPED / "mp_hcnn" / "all"
@@ -50,19 +55,23 @@ class Workload:
 
     @cached_property
     def source(self) -> Collection:
-        """Topics, posts and index."""
+        """The collection."""
         return open_collection(self.collection, data=self.data)
 
     @cached_property
+    def candidates(self) -> Candidates:
+        """All candidates: given, of the official query-likelihood run, or of our own."""
+        retriever = retriever_for(self.source, "ql" if "ql" in self.source.runs else None)
+        return retriever.search(self.source.topics)
+
+    @cached_property
     def all_pairs(self) -> Pairs:
-        """Every candidate: given, of the official query-likelihood run, or found by our own."""
-        source = self.source
-        retriever = retriever_for(source, "ql" if "ql" in source.runs else None)
-        return retriever.search(source.topics).pairs()
+        """The candidates as pairs of texts."""
+        return self.candidates.pairs()
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The first ``count`` of them."""
+        """The first ``count`` pairs."""
         return self.all_pairs.part(np.arange(min(self.count, len(self.all_pairs))))
 
     @cached_property
@@ -71,9 +80,9 @@ class Workload:
         return checkpoint.load(self.directory, "mp_hcnn", self.device)
 
     def encoder(self, size: int) -> TextEncoder:
-        """Reads texts by the checkpoint's words, whose vectors have ``size`` numbers.
+        """An encoder with the checkpoint's vocabulary and word vectors of another size.
 
-        What is missing beyond the checkpoint's own vectors is drawn as widely spread.
+        Additional components are random, with the standard deviation of the trained ones.
         """
         loaded = self.checkpoint
         known = loaded.encoder.vocabulary
@@ -93,3 +102,19 @@ class Workload:
         build: Any = models.find(name)
         model: Reranker = build(config, encoder.vocabulary)
         return model.to(self.device).eval()
+
+    @property
+    def mp_hcnns(self) -> dict[str, tuple[Reranker, TextEncoder]]:
+        """Both sizes of MP-HCNN: title -> model and encoder."""
+        return {
+            "MP-HCNN at the paper's size": self.paper_model(),
+            "MP-HCNN, shipped": (self.checkpoint.model, self.checkpoint.encoder),
+        }
+
+    def paper_model(self) -> tuple[Reranker, TextEncoder]:
+        """MP-HCNN with 300 numbers per word, 256 filters and depth 4 (section 4.3), untrained."""
+        encoder = self.encoder(PAPER_VECTOR_SIZE)
+        config: Any = dataclasses.replace(
+            Model.configurations["paper"], word_filters=256, trigram_filters=256, depth=4
+        )
+        return self.random_model("mp_hcnn", config, encoder), encoder

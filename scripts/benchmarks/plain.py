@@ -1,0 +1,82 @@
+"""The plain way to score: a forward pass over padded pairs, each with its own query."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Reranker, Terms
+from rerankers.engine.scoring import BATCH_SIZE
+from rerankers.engine.tokenized import Tokenized
+from rerankers.text.inputs import TokenIds
+
+_QUERY_SETTINGS = {WORDS: "query_words", TRIGRAMS: "query_trigrams"}
+_POST_SETTINGS = {WORDS: "post_words", TRIGRAMS: "post_trigrams", URL_TRIGRAMS: "url_trigrams"}
+
+
+class PaddedPairs:
+    """Pairs whose texts are padded to the model's maximal lengths.
+
+    These are 10/51/68/140/120 for MP-HCNN (section 4.3); a model without maximal lengths gets the
+    lengths of the longest texts.
+
+    Attributes:
+        query_index: [P] query of each pair.
+        query_lengths: input -> padded length of queries.
+        post_lengths: input -> padded length of posts.
+    """
+
+    def __init__(self, tokenized: Tokenized, model: Reranker) -> None:
+        self.tokenized, self.query_index = tokenized, tokenized.query_index
+        self.query_lengths = _lengths(model, tokenized.queries, _QUERY_SETTINGS)
+        self.post_lengths = _lengths(model, tokenized.posts, _POST_SETTINGS)
+
+    def scores_of(
+        self, model: Reranker, rows: npt.NDArray[np.int64], device: torch.device
+    ) -> torch.Tensor:
+        """Scores [B] of the pairs ``rows`` [B]."""
+        pairs = self.tokenized
+        queries = _padded(pairs.queries, pairs.query_index[rows], self.query_lengths, device)
+        posts = _padded(pairs.posts, pairs.post_index[rows], self.post_lengths, device)
+        own = torch.arange(len(rows), device=device)
+        scores: torch.Tensor = model(queries, posts, own, pairs.features_of(rows, device))
+        return scores
+
+    def score(self, model: Reranker) -> npt.NDArray[np.float32]:
+        """Scores [P] of all pairs, batch by batch."""
+        device, count = model.device_of(), len(self.query_index)
+        scores = np.zeros(count, dtype=np.float32)
+        with torch.inference_mode():
+            for start in range(0, count, BATCH_SIZE):
+                rows = np.arange(start, min(start + BATCH_SIZE, count))
+                scores[rows] = self.scores_of(model, rows, device).float().cpu().numpy()
+        return scores
+
+
+def _lengths(
+    model: Reranker, inputs: Mapping[str, TokenIds], settings: Mapping[str, str]
+) -> dict[str, int]:
+    longest = {name: max(1, int(ids.lengths.max(initial=0))) for name, ids in inputs.items()}
+    return {
+        name: int(getattr(model.config, settings.get(name, ""), length))
+        for name, length in longest.items()
+    }
+
+
+def _padded(
+    inputs: Mapping[str, TokenIds],
+    rows: npt.NDArray[np.int64],
+    lengths: Mapping[str, int],
+    device: torch.device,
+) -> Inputs:
+    return {
+        name: Terms(*(to_length(part, lengths[name]) for part in ids.batch(rows, device)))
+        for name, ids in inputs.items()
+    }
+
+
+def to_length(part: torch.Tensor, length: int) -> torch.Tensor:
+    """[B, L] cut or padded to [B, length]; the weights of posts, [B, 0], stay as they are."""
+    return F.pad(part[:, :length], (0, max(0, length - part.shape[1]))) if part.shape[1] else part
