@@ -1,10 +1,16 @@
 """What an installation brings: pinned versions, declared dependencies, every file needed."""
 
 import ast
-import json
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
+import zipfile
+from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipeline", "rerankers", "indexes")
-LARGEST_CHECKPOINTS = 40 * 10**6  # bytes, all that ship together
+LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
@@ -73,12 +79,6 @@ def test_what_the_dependencies_need_is_pinned_too() -> None:
     assert not unpinned([*RUNTIME, *EXTRAS["cpu"], *EXTRAS["dev"]])
 
 
-def test_an_unpinned_dependency_of_a_dependency_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer = {name: version for name, version in pins().items() if name != "numpy"}
-    monkeypatch.setattr(f"{__name__}.pins", lambda: fewer)
-    assert unpinned([Requirement("pyserini")]) == {"numpy"}
-
-
 def test_pins_can_be_had_on_any_machine() -> None:
     assert not [f"{name}=={version}" for name, version in pins().items() if version.local]
 
@@ -99,12 +99,17 @@ def test_the_tests_can_use_every_optional_feature() -> None:
     assert names([*EXTRAS["plot"], *EXTRAS["vectors"]]) <= names(EXTRAS["dev"])
 
 
+@cache
+def distributions_of_modules() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     """Modules of other projects that a folder imports without naming their project."""
     # Tests import each other's helpers, and the packages below scripts/.
     ours = {*PACKAGES, "tests", *(path.stem for path in (ROOT / folder).glob("*.py"))}
     ours |= {path.parent.name for path in (ROOT / "scripts").glob("*/__init__.py")}
-    distributions = metadata.packages_distributions()
+    distributions = distributions_of_modules()
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -130,61 +135,58 @@ def test_what_is_imported_is_declared(folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> dict[str, Any]:
-    """What setuptools, asked for no build, says that a wheel would hold."""
-    program = """
-import json
-from pathlib import Path
-from setuptools import Distribution
-distribution = Distribution()
-distribution.parse_config_files(["pyproject.toml"])
-build = distribution.get_command_obj("build_py")
-build.ensure_finalized()
-files = [str(Path(folder, name)) for _, folder, _, group in build.data_files for name in group]
-print(json.dumps({"packages": distribution.packages, "files": files}))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive of this checkout, and the wheel that is built from the archive."""
+    copy, made = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("made")
+    for path in ROOT.iterdir():
+        if path.name in {*PACKAGES, "scripts", "tests"}:
+            shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy(path, copy)
+    # The build tool of this environment: one of its own would have to be downloaded.
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(copy)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(made.glob("*.tar.gz")), next(made.glob("*.whl"))
 
 
-def test_every_module_is_shipped(shipped: dict[str, Any]) -> None:
-    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    dotted = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
-    assert set(shipped["packages"]) == dotted, "a folder of modules has no __init__.py"
-
-
-def test_every_file_beside_the_modules_is_shipped(shipped: dict[str, Any]) -> None:
-    lying = {
+@pytest.mark.slow
+def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
+    there = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and path.suffix not in {".py", ".pyc"} and not path.name.startswith(".")
+        if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(".")
     }
-    assert set(shipped["files"]) == lying, "see [tool.setuptools.package-data] in pyproject.toml"
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
+    assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "*/README.md",
-        "pipeline/collections/catalogue.json",
-        "pipeline/sample/*",
-        "rerankers/checkpoints/*/*/config.json",
-        "rerankers/checkpoints/*/*/model.safetensors",
-        "rerankers/checkpoints/*/*/vocabulary.json",
-    ],
-)
-def test_what_the_commands_read_is_shipped(shipped: dict[str, Any], pattern: str) -> None:
-    assert any(Path(file).match(pattern) for file in shipped["files"])
-
-
-def test_the_shipped_checkpoints_are_small() -> None:
-    files = (ROOT / "rerankers" / "checkpoints").rglob("*")
-    assert sum(path.stat().st_size for path in files if path.is_file()) <= LARGEST_CHECKPOINTS
-
-
-def test_the_named_texts_are_there() -> None:
-    for name in (PROJECT["readme"], *PROJECT["license-files"]):
-        assert (ROOT / name).is_file(), f"pyproject.toml names {name}"
+@pytest.mark.slow
+def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_path: Path) -> None:
+    """In an environment of its own, to which this one lends the dependencies."""
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(distributions[1])], check=True)
+    here, there = (
+        Path(sysconfig.get_path("purelib", vars={"base": base, "platbase": base}))
+        for base in (sys.prefix, str(environment))
+    )
+    # A line of a .pth file adds a folder, but reads no .pth file there: nothing of this checkout.
+    (there / "dependencies.pth").write_text(f"{here}\n")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [environment / "bin" / "tweetrerank", "search", "--topics", "sample", "--output", "run"],
+        cwd=tmp_path,
+        env=variables | {"TWEETRERANK_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{there}/rerankers/checkpoints/mp_hcnn" in done.stderr
+    assert "interpolated" in done.stdout
+    assert (tmp_path / "run").is_file()
