@@ -1,4 +1,4 @@
-"""The families ``feedback`` and ``neighbours``, and their vectors, against dense loops."""
+"""The family ``feedback`` against dense loops."""
 
 import math
 from collections import Counter
@@ -35,15 +35,6 @@ def dense(candidates: TextList, without: bool) -> Vectors:
     return vectors
 
 
-def compared(candidates: TextList) -> tuple[Vectors, Vectors]:
-    """[N, N] each candidate with each, by all stems and by those that are not the query's."""
-    blocks = list(candidates.term_vectors.products(np.arange(len(candidates))))
-    return (
-        np.concatenate([every for _, every, _ in blocks]),
-        np.concatenate([rest for _, _, rest in blocks]),
-    )
-
-
 def minmax(candidates: TextList) -> list[float]:
     scores = candidates.signal(FIRST_STAGE).tolist()
     lowest, highest = min(scores), max(scores)
@@ -62,19 +53,6 @@ def feedback(vectors: Vectors, scores: list[float], depth: int) -> list[float]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_products_are_those_of_the_vectors(query: str) -> None:
-    candidates = random_list(query, 120)
-    found = candidates.term_vectors
-    for part, products, without in zip((found.every, found.rest), compared(candidates),
-                                       (False, True), strict=True):  # fmt: skip
-        vectors = dense(candidates, without)
-        expected = vectors @ vectors.T
-        np.testing.assert_allclose(part.squares, np.diag(expected), atol=1e-6)
-        np.fill_diagonal(expected, 0.0)
-        np.testing.assert_allclose(products, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("count", [1, 2, 4, 90])
 def test_feedback_is_the_centroid_of_the_others(query: str, count: int) -> None:
     candidates = random_list(query, 90)
@@ -89,65 +67,8 @@ def test_feedback_is_the_centroid_of_the_others(query: str, count: int) -> None:
             np.testing.assert_allclose(found[f"{name}_{depth}"], expected, atol=1e-4)
 
 
-def test_the_best_are_not_alike_because_they_are_in_the_centroid() -> None:
-    """One post on top, all others worst: its own words are no evidence for it."""
+def test_a_post_is_not_in_the_centroid_it_is_compared_with() -> None:
     texts = ["alpha beta", *(f"gamma{n} delta{n}" for n in range(6))]
     scores = np.array([9.0, *[1.0] * 6], dtype=np.float32)
     lonely = candidate_list("bbc", texts, [], {FIRST_STAGE: scores})
     assert set(computed("feedback", lonely)["every_5"]) == {0.0}
-
-
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize(("count", "scores"), [(70, True), (70, False), (345, True)])
-def test_neighbours_are_found_by_sorting(query: str, count: int, scores: bool) -> None:
-    """From 320 on, the nearest are searched in groups of 16; 345 are no whole groups."""
-    candidates = random_list(query, count, seed=3, scores=scores)
-    found, signal = computed("neighbours", candidates), minmax(candidates)
-    for suffix, products in zip(("", "_rest"), compared(candidates), strict=True):
-        for i in range(len(candidates)):
-            others = [float(g) for j, g in enumerate(products[i]) if j != i]
-            last = sorted(others)[-20]
-            near = [j for j in range(count) if j != i and products[i, j] >= last]
-            weight = sum(float(products[i, j]) for j in near)
-            support = sum(float(products[i, j]) * signal[j] for j in near)
-            assert found[f"support{suffix}"][i] == pytest.approx(support, abs=1e-5)
-            mean = support / weight if weight else 0.0
-            assert found[f"smoothed{suffix}"][i] == pytest.approx(mean, abs=1e-5)
-            if not suffix:
-                assert found["alike"][i] == sum(g > 0.5 for g in others)
-                assert found["duplicates"][i] == sum(g > 0.8 for g in others)
-                assert found["nearest"][i] == pytest.approx(
-                    sum(sorted(others)[-10:]) / 10, abs=1e-6
-                )
-
-
-def test_others_than_the_best_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 200 candidates the 21 best and those with the last one's score; compared by blocks."""
-    monkeypatch.setattr("rerankers.features.neighbours._BEST", 21)
-    candidates = random_list("bbc world service cuts", 200, seed=3)
-    found, signal = computed("neighbours", candidates), minmax(candidates)
-    best = [j for j, score in enumerate(signal) if score >= sorted(signal)[-21]]
-    assert 21 < len(best) < 30
-    every, _ = compared(candidates)
-    monkeypatch.setattr("rerankers.features._term_vectors._BLOCK", 64)
-    assert computed("neighbours", candidates) == found
-    for i in range(len(candidates)):
-        others = [(float(every[i, j]), signal[j]) for j in best if j != i]
-        last = sorted(g for g, _ in others)[-20]
-        expected = sum(g * score for g, score in others if g >= last)
-        assert found["support"][i] == pytest.approx(expected, abs=1e-5)
-        assert found["alike"][i] == sum(g > 0.5 for g, _ in others)
-        nearest = sum(sorted(g for g, _ in others)[-10:]) / 10
-        assert found["nearest"][i] == pytest.approx(nearest, abs=1e-6)
-
-
-def test_a_post_alone_has_no_neighbours() -> None:
-    assert {value for values in computed("neighbours", of_texts("bbc", "bbc cuts")).values()
-            for value in values} == {0.0}  # fmt: skip
-    assert computed("neighbours", of_texts("bbc"))["alike"] == []
-
-
-def test_near_duplicates_are_counted() -> None:
-    texts = ["bbc world service cuts", "@a: BBC World Service cut!", "lunch was good", ""]
-    found = computed("neighbours", of_texts("egypt", *texts))
-    assert found["duplicates"] == [1, 1, 0, 0] and found["alike"] == [1, 1, 0, 0]

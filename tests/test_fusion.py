@@ -67,7 +67,7 @@ def test_the_prototype_is_the_default() -> None:
     assert chosen[:6] == [f"signal:{name}" for name in (
         "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3"
     )]  # fmt: skip
-    assert set(chosen[6:-1]) == {*features.families()} - {"signal:NAME", "prior", "neighbours"}
+    assert set(chosen[6:-1]) == {*features.families()} - {"signal:NAME", "prior"}
     assert chosen[-1] == "signal:sm_cnn"
     model = fitted(families="signal:rm3", trees=3, objectives="lambdarank")
     settings = model.files()["model.txt"].decode()

@@ -20,7 +20,7 @@ from rerankers.engine.precomputed_posts import PrecomputedPosts
 from rerankers.errors import RerankerError
 from rerankers.text.vocabulary import Idf
 
-FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "neighbours",
+FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback",
             "temporal", "soft_match")  # fmt: skip
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
 OTHER = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from nltk.stem import PorterStemmer
 
-from rerankers.text.ragged import Ragged
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
 from rerankers.text.words import STOP_WORDS
@@ -152,51 +151,3 @@ class WordTable:
             [*self._known.words, *self._words.new], [*self._known.stems, *self._stems.new],
             self.idf, self.stem, self.vector, self.is_stop_word, self.is_personal,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """N posts of T words in all, and their query of Lq words.
-
-    Attributes:
-        post: [T] which post a word is of, in ascending order.
-        place: [T] its place in the post, from 0.
-        starts: [N + 1] where each post begins.
-        counts: [N] words of each post.
-        word: [T] its row in the table of words.
-        stem, idf, vector, is_stop_word, is_personal: [T]; see :class:`KnownWords`.
-        query_word, query_stem, query_is_stop_word: [Lq] the query's, in its order.
-    """
-
-    post: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-    word: npt.NDArray[np.int32]
-    stem: npt.NDArray[np.int32]
-    idf: npt.NDArray[np.float32]
-    vector: npt.NDArray[np.int32]
-    is_stop_word: npt.NDArray[np.bool_]
-    is_personal: npt.NDArray[np.bool_]
-    query_word: npt.NDArray[np.int64]
-    query_stem: npt.NDArray[np.int32]
-    query_is_stop_word: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, table: WordTable, query: npt.NDArray[np.int64], posts: Ragged) -> "Tokens":
-        """The words of a query and of posts, as rows of a table that has looked them up."""
-        rows = posts.values
-        return cls(
-            posts.owners, posts.positions, posts.starts, posts.lengths, rows, table.stem[rows],
-            table.idf[rows], table.vector[rows], table.is_stop_word[rows], table.is_personal[rows],
-            query, table.stem[query], table.is_stop_word[query],
-        )  # fmt: skip
-
-    def mean(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """[N] mean over each post's words of ``values`` [T]; 0 for a post without words."""
-        return self.total(values) / np.maximum(self.counts, 1)
-
-    def total(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-        """[N] sum over each post's words of ``values`` [T]."""
-        totals = np.bincount(self.post, weights=values, minlength=len(self.counts))
-        return totals.astype(np.float64)

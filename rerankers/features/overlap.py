@@ -22,9 +22,9 @@ SIGNALS: tuple[str, ...] = ()
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 4]."""
-    idf = candidates.query_weights  # [Lq]
+    idf = candidates.query_idf  # [Lq]
     content = candidates.query_is_content
     weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
-    common = candidates.holding(candidates.posts.column("words"))
+    common = candidates.contains(candidates.posts.column("words"))
     # A matrix product may round by the number of candidates, which a tree's threshold would see.
     return (common[:, :, None] * weights).sum(axis=1).astype(np.float32)

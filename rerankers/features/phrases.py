@@ -10,8 +10,7 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._candidates import CandidateList
-from rerankers.features._word_table import Tokens
+from rerankers.features._candidates import CandidateList, Tokens
 from rerankers.text.characters import among, code_points, trigrams
 from rerankers.text.words import words
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import FIRST_STAGE
-from rerankers.features._candidates import CandidateList
-from rerankers.features._word_table import Tokens
+from rerankers.features._candidates import CandidateList, Tokens
 from rerankers.features.feedback import DEPTHS, likeness, weights_of
 from rerankers.text.vectors import UnitVectors
 
@@ -78,7 +77,7 @@ def _query(
     content = candidates.query_is_content
     rows = candidates.words.vector[candidates.query_rows]
     compared = (content if content.any() else ~content) & (rows > 0)
-    return vectors.matrix[rows[compared]], candidates.query_weights[compared]
+    return vectors.matrix[rows[compared]], candidates.query_idf[compared]
 
 
 def _sums(tokens: Tokens, vectors: UnitVectors) -> torch.Tensor:

@@ -1,9 +1,11 @@
-"""Boosted regression trees over the features of pairs: grown, counted, written and read.
+"""Boosted regression trees over the features of pairs, by LightGBM.
 
-LambdaMART (Burges 2010) as LightGBM grows it, or lists of trees by several objectives, whose scores
-are averaged. Where the number of trees is chosen, it is that with the best AP on held-out topics of
-the training topics, and the kept model has so many trees on all of them.
+One list of trees, as in LambdaMART (Burges 2010), or the mean of several lists with an objective
+each. The number of trees is fixed, or the one with the best AP on held-out training topics; the
+final trees are grown on all training topics.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from lightgbm import Booster, Dataset
 
 FILE = "model.txt"
-"""In a checkpoint's folder: the trees of the first objective, in LightGBM's own text format."""
+"""File in a checkpoint: trees of the first objective, in LightGBM's text format."""
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -32,31 +34,31 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "lambdarank_sum": _LAMBDARANK | {"lambdarank_norm": False},
     "binary": {"objective": "binary"},
 }
-"""What trees are grown for, as LightGBM's parameters. ``lambdarank``: NDCG, each topic weighs about
-the same. ``lambdarank_sum``: the same, but what a topic weighs grows with its relevant posts.
-``binary``: the log-loss of each pair by itself, as in logistic regression. One that is named twice
-has two lists, of two seeds."""
+"""Objectives of the trees, as LightGBM's parameters. ``lambdarank``: NDCG with about equal weights
+of all topics. ``lambdarank_sum``: NDCG with weights that grow with a topic's relevant posts.
+``binary``: the log-loss of single pairs, as in logistic regression. An objective that is named
+twice has two lists of trees with two seeds."""
 
 PATIENCE = 30
-"""Trees without a better AP on held-out topics before the search for their number ends."""
+"""Trees without a better AP on held-out topics that end the search for their number."""
 
 
 @dataclass(frozen=True)
 class BoostingConfig:
     """Hyperparameters."""
 
-    families: str  # Of rerankers/features
+    families: str  # Names of files in rerankers/features
     trees: int = 300  # At most
-    parts: int = 5  # Of the training topics, to choose the number of trees by; 0 grows them all
+    parts: int = 5  # Parts of the topics that choose the number of trees; 0 grows all trees
     learning_rate: float = 0.1  # Weight of each tree
     leaves: int = 4  # Leaves of a tree
-    minimum_leaf: int = 100  # Pairs in a leaf at least
+    minimum_leaf: int = 100  # Smallest number of pairs in a leaf
     penalty: float = 1.0  # L2 penalty of a leaf's value
     truncation: int = 30  # Ranks that count in the gradients' NDCG
-    objectives: str = "lambdarank"  # Of OBJECTIVES, by commas: a list of trees for each
-    seed: int = 1  # Of the parts, and of what each tree is given; the next list has the next one
-    feature_fraction: float = 1.0  # Of the features, drawn anew for each tree
-    bagging: float = 1.0  # Of the training pairs, drawn anew for each tree
+    objectives: str = "lambdarank"  # Names in OBJECTIVES, a list of trees for each
+    seed: int = 1  # Of the parts and of the first list's draws; the next list has the next seed
+    feature_fraction: float = 1.0  # Share of the features, drawn anew for each tree
+    bagging: float = 1.0  # Share of the training pairs, drawn anew for each tree
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
@@ -65,9 +67,8 @@ class BoostingConfig:
                 raise RerankerError(
                     f"setting objectives: found {name!r}, expected some of {', '.join(OBJECTIVES)}"
                 )
-        for name, least in (
-            ("trees", 1), ("parts", 0), ("leaves", 2), ("minimum_leaf", 1), ("truncation", 1),
-        ):  # fmt: skip
+        minimum = {"trees": 1, "parts": 0, "leaves": 2, "minimum_leaf": 1, "truncation": 1}
+        for name, least in minimum.items():
             if (found := getattr(self, name)) < least:
                 raise RerankerError(f"setting {name}: found {found}, expected {least} or more")
         if self.parts == 1:
@@ -86,7 +87,7 @@ class BoostedTrees(FeatureModel):
     """Lists of trees over a pair's features.
 
     Attributes:
-        boosters: a list of trees for each objective; empty before it is fitted.
+        boosters: a list of trees for each objective; empty before fitting.
     """
 
     config: BoostingConfig
@@ -96,7 +97,7 @@ class BoostedTrees(FeatureModel):
         self.boosters: list[Booster] = []
 
     def head(self, representations: Tensor) -> Tensor:
-        """Sum of the trees' values, averaged over the objectives: [P].
+        """Sum of the trees' values, mean over the objectives: [P].
 
         Raises:
             RerankerError: the model has not been fitted.
@@ -107,8 +108,8 @@ class BoostedTrees(FeatureModel):
         """Shapley values of the trees (Lundberg et al. 2020): [P, K].
 
         Scott M. Lundberg et al.: *From Local Explanations to Global Understanding with Explainable
-        AI for Trees*, Nature Machine Intelligence, 2020. The number that is missing from a score is
-        the trees' mean over the training pairs.
+        AI for Trees*, Nature Machine Intelligence, 2020. The constant that their sum lacks is the
+        mean over the training pairs.
 
         Raises:
             RerankerError: the model has not been fitted.
@@ -116,12 +117,12 @@ class BoostedTrees(FeatureModel):
         return self._mean(representations, pred_contrib=True)[:, :-1]
 
     def importances(self) -> Mapping[str, float]:
-        """Each feature's share of what all splits gained, averaged over the objectives: 0 for none.
+        """Each feature's share of the gain of all splits, mean over the objectives.
 
         Raises:
             RerankerError: the model has not been fitted.
         """
-        # Objectives have gains of their own units.
+        # Shares, as each objective has its own unit of gain.
         gains = np.stack([booster.feature_importance("gain") for booster in self._fitted()])
         shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
         return dict(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
@@ -130,7 +131,7 @@ class BoostedTrees(FeatureModel):
         """Grow the trees.
 
         Raises:
-            RerankerError: LightGBM cannot.
+            RerankerError: LightGBM cannot grow any.
         """
         import lightgbm
 
@@ -139,11 +140,15 @@ class BoostedTrees(FeatureModel):
         _, sizes = np.unique(queries, return_counts=True)
         values, labels = representations.numpy()[order], relevant.numpy()[order].astype(np.int32)
 
-        def data(options: Mapping[str, Any]) -> "Dataset":
+        def data(options: Mapping[str, Any]) -> Dataset:
             return lightgbm.Dataset(
-                values, label=labels, group=sizes, feature_name=_written(self.names),
-                params=dict(options), free_raw_data=False,
-            )  # fmt: skip
+                values,
+                label=labels,
+                group=sizes,
+                feature_name=[name.replace(":", "/") for name in self.names],  # It refuses colons.
+                params=dict(options),
+                free_raw_data=False,
+            )
 
         try:
             boosters = []
@@ -159,9 +164,9 @@ class BoostedTrees(FeatureModel):
         self.boosters = boosters
 
     def _best_count(
-        self, options: dict[str, Any], data: "Dataset", sizes: npt.NDArray[np.int64]
+        self, options: dict[str, Any], data: Dataset, sizes: npt.NDArray[np.int64]
     ) -> int:
-        """The number of trees that is best on held-out topics, by mean AP over the parts."""
+        """The number of trees with the best AP on held-out topics, mean over the parts."""
         import lightgbm
 
         config = self.config
@@ -179,25 +184,35 @@ class BoostedTrees(FeatureModel):
         ]
         figures = lightgbm.cv(
             options | {"metric": "map", "eval_at": [int(sizes.max())]},
-            data, num_boost_round=config.trees, folds=folds,
+            data,
+            num_boost_round=config.trees,
+            folds=folds,
             callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
-        )  # fmt: skip
+        )
         means = next(values for name, values in figures.items() if name.endswith("-mean"))
         return int(np.argmax(np.asarray(means))) + 1
 
     def _options(self, objective: str, seed: int) -> dict[str, Any]:
         config = self.config
         return {
-            **OBJECTIVES[objective], "lambdarank_truncation_level": config.truncation,
-            "learning_rate": config.learning_rate, "num_leaves": config.leaves,
-            "min_data_in_leaf": config.minimum_leaf, "lambda_l2": config.penalty,
-            "feature_fraction": config.feature_fraction, "bagging_fraction": config.bagging,
-            "bagging_freq": int(config.bagging < 1), "seed": seed, "deterministic": True,
-            "force_row_wise": True, "num_threads": torch.get_num_threads(), "verbosity": -1,
-        }  # fmt: skip
+            **OBJECTIVES[objective],
+            "lambdarank_truncation_level": config.truncation,
+            "learning_rate": config.learning_rate,
+            "num_leaves": config.leaves,
+            "min_data_in_leaf": config.minimum_leaf,
+            "lambda_l2": config.penalty,
+            "feature_fraction": config.feature_fraction,
+            "bagging_fraction": config.bagging,
+            "bagging_freq": int(config.bagging < 1),
+            "seed": seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "num_threads": torch.get_num_threads(),
+            "verbosity": -1,
+        }
 
     def _mean(self, representations: Tensor, **options: bool) -> Tensor:
-        """What LightGBM predicts, averaged over the objectives."""
+        """LightGBM's predictions, mean over the objectives."""
         values = representations.cpu().numpy()
         found = [
             booster.predict(values, num_threads=torch.get_num_threads(), **options)
@@ -210,7 +225,7 @@ class BoostedTrees(FeatureModel):
         """The trees, a file for each objective.
 
         Raises:
-            RerankerError: there are none yet.
+            RerankerError: the model has not been fitted.
         """
         return {
             file_of(number): booster.model_to_string().encode()
@@ -229,17 +244,12 @@ class BoostedTrees(FeatureModel):
     def _objectives(self) -> list[str]:
         return self.config.objectives.split(",")
 
-    def _fitted(self) -> "list[Booster]":
+    def _fitted(self) -> list[Booster]:
         if not self.boosters:
             raise RerankerError("found a model without trees; train it before it is used")
         return self.boosters
 
 
 def file_of(number: int) -> str:
-    """The name of the file with the trees of one objective, counted from 1."""
+    """Name of the file with the trees of an objective, counted from 1."""
     return FILE if number == 1 else f"model_{number}.txt"
-
-
-def _written(names: tuple[str, ...]) -> list[str]:
-    """Names of features as LightGBM's text has them: it refuses a colon."""
-    return [name.replace(":", "/") for name in names]

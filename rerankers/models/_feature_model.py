@@ -1,4 +1,6 @@
-"""What models over features alone share: they read no text, and a pair is its features."""
+"""Base of the models that read features only, and no text."""
+
+from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -14,36 +16,36 @@ from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Vocabulary
 
 SIGNALS = ("ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3")
-"""Lexical rankers whose scores the fusions read, where they are known."""
+"""Lexical rankers whose scores the fusions read where available."""
 
-FUSED = ",".join([
-    *(f"signal:{name}" for name in SIGNALS),
-    "first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback", "temporal",
-    "soft_match",
-])  # fmt: skip
-"""Families that the fusions share. ``prior`` is not among them: ``signal`` says more of the same
-runs. Nor is ``neighbours``: it takes a third of the time of all families, and trees rank as well
-without it."""
+FUSED = ",".join(
+    [
+        *(f"signal:{name}" for name in SIGNALS),
+        *("first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback"),
+        *("temporal", "soft_match"),
+    ]
+)
+"""Families that both fusions read; ``signal`` covers ``prior``, as it reads the same runs."""
 
 
 class HasFamilies(Protocol):
-    """Settings with ``families`` of features, separated by commas."""
+    """Hyperparameters of a model over features."""
 
     @property
     def families(self) -> str:
-        """As ``first_stage,overlap``."""
+        """Families of features, separated by commas: ``first_stage,overlap``."""
 
 
 class FeatureModel(Reranker):
-    """A model that is fitted to the features of pairs, all at once, and sees nothing else.
+    """A model fitted to the features of all training pairs at once.
 
     Args:
-        config: has the families.
-        vocabulary: its vectors are kept, in eight bits, where a family compares words by them.
+        config: with the families.
+        vocabulary: its vectors are stored in eight bits if a family compares word vectors.
 
     Attributes:
-        names: [K] the features, ``family.feature``.
-        vectors: of the known words; None where no family compares words by them.
+        names: [K] names of the features, ``family.feature``.
+        vectors: of the known words; None if no family compares word vectors.
     """
 
     query_inputs = ()
@@ -65,17 +67,17 @@ class FeatureModel(Reranker):
         self.register_load_state_dict_post_hook(_forget)
 
     def encode_queries(self, inputs: Inputs) -> None:
-        """Nothing: the features have read the queries."""
+        """Nothing: the features contain the queries."""
 
     def encode_posts(self, inputs: Inputs) -> None:
-        """Nothing: the features have read the posts."""
+        """Nothing: the features contain the posts."""
 
     def interact(self, queries: None, posts: None, query_of_post: Tensor) -> Interactions:
         """Nothing besides the features."""
         return {}
 
     def interactions_are_fixed(self) -> bool:
-        """They are: the model changes no feature."""
+        """Always: training changes no feature."""
         return True
 
     def represent(self, interactions: Interactions) -> Tensor:
@@ -83,11 +85,11 @@ class FeatureModel(Reranker):
         return interactions[FEATURES].flatten(1)
 
     def needs_fit(self) -> bool:
-        """It is all that there is of training."""
+        """Always: there are no training steps."""
         return True
 
     def unit_vectors(self) -> UnitVectors | None:
-        """The vectors of the known words, from their eight bits also while it is trained."""
+        """Vectors of the known words; from their eight bits in training, too."""
         if self.vectors is not None and self._unit_vectors is None:
             ids = torch.arange(1, 1 + len(self._words), device=self.vectors.codes.device)
             self._unit_vectors = UnitVectors(self._words, self.vectors(ids).cpu().numpy())
@@ -95,16 +97,16 @@ class FeatureModel(Reranker):
 
     @abstractmethod
     def contributions(self, representations: Tensor) -> Tensor:
-        """What each feature added to the scores of pairs [P, K]: [P, K].
+        """Contribution of each feature to the scores of pairs with features [P, K]: [P, K].
 
-        A pair's contributions and a number that is the same for all pairs add up to its score.
+        A score is the sum of the pair's contributions and a constant.
         """
 
     @abstractmethod
     def importances(self) -> Mapping[str, float]:
-        """Feature, as in ``names`` -> how much it counts over all, 0 or more."""
+        """Name of each feature -> its importance over all pairs, 0 or more."""
 
 
 def _forget(model: FeatureModel, _: Any) -> None:
-    """Other vectors have been loaded."""
+    """Drop vectors of the state before loading."""
     model._unit_vectors = None

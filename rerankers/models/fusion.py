@@ -1,38 +1,38 @@
-"""Learned fusion: boosted trees over the scores of several rankers and what else is known.
+"""Learned fusion: boosted trees over the scores of several rankers and features of the texts.
 
-The scores of runs as features of a learned ranker, beside features of the text: as in the baseline
-of Rao et al. (2019), section 4.2, whose LambdaMART (Burges 2010) has one run; see
-:mod:`rerankers.models.lambdamart`. Each ranker's scores come by several normalisations, so the
-trees choose among those that fusions take by rule. A ranker whose scores are not known has NaN in
-place of its features, which every split sends to one of its sides.
+Scores of runs are features of a learned ranker, as in the baseline of Rao et al. (2019), section
+4.2, whose LambdaMART (Burges 2010) reads one run; see :mod:`rerankers.models.lambdamart`. Each
+ranker's scores are normalised in several ways, and the trees choose among them. Features of a
+ranker without scores are NaN, which every split sends to one of its sides.
 
-Three objectives have a list of trees each, whose scores are averaged: LambdaMART where every topic
-weighs about the same, where what a topic weighs grows with its relevant posts, and the log-loss of
-single pairs. Their mistakes differ, and their scores happen to spread alike (standard deviations
-1.8, 2.1 and 2.0 over candidates), so none needs a weight. In cross-validation by topic within the
-microblog years 2011 and 2012 (AP 2011 and 2012, P@30 2011 and 2012):
+There is a list of trees for each of three objectives, and the score is the mean over the lists:
+LambdaMART with about equal weights of all topics, LambdaMART with weights that grow with the
+number of relevant posts, and the log-loss of single pairs. Their mistakes differ, and their scores
+spread alike (standard deviations 1.8, 2.1 and 2.0 over candidates), so the mean needs no weights.
+Cross-validation by topic within the microblog years 2011 and 2012:
 
-==========================================  ====  ====  ====  ====
-the first alone, 300 trees of weight .05    .498  .306  .528  .458
-the same with three seeds, averaged         .501  .306  .529  .458
-the second alone                            .493  .309  .525  .460
-the third alone                             .470  .305  .531  .450
-all three, 300 trees of weight .05 each     .495  .313  .531  .464
-all three, 400 trees of weight .05 each     .495  .313  .534  .467
-all three, 200 trees of weight .1 each      .496  .311  .536  .470
-==========================================  ====  ====  ====  ====
+========================================  =======  =======  =========  =========
+trees                                     AP 2011  AP 2012  P@30 2011  P@30 2012
+========================================  =======  =======  =========  =========
+first objective, 300 trees of weight .05     .498     .306       .528       .458
+the same, mean of three seeds                .501     .306       .529       .458
+second objective                             .493     .309       .525       .460
+third objective                              .470     .305       .531       .450
+all three, 300 trees of weight .05 each      .495     .313       .531       .464
+all three, 400 trees of weight .05 each      .495     .313       .534       .467
+all three, 200 trees of weight .1 each       .496     .311       .536       .470
+========================================  =======  =======  =========  =========
 
-All but the second are means of two or three seeds. The first alone was worse with 15 or 31 leaves,
-600 trees, 30 ranks in the gradients' NDCG, or rank_xendcg. With so few topics, what keeps the trees
-general is that each has a third of the features and 70 % of the pairs. Their number is fixed. A
-second round, whose feedback is from the best posts of the first, was worse. Without ``neighbours``,
-a third of the families' time, AP and P@30 were the same.
+All rows but the second are means of two or three seeds. Worse by the first objective: 15 or 31
+leaves, 600 trees, 30 ranks in the gradients' NDCG, rank_xendcg, and a second round with feedback
+from the best posts of the first. With few topics, trees generalise because each is grown with a
+third of the features and 70 % of the pairs. The number of trees is fixed.
 
-The score of SM-CNN (:mod:`rerankers.models.sm_cnn`) is among the signals, by word vectors that know
-the posts and without what it would read of runs. It was worth more than that of MP-HCNN, and both
-no more than it alone: by the first objective AP .497 and .306, P@30 .530 and .456 with SM-CNN; .493
-and .304, .525 and .449 with MP-HCNN; .493 and .309, .533 and .457 with both. That of K-NRM, or of a
-second SM-CNN, added nothing. Where rankers are few and time is short, ``families`` can do without.
+The score of SM-CNN (:mod:`rerankers.models.sm_cnn`) is one of the signals, with word vectors
+trained on the posts and without run features. By the first objective, with SM-CNN: AP .497 and
+.306, P@30 .530 and .456; with MP-HCNN instead: .493 and .304, .525 and .449; with both: .493 and
+.309, .533 and .457. K-NRM or a second SM-CNN added nothing. ``families`` can omit the signal where
+time is short.
 """
 
 from collections.abc import Mapping
@@ -47,13 +47,11 @@ from rerankers.models._feature_model import FUSED
 class Config(BoostingConfig):
     """Hyperparameters."""
 
-    families: str = f"{FUSED},signal:sm_cnn"  # Of rerankers/features
-    objectives: str = "lambdarank,lambdarank_sum,binary"  # Lists of trees, averaged
+    families: str = f"{FUSED},signal:sm_cnn"  # Names of files in rerankers/features
+    objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
     trees: int = 200  # Of each list
-    candidate_rankers: str = (
-        ""  # Rankers among the signals whose best posts are ranked; none is all
-    )
-    parts: int = 0  # Of the training topics, to choose the number of trees by; 0 grows them all
+    candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
+    parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
     learning_rate: float = 0.1  # Weight of each tree
     leaves: int = 7  # Leaves of a tree
     penalty: float = 5.0  # L2 penalty of a leaf's value
@@ -63,7 +61,7 @@ class Config(BoostingConfig):
 
 
 class Model(BoostedTrees):
-    """Lists of trees over a pair's features; see the module's docstring."""
+    """Lists of trees over a pair's features."""
 
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {"all": Config()}

@@ -4,12 +4,11 @@ Christopher J. C. Burges: *From RankNet to LambdaRank to LambdaMART: An Overview
 features are those of the baseline of Rao et al. (2019), section 4.2: query likelihood and four
 overlaps (``text``), the link (``text_url``), hashtags (``text_hashtag``), and all of them.
 
-Where the paper is silent: LightGBM grows the trees; a post is relevant or not, both grades alike.
-The number of trees is chosen by held-out topics of the training topics, in five parts; see
-:mod:`rerankers.models._boosting`. Four leaves did better on held-out
-training topics than eight or sixteen; leaves of 400 pairs, or 100 ranks in the gradients' NDCG,
-changed AP there by less than .007 either way. Query likelihood stands beside its
-min-max and its reciprocal rank in the topic's list, since scores of two topics do not compare.
+The paper leaves open: LightGBM grows the trees, and both grades of relevance count alike. Five
+parts of the training topics choose the number of trees; see :mod:`rerankers.models._boosting`. On
+held-out training topics four leaves did better than eight or sixteen; leaves of 400 pairs, or 100
+ranks in the gradients' NDCG, changed AP by less than .007. As scores of two topics do not compare,
+query likelihood comes with its min–max value and its reciprocal rank in the topic's list.
 """
 
 from collections.abc import Mapping
@@ -25,11 +24,11 @@ TEXT = "first_stage,overlap"
 class Config(BoostingConfig):
     """Hyperparameters."""
 
-    families: str = f"{TEXT},links,hashtags"  # Of rerankers/features
+    families: str = f"{TEXT},links,hashtags"  # Names of files in rerankers/features
 
 
 class Model(BoostedTrees):
-    """A list of trees over a pair's features; see the module's docstring."""
+    """A list of trees over a pair's features."""
 
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {

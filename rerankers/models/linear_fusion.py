@@ -1,18 +1,16 @@
 """Learned fusion by weights: a linear model over the features of :mod:`rerankers.models.fusion`.
 
-Linear combinations of rankers whose weights are learned go back to Vogt & Cottrell (1999), *Fusion
-via a Linear Combination of Scores*. Here each feature x is standardised by the mean m and the
-deviation d of the training pairs, and a score is Σ w (x − m) / d. A feature that is NaN (a ranker
-whose score is not known) is replaced by the mean, so it adds 0; one that is always NaN, or always
-the same, has the weight 0.
+Linear combinations of rankers with learned weights go back to Vogt & Cottrell (1999), *Fusion via
+a Linear Combination of Scores*. Each feature x is standardised by the mean m and the standard
+deviation d of the training pairs; a score is Σ w (x − m) / d. A NaN (a ranker without a score)
+counts as the mean, so it adds 0. A feature that is constant or always NaN has the weight 0.
 
-The weights minimise a listwise loss and an L2 penalty. The loss is the mean over the topics of the
-cross entropy between equal shares of the relevant candidates and the softmax of the scores of all
-(the top-one probabilities of Cao et al. 2007). There is one minimum, found by L-BFGS in double
-precision from weights of 0, and nothing is drawn by chance. In cross-validation by topic within the
-microblog years 2011 and 2012 this did better than logistic regression, and the penalty 0.1 better
-than 0.01 and 1. Features that say the same share a weight, so it is the sum over a family that is
-to be read.
+The weights minimise a listwise loss and an L2 penalty. The loss is the mean over topics of the
+cross entropy between equal shares of the relevant candidates and the softmax of all scores (top-one
+probabilities, Cao et al. 2007). L-BFGS finds its only minimum in double precision from weights of
+0, without random numbers. In cross-validation by topic within the microblog years 2011 and 2012
+this did better than logistic regression, and the penalty 0.1 better than 0.01 and 1. Correlated
+features share a weight, so only the sum over a family can be interpreted.
 """
 
 from collections.abc import Mapping
@@ -32,11 +30,9 @@ from rerankers.text.vocabulary import Vocabulary
 class Config:
     """Hyperparameters."""
 
-    families: str = FUSED  # Of rerankers/features
-    penalty: float = 0.1  # λ of the L2 penalty λ/2 · |w|² beside a topic's mean loss
-    candidate_rankers: str = (
-        ""  # Rankers among the signals whose best posts are ranked; none is all
-    )
+    families: str = FUSED  # Names of files in rerankers/features
+    penalty: float = 0.1  # λ of the L2 penalty λ/2 · |w|² beside the mean loss of a topic
+    candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
@@ -72,7 +68,7 @@ class Model(FeatureModel):
         return self._weighted(representations).sum(dim=1).float()
 
     def contributions(self, representations: Tensor) -> Tensor:
-        """Each feature's weight times its standardised value: [P, K]; their sum is the score.
+        """Weight times standardised value of each feature: [P, K]; the score is their sum.
 
         Raises:
             RerankerError: the model has not been fitted.
@@ -80,7 +76,7 @@ class Model(FeatureModel):
         return self._weighted(representations).float()
 
     def importances(self) -> Mapping[str, float]:
-        """Size of each feature's weight, for features of deviation 1."""
+        """Absolute weight of each standardised feature."""
         return dict(zip(self.names, self.weights.abs().tolist(), strict=True))
 
     def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
@@ -90,7 +86,7 @@ class Model(FeatureModel):
         counts = known.sum(dim=0).clamp(min=1)
         means = torch.where(known, values, 0.0).sum(dim=0) / counts
         squares = torch.where(known, (values - means) ** 2, 0.0).sum(dim=0) / counts
-        # What rounding leaves of the deviation of a feature that is always the same is none.
+        # The deviation of a constant feature is 0 but for rounding.
         varied = squares.sqrt() > 1e-9 * means.abs().clamp(min=1.0)
         self.means.copy_(means)
         self.deviations.copy_(torch.where(varied, squares.sqrt(), torch.inf))
@@ -105,7 +101,7 @@ class Model(FeatureModel):
     def _weighted(self, representations: Tensor) -> Tensor:
         if not bool(self.is_fitted):
             raise RerankerError("found a model without weights; train it before it is used")
-        # A matrix product may round by the number of pairs, and autocast would narrow it.
+        # A matrix product may round differently for other numbers of pairs, or in bf16.
         return self._standardised(representations) * self.weights
 
 
@@ -120,16 +116,20 @@ def _fit(values: Tensor, relevant: Tensor, query_index: Tensor, penalty: float) 
     shares = values.new_zeros(shape).index_put((row, place), relevant.double())
     positives = shares.sum(dim=1, keepdim=True)
     shares /= positives.clamp(min=1.0)
-    nothing = values.new_full(shape, -torch.inf)
+    padding = values.new_full(shape, -torch.inf)
     weights = values.new_zeros(values.shape[1], requires_grad=True)
     optimizer = torch.optim.LBFGS(
-        [weights], max_iter=1000, history_size=20, tolerance_grad=1e-8, tolerance_change=1e-12,
+        [weights],
+        max_iter=1000,
+        history_size=20,
+        tolerance_grad=1e-8,
+        tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
-    )  # fmt: skip
+    )
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        logs = nothing.index_put((row, place), values @ weights).log_softmax(dim=1)
+        logs = padding.index_put((row, place), values @ weights).log_softmax(dim=1)
         entropy = -(shares * torch.where(shares > 0, logs, 0.0)).sum() / (positives > 0).sum()
         total = entropy + penalty / 2 * weights @ weights
         total.backward()
