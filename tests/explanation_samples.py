@@ -16,7 +16,7 @@ from pipeline.explanation.contributions import Contribution, FusionExplanation, 
 from pipeline.explanation.matches import MatchExplanation, columns_of, explain_post
 from pipeline.explanation.rank_changes import RerankedTopic, rank_changes
 from pipeline.reranking import Candidates
-from rerankers.evidence import bounds_of, compare, measure_of
+from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
 POST = Post("5", "storm today", "http://x.org")
@@ -45,12 +45,12 @@ def match_explanation(
 ) -> MatchExplanation:
     """Matches of one post, by a small model with random weights."""
     model: Any = small_model("mp_hcnn", "robust")
-    (evidence,) = compare(model, encoder(), query, [text], [url])
-    bounds, post = bounds_of(model, [evidence]), Post(doc_id, text, url)
+    (evidence,) = find_matches(model, encoder(), query, [text], [url])
+    bounds, post = strength_bounds(model, [evidence]), Post(doc_id, text, url)
     return MatchExplanation(
         reranked(post, query=query, **changes),
         {"Model": "<a>"},
-        measure_of(model),
+        measure_name(model),
         bounds,
         columns_of(evidence),
         {doc_id: explain_post(post, evidence, bounds)},

@@ -40,7 +40,8 @@ from pipeline.collections.trec import read_run, write_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator, evaluate, mean
 from rerankers.engine.precomputed_posts import PrecomputedPosts
-from rerankers.evidence import Evidence, Matches, Word
+from rerankers.models._mp_hcnn_matches import PairMatches, PerspectiveMatches
+from rerankers.text.spans import Word
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
@@ -296,15 +297,15 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
 
 
-def evidence(query: str, post: str, phrases: Sequence[Sequence[float]]) -> Evidence:
+def evidence(query: str, post: str, phrases: Sequence[Sequence[float]]) -> PairMatches:
     post_words, query_words = post.split(), query.split()
     similarity = np.array([[float(a == b) for b in post_words] for a in query_words], np.float32)
-    return Evidence(
+    return PairMatches(
         query_words,
         np.ones(len(query_words), np.float32),
         [Word(word, ((0, 1),)) for word in post_words],
         (),
-        {"words": Matches((similarity, np.array(phrases, np.float32)), 2)},
+        {"words": PerspectiveMatches((similarity, np.array(phrases, np.float32)), 2)},
     )
 
 

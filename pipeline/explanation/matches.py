@@ -1,6 +1,6 @@
 """Matches of MP-HCNN's similarity layer between a query and posts, as in table 6 of the paper.
 
-The matches come from :mod:`rerankers.evidence`. The paper: Rao et al., AAAI 2019.
+The matches come from :mod:`rerankers.models._mp_hcnn_matches`. The paper: Rao et al., AAAI 2019.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.explanation.rank_changes import RerankedTopic
     from pipeline.reranking import NeuralReranker
-    from rerankers.evidence import Evidence, Span
+    from rerankers.models._mp_hcnn_matches import PairMatches
+    from rerankers.text.spans import Span
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")
 """Names of the shades 1 to 4; 0 is none."""
@@ -124,20 +125,20 @@ def explain(
         first_stage: origin of the candidates.
         mixing: λ, its origin and the normalisation, in words.
     """
-    from rerankers.evidence import bounds_of, compare, measure_of
+    from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
     from rerankers.models.mp_hcnn import Model
 
     checkpoint = reranker.checkpoint
     model = cast(Model, checkpoint.model)
     posts = ranking.posts
-    evidence = compare(
+    evidence = find_matches(
         model,
         checkpoint.encoder,
         ranking.topic.text,
         [post.text for post in posts],
         [post.url for post in posts],
     )
-    bounds = bounds_of(model, evidence)
+    bounds = strength_bounds(model, evidence)
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
     return MatchExplanation(
         ranking,
@@ -146,7 +147,7 @@ def explain(
             "Model": f"{checkpoint.name}, weights {weights}",
             "Mixing": mixing,
         },
-        measure_of(model),
+        measure_name(model),
         bounds,
         columns_of(evidence[0]),
         {
@@ -156,12 +157,12 @@ def explain(
     )
 
 
-def columns_of(evidence: Evidence) -> tuple[Column, ...]:
+def columns_of(evidence: PairMatches) -> tuple[Column, ...]:
     """Every perspective at every depth."""
     columns = []
     for name, matches in evidence.matches.items():
         for level in range(len(matches.levels)):
-            reach = matches.reach(level)
+            reach = matches.phrase_length(level)
             if name == "words":
                 heading = "word" if reach == 1 else f"{reach} words"
             else:
@@ -170,7 +171,7 @@ def columns_of(evidence: Evidence) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def explain_post(post: Post, evidence: Evidence, bounds: Sequence[float]) -> PostMatches:
+def explain_post(post: Post, evidence: PairMatches, bounds: Sequence[float]) -> PostMatches:
     """Matches of one post.
 
     Args:
@@ -223,12 +224,12 @@ def shade(
 
 
 def _spans(
-    post: Post, evidence: Evidence, column: Column
+    post: Post, evidence: PairMatches, column: Column
 ) -> tuple[str, Sequence[Span], Iterable[float]]:
     """The text or URL that a column is about, places in it, and a similarity for each place."""
-    from rerankers.evidence import trigram_spans
+    from rerankers.text.spans import trigram_spans
 
-    values = evidence.matches[column.perspective].term_shades(column.level)
+    values = evidence.matches[column.perspective].post_terms(column.level)
     if column.perspective == "words":
         return post.text, [word.place for word in evidence.post_words], values
     if column.perspective == "post_trigrams":
@@ -237,7 +238,7 @@ def _spans(
     return post.url, evidence.url, values
 
 
-def _rows(evidence: Evidence, columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
+def _rows(evidence: PairMatches, columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
     cells = [_cells(evidence, column, bounds) for column in columns]
     return [
         Row(word, float(weight), row)
@@ -247,17 +248,17 @@ def _rows(evidence: Evidence, columns: Sequence[Column], bounds: Sequence[float]
     ]
 
 
-def _cells(evidence: Evidence, column: Column, bounds: Sequence[float]) -> list[Cell]:
+def _cells(evidence: PairMatches, column: Column, bounds: Sequence[float]) -> list[Cell]:
     """A column's cell for each query word."""
-    from rerankers.evidence import mean_by_word
+    from rerankers.models._mp_hcnn_matches import mean_by_word
 
     matches = evidence.matches[column.perspective]
     best = matches.best(column.level)
     if column.perspective == "words":
-        reach = matches.reach(column.level)
+        reach = matches.phrase_length(column.level)
         phrases = [
             "" if start is None else " ".join(w.text for w in evidence.post_words[start:][:reach])
-            for start in matches.where(column.level)
+            for start in matches.best_positions(column.level)
         ]
         return [
             Cell(float(score), bisect_right(bounds, score), phrase)

@@ -21,7 +21,7 @@ from pipeline.explanation.rank_changes import grade_text, places, visible
 
 if TYPE_CHECKING:
     from indexes.posts import Post
-    from rerankers.evidence import Evidence
+    from rerankers.models._mp_hcnn_matches import PairMatches
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class TopicEvidence:
 
     query: str
     posts: Sequence[Post]
-    evidence: Sequence[Evidence]
+    evidence: Sequence[PairMatches]
 
     @classmethod
     def from_gains(
@@ -142,7 +142,7 @@ class TopicEvidence:
     ) -> TopicEvidence:
         """The evidence for some posts of a topic."""
         from rerankers import checkpoint
-        from rerankers.evidence import compare
+        from rerankers.models._mp_hcnn_matches import find_matches
         from rerankers.models.mp_hcnn import Model
 
         found = gains.collection.find_posts(doc_ids)
@@ -150,7 +150,7 @@ class TopicEvidence:
         (query,) = (t.text for t in gains.collection.topics if t.query_id == query_id)
         loaded = checkpoint.load(setup.checkpoint(gains.ours.cell))
         texts, urls = [post.text for post in posts], [post.url for post in posts]
-        evidence = compare(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
+        evidence = find_matches(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
         return cls(query, posts, evidence)
 
 
@@ -215,7 +215,7 @@ class Categories(Table):
         return f"{markdown_table(rows)}\n\n{intro}.\n\n{RULES}"
 
 
-def categories_of(query: str, post: Post, evidence: Evidence) -> Iterator[str]:
+def categories_of(query: str, post: Post, evidence: PairMatches) -> Iterator[str]:
     """Categories of matches between a query and a post, by :data:`RULES`."""
     from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
@@ -233,7 +233,7 @@ def categories_of(query: str, post: Post, evidence: Evidence) -> Iterator[str]:
         yield URL
 
 
-def _is_paraphrased(evidence: Evidence) -> bool:
+def _is_paraphrased(evidence: PairMatches) -> bool:
     levels = evidence.matches["words"].levels
     if len(levels) < 2:
         return False
@@ -299,9 +299,9 @@ def _sample_rows(
         title = ""
 
 
-def _matches(evidence: Evidence) -> str:
+def _matches(evidence: PairMatches) -> str:
     """Each query word and its best matches: by words, by phrases and in the URL."""
-    from rerankers.evidence import mean_by_word
+    from rerankers.models._mp_hcnn_matches import mean_by_word
 
     columns: list[Sequence[float | None]] = []
     for name, level in (("words", 0), ("words", 1), ("url_trigrams", 1)):

@@ -11,17 +11,15 @@ from reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_model
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
 from rerankers.engine.tokenized import Tokenized
-from rerankers.evidence import (
-    Evidence,
-    Matches,
-    bounds_of,
-    compare,
-    find_url,
-    find_words,
+from rerankers.models._mp_hcnn_matches import (
+    PairMatches,
+    PerspectiveMatches,
+    find_matches,
     mean_by_word,
-    measure_of,
-    trigram_spans,
+    measure_name,
+    strength_bounds,
 )
+from rerankers.text.spans import find_url, find_words, trigram_spans
 from rerankers.text.words import character_trigrams, url_text, words
 
 TEXTS = [text for text, _ in POSTS]
@@ -106,9 +104,9 @@ CONFIGURATIONS = [
 ]  # fmt: skip
 
 
-def evidence_of(configuration: str, changes: dict[str, Any], query: int) -> list[Evidence]:
+def matches_of(configuration: str, changes: dict[str, Any], query: int) -> list[PairMatches]:
     model: Any = small_model("mp_hcnn", configuration, **changes)
-    return compare(model, encoder(), QUERIES[query], TEXTS, URLS)
+    return find_matches(model, encoder(), QUERIES[query], TEXTS, URLS)
 
 
 @pytest.mark.parametrize(("configuration", "changes"), CONFIGURATIONS)
@@ -121,10 +119,10 @@ def test_matches_are_those_that_the_model_pools(
     pairs = Pairs([QUERIES[0]], TEXTS, URLS, np.zeros_like(rows), rows)
     with torch.no_grad():
         pooled = Tokenized.of(pairs, encoder(), model).compared(model, rows, model.device_of())
-    found = compare(model, encoder(), QUERIES[0], TEXTS, URLS)
+    found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
     assert set(found[0].matches) == set(pooled) - {"url_presence"}
-    for row, evidence in enumerate(found):
-        for name, matches in evidence.matches.items():
+    for row, matches_of_post in enumerate(found):
+        for name, matches in matches_of_post.matches.items():
             for level in range(model.config.depth + 1):
                 best = pooled[name][row, :, 2 * level].numpy()
                 np.testing.assert_allclose(matches.best(level), best, atol=1e-5)
@@ -133,8 +131,8 @@ def test_matches_are_those_that_the_model_pools(
 def test_matches_equal_loops() -> None:
     model: Any = small_model("mp_hcnn", "robust")
     query, texts, urls = QUERIES[1], TEXTS[2:4], URLS[2:4]
-    found = compare(model, encoder(), query, texts, urls)
-    for row, evidence in enumerate(found):
+    found = find_matches(model, encoder(), query, texts, urls)
+    for row, matches_of_post in enumerate(found):
         read_query = encoder().queries([query], (WORDS, TRIGRAMS))
         read_post = encoder().posts([texts[row]], [urls[row]], (WORDS, TRIGRAMS, URL_TRIGRAMS))
         for name, places in model.perspectives.items():
@@ -145,8 +143,8 @@ def test_matches_equal_loops() -> None:
                     levels = tower(torch.tensor(packed.ids[None].astype(np.int64)))
                 sides.append([level[0].numpy() for level in levels])
             for level, (asked, said) in enumerate(zip(*sides, strict=True)):
-                shades = evidence.matches[name].shades(level)
-                best = evidence.matches[name].best(level)
+                shades = matches_of_post.matches[name].post_phrases(level)
+                best = matches_of_post.matches[name].best(level)
                 cosines = [
                     [float(q @ d / max(np.linalg.norm(q) * np.linalg.norm(d), 1e-12)) for d in said]
                     for q in asked
@@ -154,23 +152,26 @@ def test_matches_equal_loops() -> None:
                 np.testing.assert_allclose(shades, [max(c) for c in zip(*cosines, strict=True)],
                                            atol=1e-5)  # fmt: skip
                 np.testing.assert_allclose(best, [max(c) for c in cosines], atol=1e-5)
-                for place, row_of in zip(evidence.matches[name].where(level), cosines, strict=True):
+                for place, row_of in zip(
+                    matches_of_post.matches[name].best_positions(level), cosines, strict=True
+                ):
                     assert place is not None
                     assert row_of[place] == pytest.approx(max(row_of), abs=1e-5)
 
 
 def test_a_term_has_the_shade_of_its_best_phrase() -> None:
     similarity = np.array([[0.1, 0.9, 0.2, 0.0], [0.3, 0.1, 0.1, 0.5]], np.float32)
-    matches = Matches((similarity, similarity), width=2)
-    assert matches.term_shades(0) == pytest.approx([0.3, 0.9, 0.2, 0.5])
+    matches = PerspectiveMatches((similarity, similarity), width=2)
+    assert matches.post_terms(0) == pytest.approx([0.3, 0.9, 0.2, 0.5])
     # The phrase at 1 is of the words 1 and 2; the last one is of the last word alone.
-    assert matches.term_shades(1) == pytest.approx([0.3, 0.9, 0.9, 0.5])
-    assert matches.where(0) == [1, 3]
-    empty = Matches((np.zeros((2, 0), np.float32),), width=2)
+    assert matches.post_terms(1) == pytest.approx([0.3, 0.9, 0.9, 0.5])
+    assert matches.best_positions(0) == [1, 3]
+    empty = PerspectiveMatches((np.zeros((2, 0), np.float32),), width=2)
     assert empty.best(0).tolist() == [0, 0]
-    assert empty.where(0) == [None, None]
-    assert empty.term_shades(0).tolist() == []
-    assert Matches((np.zeros((0, 3), np.float32),), width=2).term_shades(0).tolist() == [0, 0, 0]
+    assert empty.best_positions(0) == [None, None]
+    assert empty.post_terms(0).tolist() == []
+    no_query = PerspectiveMatches((np.zeros((0, 3), np.float32),), width=2)
+    assert no_query.post_terms(0).tolist() == [0, 0, 0]
 
 
 def test_trigrams_are_averaged_by_word() -> None:
@@ -181,8 +182,8 @@ def test_trigrams_are_averaged_by_word() -> None:
 
 def test_a_model_without_limits_is_measured_by_its_greatest_match() -> None:
     model: Any = small_model("mp_hcnn", "robust", similarity="dot")
-    found = compare(model, encoder(), QUERIES[0], TEXTS, URLS)
+    found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
     greatest = max(level.max() for e in found for m in e.matches.values() for level in m.levels)
-    assert bounds_of(model, found)[-1] == pytest.approx(0.95 * greatest)
-    assert measure_of(model) == "dot product"
-    assert "softmax" in measure_of(small_model("mp_hcnn", "paper"))  # type: ignore[arg-type]
+    assert strength_bounds(model, found)[-1] == pytest.approx(0.95 * greatest)
+    assert measure_name(model) == "dot product"
+    assert "softmax" in measure_name(small_model("mp_hcnn", "paper"))  # type: ignore[arg-type]

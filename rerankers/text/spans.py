@@ -1,0 +1,137 @@
+"""Words and letters of a text as models read them, traced to the original characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from unicodedata import combining, normalize
+from urllib.parse import unquote
+
+from rerankers.text import words as reading
+
+Span = tuple[int, int]
+"""Start and end of characters in a text."""
+
+_PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+
+
+class Word(NamedTuple):
+    """A word as models read it.
+
+    Attributes:
+        text: lower case, without accents; see :func:`rerankers.text.words.words`.
+        spans: for each of its characters, the original characters that it comes from.
+    """
+
+    text: str
+    spans: tuple[Span, ...]
+
+    @property
+    def place(self) -> Span:
+        """From its first character to its last."""
+        return self.spans[0][0], self.spans[-1][1]
+
+
+def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
+    """Span at the centre of each trigram of ``#letters#``, given the span of each letter.
+
+    A letter has as many trigrams as bytes in UTF-8.
+    """
+    return [
+        span
+        for span, letter in zip(spans, letters, strict=True)
+        for _ in letter.encode(errors="replace")
+    ]
+
+
+def find_words(text: str) -> list[Word]:
+    """The words of :func:`rerankers.text.words.words`, with their original characters."""
+    traced = _Traced.from_text(text[: reading.MAX_CHARACTERS])
+    traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
+    if not traced.text.isascii():
+        traced = traced.fold()
+    traced = traced.replace("_", " ").replace(reading.END, " ")
+    traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
+    traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
+    return [
+        Word(traced.text[start:end], tuple(traced.spans[start:end]))
+        for start, end in (token.span() for token in reading.TOKEN.finditer(traced.text))
+    ]
+
+
+def find_url(url: str) -> tuple[str, list[Span]]:
+    """The letters of :func:`rerankers.text.words.url_text`, and their spans; none without a URL."""
+    traced = _Traced.from_text(url[: reading.MAX_CHARACTERS])
+    start = len(traced.text) - len(traced.text.lstrip())
+    traced = traced.part(start, max(start, len(traced.text.rstrip())))
+    traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
+    traced = traced.sub(reading.SCHEME, "")
+    traced = traced.part(0, len(re.split(r"[?#]", traced.text, maxsplit=1)[0].rstrip("/")))
+    return traced.text, traced.spans
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A text during normalisation, with the original span of each of its characters."""
+
+    text: str
+    spans: list[Span]
+
+    @classmethod
+    def from_text(cls, text: str) -> _Traced:
+        return cls(text, [(place, place + 1) for place in range(len(text))])
+
+    def part(self, start: int, end: int) -> _Traced:
+        return _Traced(self.text[start:end], self.spans[start:end])
+
+    def replace(self, letter: str, other: str) -> _Traced:
+        """Replace one letter by another."""
+        return _Traced(self.text.replace(letter, other), self.spans)
+
+    def sub(
+        self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
+    ) -> _Traced:
+        """``pattern.sub(replacement, text)``."""
+        parts, spans, done = [], [], 0
+        for match in pattern.finditer(self.text):
+            start, end = match.span()
+            new = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            parts += [self.text[done:start], new]
+            spans += self.spans[done:start] + self._replaced(start, end, len(new))
+            done = end
+        return _Traced("".join([*parts, self.text[done:]]), spans + self.spans[done:])
+
+    def _replaced(self, start: int, end: int, length: int) -> list[Span]:
+        """Spans of ``length`` characters that replace those from ``start`` to ``end``."""
+        old = self.spans[start:end]
+        if not old:  # An insertion has an empty span.
+            place = self.spans[start][0]
+            return [(place, place)] * length
+        # One old character each; the last new one gets the remaining ones, at least the last.
+        new = [old[min(n, len(old) - 1)] for n in range(length)]
+        return [*new[:-1], (new[-1][0], old[-1][1])] if new else []
+
+    def lower(self) -> _Traced:
+        # Neighbours may change a letter's lower case, but not its length.
+        spans = [
+            span for span, letter in zip(self.spans, self.text, strict=True) for _ in letter.lower()
+        ]
+        return _Traced(self.text.lower(), spans)
+
+    def fold(self) -> _Traced:
+        """Plain letters without style and accents; a letter's span includes its accents."""
+        spans = [
+            span
+            for span, letter in zip(self.spans, self.text, strict=True)
+            for _ in normalize("NFKD", letter)
+        ]
+        traced = _Traced(normalize("NFKD", self.text), spans).lower()
+        kept: list[Span] = []
+        for letter, span in zip(traced.text, traced.spans, strict=True):
+            if not combining(letter):
+                kept.append(span)
+            elif kept:
+                kept[-1] = (kept[-1][0], max(kept[-1][1], span[1]))
+        return _Traced("".join(c for c in traced.text if not combining(c)), kept)
