@@ -1,1 +1,1 @@
-"""Collections of posts, and ways to search them."""
+"""Collections of posts and their search indexes."""

@@ -1,8 +1,8 @@
-"""The error that this package raises for what a person can put right."""
+"""The error for posts and indexes that cannot be used."""
 
 
 class CollectionError(Exception):
-    """Posts, or an index of them, cannot be used as they are.
+    """Posts, or an index of them, cannot be used.
 
-    The message is for a person: what was wrong, where (``file:line``), and what to do about it.
+    The message is for the user: what was found, where (``file:line``), and the remedy.
     """

@@ -6,6 +6,7 @@ files behind; the next writer of the same target removes them, but never those o
 or of another host that shares the disk.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -70,6 +71,12 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
         _sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

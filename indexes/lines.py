@@ -1,36 +1,83 @@
-"""Numbered lines of UTF-8 text files, plain or compressed, with errors that name the line."""
+"""Numbered lines of UTF-8 text files, plain or compressed; errors name file and line."""
 
 import bz2
 import gzip
+import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from indexes.errors import CollectionError
 
 
-def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    path: Path | str, error_type: type[Exception] = CollectionError
+) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
 
-    ``.gz`` and ``.bz2`` files are unpacked on the way.
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
 
     Raises:
-        CollectionError: the file is not there, is not UTF-8, or its compressed data are broken
-            or cut off.
+        error_type: the file is missing or not UTF-8, or its compressed data are damaged.
     """
     number = 0
     try:
         with _open(Path(path)) as stream:
             for number, raw in enumerate(stream, start=1):
-                yield number, _decode(raw, f"{path}:{number}", first=number == 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _broken(path, number, error) from None
-    except OSError as error:
-        # bz2 reports broken data as an OSError without a number; real ones (no such file) have one.
-        if error.errno is None:
-            raise _broken(path, number, error) from None
-        raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+                yield number, _decode(raw, first=number == 1)
+    except UnicodeDecodeError as error:
+        raise error_type(
+            f"{path}:{number}: found the byte 0x{error.object[error.start]:02x} at column "
+            f"{error.start + 1}, expected UTF-8 text (a compressed file must have a name that ends "
+            "in .gz or .bz2)"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        # The errors of damaged data, among them gzip's and bz2's OSErrors, have no errno.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise error_type(f"{path}: cannot be read: {error.strerror}") from None
+        after = f" after line {number}" if number else ""
+        raise error_type(
+            f"{path}: the compressed data are broken or cut off{after} ({error}); "
+            "get a whole copy of the file"
+        ) from None
+
+
+def parallel_lines(
+    folder: Path | str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (number from 1, file name -> line) from the parallel files of a folder.
+
+    Args:
+        folder: folder of the files.
+        required: file names that must exist.
+        optional: file names that may be absent, and are then absent in the result.
+
+    Raises:
+        CollectionError: a file is missing, or has more or fewer lines than the others.
+    """
+    folder = Path(folder)
+    missing = [name for name in required if not (folder / name).exists()]
+    if missing:
+        raise CollectionError(
+            f"{folder}: found no {', no '.join(missing)}; expected {list(required)}"
+        )
+    present = [*required, *(name for name in optional if (folder / name).exists())]
+    streams = [numbered_lines(folder / name) for name in present]
+    for number, lines in enumerate(itertools.zip_longest(*streams), start=1):
+        if None in lines:
+            ended = present[lines.index(None)]
+            raise CollectionError(
+                f"{folder / ended}: found {number - 1} lines, expected as many as in the parallel "
+                "files beside it"
+            )
+        yield number, {name: line for name, (_, line) in zip(present, lines, strict=True)}
+
+
+def short(text: str) -> str:
+    """The beginning of a text in quotes, for messages."""
+    text = text.strip()
+    return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
 def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
@@ -43,20 +90,6 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
             return path.open("rb")
 
 
-def _decode(raw: bytes, where: str, first: bool) -> str:
-    try:
-        text = raw.decode("utf-8-sig" if first else "utf-8")
-    except UnicodeDecodeError as error:
-        raise CollectionError(
-            f"{where}: found the byte 0x{raw[error.start]:02x} at column {error.start + 1}, "
-            "expected UTF-8 text (a compressed file must have a name that ends in .gz or .bz2)"
-        ) from None
+def _decode(raw: bytes, first: bool) -> str:
+    text = raw.decode("utf-8-sig" if first else "utf-8")
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def _broken(path: Path | str, number: int, error: Exception) -> CollectionError:
-    after = f" after line {number}" if number else ""
-    return CollectionError(
-        f"{path}: the compressed data are broken or cut off{after} ({error}); "
-        "get a whole copy of the file"
-    )

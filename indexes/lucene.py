@@ -2,7 +2,7 @@
 
 An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves, and
 ``manifest.json``. Lucene holds no ids: a post's number in Lucene is its place in ``posts.sqlite``,
-which looks ids and texts up several times faster than Lucene's stored fields do.
+where ids and texts are found several times faster than in Lucene's stored fields.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,29 +13,37 @@ from typing import Any, Protocol, Self
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
 from indexes.jvm import detach_thread, java_class, java_errors
-from indexes.manifest import FILE_NAME, Manifest, Source, rebuild_command, software_versions
-from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
+from indexes.manifest import (
+    Manifest,
+    Source,
+    check_replaceable,
+    rebuild_command,
+    software_versions,
+    unusable,
+)
+from indexes.methods import Method
 from indexes.posts import Post
 from indexes.ranking import CONTENTS, Ranker, Ranking, analyze, analyzer
 from indexes.store import POSTS_FILE, PostStore, is_number
 from indexes.writing import lucene_directory, write_texts
 
-__all__ = [
-    "BM25", "METHODS", "RM3", "Axiomatic", "LuceneIndex", "Method", "QueryLikelihood", "build",
-]  # fmt: skip
-
 _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
 
 
 class SearchTopic(Protocol):
-    """What is searched for: ``max_doc_id`` is the last post of its time, or None for no limit."""
+    """A query with an optional time limit."""
 
     @property
-    def query_id(self) -> str: ...
+    def query_id(self) -> str:
+        """Key of the results."""
+
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The query."""
+
     @property
-    def max_doc_id(self) -> str | None: ...
+    def max_doc_id(self) -> str | None:
+        """The newest post within the time limit, or None for no limit."""
 
 
 def build(
@@ -45,24 +53,24 @@ def build(
     total: int | None = None,
     rebuild: str | None = None,
 ) -> Manifest:
-    """Build an index, which replaces an older one at the very end and at once.
+    """Build an index; an older one is replaced at the very end, atomically.
 
-    One thread adds the posts, so that the index is the same every time.
+    One thread adds the posts, so that the same posts give the same index.
 
     Args:
         posts: in any order, every id once.
-        directory: the index's folder; an index that is there is replaced, anything else is not.
-        sources: the files that the posts come from, for noticing later that they have changed.
+        directory: folder of the index; replaced only if it is an index.
+        sources: files of the posts, for checks when the index is opened.
         total: number of posts, for the progress bar, which is shown on a terminal only.
-        rebuild: the command that builds this index, for messages about it.
+        rebuild: command that builds this index, for messages.
 
     Raises:
-        CollectionError: there are no posts, an id comes twice, the folder is no index, there is
-            no Java, or the disk is full.
+        CollectionError: there are no posts, an id is repeated, the folder is something else,
+            there is no Java, or the disk is full.
     """
     directory = Path(directory)
-    _refuse_foreign(directory)
-    described = tuple(Source.of(Path(source)) for source in sources)
+    check_replaceable(directory)
+    described = tuple(Source.read(Path(source)) for source in sources)
     version = java_class("org.apache.lucene.util.Version").LATEST.toString()
     with atomic_directory(directory) as folder:
         summary = PostStore.build(folder / POSTS_FILE, _progress(posts, total, "reading"))
@@ -91,8 +99,8 @@ class LuceneIndex:
 
     Attributes:
         directory: its folder.
-        manifest: what it says about itself.
-        posts: the posts themselves, by id.
+        manifest: its description.
+        posts: the posts, by id.
         size: number of posts.
     """
 
@@ -106,11 +114,11 @@ class LuceneIndex:
 
     @classmethod
     def open(cls, directory: Path | str, sources: Sequence[Path | str] | None = None) -> Self:
-        """Open an index; with ``sources``, also check that it was built from these files.
+        """Open an index and, if given, check that ``sources`` are its files of posts.
 
         Raises:
-            CollectionError: there is no index, it is damaged, of another version, or built from
-                other posts; the message has the command that builds it again. Or no Java.
+            CollectionError: the folder is missing, damaged, of another version or of other posts
+                (the message has the command that rebuilds); or there is no Java.
         """
         directory = Path(directory)
         manifest = Manifest.read(directory)
@@ -120,11 +128,11 @@ class LuceneIndex:
             readers = java_class("org.apache.lucene.index.DirectoryReader")
             reader = readers.open(lucene_directory(directory))
         if not len(posts) == reader.maxDoc() == manifest.posts:
-            raise CollectionError(
-                f"{directory}: found {reader.maxDoc()} posts in Lucene and {len(posts)} in "
-                f"{POSTS_FILE}, expected {manifest.posts}; build it again with\n"
-                f"  {manifest.rebuild}"
+            problem = (
+                f"found {reader.maxDoc()} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
+                f"expected {manifest.posts}"
             )
+            raise unusable(directory, problem, manifest.rebuild)
         return cls(directory, manifest, reader, posts)
 
     def search(
@@ -132,16 +140,15 @@ class LuceneIndex:
     ) -> dict[str, dict[str, float]]:
         """Rank posts for topics.
 
-        A topic with a ``max_doc_id`` sees only posts whose id, as a number, is at most that, also
-        in feedback. A topic without a word that the index knows gets no posts.
+        For a topic with a ``max_doc_id`` only posts whose id, as a number, is at most that exist,
+        for feedback too. A topic without any indexed word gets no posts.
 
         Returns:
-            query_id -> doc_id -> score, best first; at most ``hits`` posts a topic. Posts of
-            equal score come from the highest id to the lowest.
+            query_id -> doc_id -> score, best first, at most ``hits`` posts a topic. Posts of equal
+            score come from the highest id to the lowest.
 
         Raises:
-            CollectionError: a topic has a time limit that is no number, or the ids of this index
-                are not numbers.
+            CollectionError: a topic's time limit is no number, or the ids of this index are not.
         """
         topics = list(topics)
         places = [self._first_place(topic) for topic in topics]
@@ -154,10 +161,10 @@ class LuceneIndex:
         }
 
     def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
-        """In how many posts each word is, after the index's analysis (so all forms of its stem).
+        """Number of posts with each word, after text analysis (so with any word of its stem).
 
-        A word that is cut into several terms has at most the frequency of the rarest, which is
-        what is returned. Words of which nothing remains (stop words, punctuation) are absent.
+        A word that is analyzed into several terms has the frequency of the rarest. Words without
+        terms (stop words, punctuation) are absent.
         """
         term_class = java_class("org.apache.lucene.index.Term")
         frequencies = {}
@@ -181,7 +188,7 @@ class LuceneIndex:
         self.close()
 
     def _first_place(self, topic: SearchTopic) -> int:
-        """The place of the newest post that a topic may see."""
+        """The place of the newest post within the topic's time limit."""
         if topic.max_doc_id is None:
             return 0
         if not self.manifest.numeric_ids:
@@ -198,22 +205,6 @@ class LuceneIndex:
         return self.posts.first_up_to(int(topic.max_doc_id))
 
 
-def _refuse_foreign(directory: Path) -> None:
-    """Raise CollectionError if replacing the folder would destroy something that is no index."""
-    if directory.is_dir():
-        if (directory / FILE_NAME).is_file() or not any(directory.iterdir()):
-            return
-        found = "a folder that is not an index"
-    elif directory.exists():
-        found = "a file"
-    else:
-        return
-    raise CollectionError(
-        f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
-        "remove it or choose another folder"
-    )
-
-
 def _progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:
     from tqdm import tqdm
 
@@ -221,7 +212,7 @@ def _progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[P
 
 
 def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: int) -> list[Ranking]:
-    """Rank for each text and first place, in their order."""
+    """The ranking for each text and first place, in their order."""
     if threads == 1:
         return list(map(ranker.rank, texts, places))
 
@@ -229,7 +220,7 @@ def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: in
         try:
             return ranker.rank(text, place)
         finally:
-            # Java must not keep a thread that may end at any time.
+            # A thread that ends must not be attached to Java.
             detach_thread()
 
     pool = ThreadPoolExecutor(threads)

@@ -1,7 +1,6 @@
-"""What a built index says about itself, so that one that does not fit is noticed when opened."""
+"""The description stored with a built index, and the checks against it when the index is opened."""
 
 import dataclasses
-import hashlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -11,15 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from indexes.errors import CollectionError
+from indexes.files import sha256_of
 
 FORMAT = 1
-"""Raised whenever an index of the former layout can no longer be read."""
+"""Version of the folder's layout, raised when older indexes can no longer be read."""
 
 FILE_NAME = "manifest.json"
 
 
 class Source(NamedTuple):
-    """A file that posts were read from, as it was then (size in bytes, time in nanoseconds)."""
+    """A file of posts at the time of indexing (size in bytes, time in nanoseconds)."""
 
     name: str
     size: int
@@ -27,41 +27,39 @@ class Source(NamedTuple):
     sha256: str
 
     @classmethod
-    def of(cls, path: Path) -> Self:
-        """Describe a file. Raises CollectionError if it cannot be read."""
+    def read(cls, path: Path) -> Self:
+        """Describe a file; raises CollectionError if it cannot be read."""
         try:
             status = path.stat()
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            return cls(path.name, status.st_size, status.st_mtime_ns, sha256_of(path))
         except OSError as error:
             raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
-        return cls(path.name, status.st_size, status.st_mtime_ns, digest)
 
-    def still_is(self, path: Path) -> bool:
-        """Whether the file has the content described; it is read only if its time has changed."""
+    def matches(self, path: Path) -> bool:
+        """Whether the file has this content; it is read only if its time has changed."""
         try:
             status = path.stat()
         except OSError:
             return False
         if path.name != self.name or status.st_size != self.size:
             return False
-        return status.st_mtime_ns == self.mtime_ns or Source.of(path).sha256 == self.sha256
+        return status.st_mtime_ns == self.mtime_ns or Source.read(path).sha256 == self.sha256
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description that is stored beside an index.
+    """The content of ``manifest.json``.
 
     Attributes:
         posts: number of posts.
-        empties: how many of them have an empty text; no search finds these.
+        empties: number of posts with an empty text, which no search finds.
         numeric_ids: all ids are whole numbers below 2^63, so that a time limit can be applied.
-        analyzer: how texts were cut into terms.
-        sources: the files that the posts came from.
+        analyzer: name of the text analysis.
+        sources: files of the posts.
         files: name -> size in bytes of every file of the index.
-        rebuild: the command that builds it again.
-        versions: of the software that wrote it.
-        format: layout of the folder.
+        rebuild: command that builds the index again.
+        versions: of the software that built it.
+        format: version of the folder's layout.
     """
 
     posts: int
@@ -97,7 +95,7 @@ class Manifest:
             )
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
-            check_format(directory, fields["format"], fields.get("rebuild"))
+            _check_format(directory, fields["format"], fields.get("rebuild"))
             return cls(**fields | {"sources": tuple(Source(**s) for s in fields["sources"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise CollectionError(
@@ -106,7 +104,7 @@ class Manifest:
             ) from None
 
     def check(self, directory: Path, sources: Sequence[Path] | None) -> None:
-        """Check that the index is whole and, if sources are given, that it was built from them.
+        """Check that the index is complete and, if given, that ``sources`` are its files of posts.
 
         Raises:
             CollectionError: naming the first file that differs and the command that rebuilds.
@@ -116,37 +114,58 @@ class Manifest:
             found = path.stat().st_size if path.is_file() else None
             if found != size:
                 state = "is missing" if found is None else f"has {found} bytes"
-                raise self._stale(
-                    directory, f"its file {name} {state}, expected {size} bytes: it is damaged"
-                )
+                problem = f"its file {name} {state}, expected {size} bytes: it is damaged"
+                raise unusable(directory, problem, self.rebuild)
         if sources is None:
             return
-        names = [source.name for source in self.sources]
-        if names != [path.name for path in sources]:
-            raise self._stale(
-                directory, f"it was built from {names}, expected {[path.name for path in sources]}"
-            )
+        found_names, names = [source.name for source in self.sources], [p.name for p in sources]
+        if found_names != names:
+            problem = f"it was built from {found_names}, expected {names}"
+            raise unusable(directory, problem, self.rebuild)
         for source, path in zip(self.sources, sources, strict=True):
-            if not source.still_is(path):
-                state = "has changed since" if path.exists() else "is not there any more"
-                raise self._stale(directory, f"it was built from {path}, which {state}")
-
-    def _stale(self, directory: Path, problem: str) -> CollectionError:
-        return CollectionError(
-            f"{directory}: this index cannot be used: {problem}; "
-            f"build it again with\n  {self.rebuild}"
-        )
+            if not source.matches(path):
+                state = "has changed since" if path.exists() else "does not exist any more"
+                problem = f"it was built from {path}, which {state}"
+                raise unusable(directory, problem, self.rebuild)
 
 
-def check_format(directory: Path, found: Any, rebuild: str | None) -> None:
-    """Raise CollectionError unless an index of this format can be read."""
+def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:
+    """The error for an index that must be built again."""
+    return CollectionError(
+        f"{directory}: this index cannot be used: {problem}; build it again with\n  {rebuild}"
+    )
+
+
+def check_replaceable(directory: Path, file_name: str = FILE_NAME) -> None:
+    """Check that building an index in ``directory`` destroys nothing but an older index.
+
+    Args:
+        directory: the folder, which may be missing or empty.
+        file_name: file that only folders of such an index have.
+
+    Raises:
+        CollectionError: there is a file or another folder.
+    """
+    if not directory.exists() or (directory / file_name).is_file():
+        return
+    if directory.is_dir() and not any(directory.iterdir()):
+        return
+    found = "a folder that is not an index" if directory.is_dir() else "a file"
+    raise CollectionError(
+        f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
+        "remove it or choose another folder"
+    )
+
+
+def _check_format(directory: Path, found: Any, rebuild: str | None) -> None:
+    """Raise CollectionError unless indexes of this format can be read."""
     if found == FORMAT:
         return
-    newer = isinstance(found, int) and found > FORMAT
-    remedy = f"update this program, or build the index again with\n  {rebuild}"
+    remedy = f"build it again with\n  {rebuild}"
+    if isinstance(found, int) and found > FORMAT:
+        remedy = f"a newer version wrote it: update this program, or {remedy}"
     raise CollectionError(
-        f"{directory}: found an index of format {found}, expected {FORMAT}; "
-        + (f"a newer version wrote it: {remedy}" if newer else f"build it again with\n  {rebuild}")
+        f"{directory}: found an index of format {found}, expected {FORMAT}; {remedy}"
     )
 
 
@@ -163,6 +182,6 @@ def software_versions(lucene: str) -> dict[str, str]:
     for package in ("pyserini", "tweetrerank"):
         try:
             versions[package] = version(package)
-        except PackageNotFoundError:  # run from a checkout that is not installed
+        except PackageNotFoundError:  # a checkout that is not installed
             versions[package] = "unknown"
     return versions

@@ -1,9 +1,9 @@
-"""The four ways of scoring posts against a query, as records of their parameters.
+"""The four retrieval methods with their parameters.
 
-The default values are the best, or next to the best where the best is on a grid's edge, by the
-mean of two average precisions (AP): on the 2011 and on the 2012 topics of TREC Microblog, 1000
-posts a topic, with its time limit, in the pool of both years' candidates. So figures of these
-methods on 2011 and 2012 are those of parameters chosen there; 2013 and 2014 had no part in it.
+The defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012 topics of TREC
+Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both years' candidates;
+where the best value was at the edge of the grid, the next one was taken. So the figures of these
+methods on 2011 and 2012 are of parameters chosen there; 2013 and 2014 were not used.
 
 =================  =====  =====  ============================================================
 method             2011   2012   tried
@@ -29,7 +29,7 @@ class QueryLikelihood:
     """Query likelihood with Dirichlet smoothing (Zhai & Lafferty, 2001).
 
     Attributes:
-        mu: weight of the whole collection against the post, in words; above 0.
+        mu: weight of the collection's language model against the post's, in words; above 0.
     """
 
     name: ClassVar[str] = "ql"
@@ -44,9 +44,8 @@ class BM25:
     """Okapi BM25, in Lucene's form (without the constant factor k1 + 1).
 
     Attributes:
-        k1: how slowly repeated words saturate; at least 0.
-        b: how much long posts are held back, 0 to 1; 0 means that equal scores, which are then
-            frequent, put new posts first.
+        k1: term frequency saturation; at least 0.
+        b: length normalization, 0 to 1. With 0 equal scores are frequent; new posts come first.
     """
 
     name: ClassVar[str] = "bm25"
@@ -62,8 +61,8 @@ class RM3:
     """Pseudo-relevance feedback with the relevance model RM3 (Abdul-Jaleel et al., 2004).
 
     Attributes:
-        fb_terms: words that are added to the query.
-        fb_docs: best posts of the first round that they are taken from.
+        fb_terms: number of words that are added to the query.
+        fb_docs: number of best posts of the first round that supply them.
         original_weight: share of the original query in the new one, 0 to 1.
         mu: Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`.
     """
@@ -89,14 +88,13 @@ class Axiomatic:
     """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006).
 
     Words are weighted by their mutual information with the query's words in a pool of the best
-    posts and of posts drawn at random, always the same ones for a seed, from those that the topic
-    may see.
+    posts and of random posts within the topic's time limit, which depend on the seed alone.
 
     Attributes:
-        fb_docs: best posts of the first round in the pool (``r`` in Anserini).
-        pool_factor: the pool has ``pool_factor`` times ``fb_docs`` posts (``n`` in Anserini).
-        beta: weight of the words that are not in the query, above 0.
-        fb_terms: words of the new query, those of the original one included (``top``).
+        fb_docs: number of best posts of the first round in the pool (``r`` in Anserini).
+        pool_factor: size of the pool in multiples of ``fb_docs`` (``n`` in Anserini).
+        beta: weight of added words, above 0.
+        fb_terms: number of words in the new query, the original ones included (``top``).
         mu: Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`.
         seed: of the random draw.
     """

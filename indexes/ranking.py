@@ -1,4 +1,4 @@
-"""Ranking posts for one query at a time, inside Lucene and Anserini."""
+"""Ranking of posts for one query at a time, by Lucene and Anserini."""
 
 import random
 from typing import Any
@@ -11,17 +11,17 @@ CONTENTS = "contents"
 """Field of the texts."""
 
 PLACE = "place"
-"""Field of the posts' places, which are their numbers in Lucene too, for choosing by place."""
+"""Field of the posts' places, equal to their numbers in Lucene, for filters by place."""
 
 Ranking = tuple[list[int], list[float]]
 """Places of posts, best first, and their scores."""
 
 # Far more words than any query has; Lucene's own limit is 1024.
-_MOST_CLAUSES = 1 << 16
+_MAX_CLAUSES = 1 << 16
 
 
 def analyzer() -> Any:
-    """What cuts texts into terms: words, lower case, no English stop words, Porter stemming."""
+    """The text analysis: words in lower case, no English stop words, Porter stemming."""
     return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
 
 
@@ -34,20 +34,19 @@ def analyze(text: str, with_analyzer: Any) -> Any:
 class Ranker:
     """Ranks posts by one method; may be called from several threads.
 
-    A topic may see the posts from some place on, because new posts come before old ones. That
-    holds in every round: in the first, in the random draw of :class:`Axiomatic`, and in the
-    second. What it does not change are the frequencies of words, which are always those of the
-    whole collection.
+    As new posts have lower places than old ones, a topic's time limit is a first place. It holds in
+    every round: in the first search, in the random draw of :class:`Axiomatic` and in the second
+    search. Word statistics are always those of the whole collection.
 
     Args:
         reader: Lucene's IndexReader; a post's number in it is its place.
-        method: how to score.
-        hits: most posts to return for a query.
+        method: retrieval method.
+        hits: maximum number of posts for a query.
     """
 
     def __init__(self, reader: Any, method: Method, hits: int) -> None:
         searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
-        searcher_class.setMaxClauseCount(_MOST_CLAUSES)
+        searcher_class.setMaxClauseCount(_MAX_CLAUSES)
         self._searcher = searcher_class(
             reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
         )
@@ -60,7 +59,7 @@ class Ranker:
         self._scored = java_class("io.anserini.search.ScoredDocs")
         self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
         self._arguments.hits = hits
-        # Equal scores then follow the order of the index, from new to old.
+        # Posts of equal score then stay in the order of the index, from new to old.
         self._arguments.arbitraryScoreTieBreak = True
 
     def rank(self, text: str, first_place: int = 0) -> Ranking:
@@ -80,27 +79,19 @@ class Ranker:
         context = java_class("io.anserini.rerank.RerankerContext")(
             self._searcher, None, query, None, text, terms, visible, self._arguments
         )
+        # `feedback` keeps the Java object alive: during a call pyjnius itself does not, once another
+        # thread calls the same method.
         if isinstance(method, RM3):
-            feedback = java_class("io.anserini.rerank.lib.Rm3Reranker")(
-                self._analyzer, None, CONTENTS, method.fb_terms, method.fb_docs,
-                method.original_weight, False, True,
-            )  # fmt: skip
+            feedback = self._rm3(method)
             return _as_lists(feedback.rerank(first, context))
         pool = self._pool(first, first_place, method)
-        # With a pool of exactly r posts and n = 1 Anserini draws none itself: it would draw from
-        # the whole index, posts after the topic's time included.
-        feedback = java_class("io.anserini.rerank.lib.AxiomReranker")(
-            self._analyzer, None, None, None, CONTENTS, True, method.seed, len(pool.lucene_docids),
-            1, method.beta, method.fb_terms, None, False, False,
-        )  # fmt: skip
-        numbers, scores = _as_lists(feedback.rerank(pool, context))
-        if numbers:
-            return numbers, scores
-        # Words that most of a small collection has weigh nothing, and leave no new query.
-        return _as_lists(self._search(query, visible, self._hits))
+        feedback = self._axiomatic(method, pool)
+        ranking = _as_lists(feedback.rerank(pool, context))
+        # In a small collection, words that most posts have get no weight, and the query is empty.
+        return ranking if ranking[0] else _as_lists(self._search(query, visible, self._hits))
 
     def _search(self, query: Any, visible: Any, hits: int) -> Any:
-        """One round, as Anserini's ScoredDocs."""
+        """One search, as Anserini's ScoredDocs; ``visible`` is a filter or None."""
         if visible is not None:
             occur = java_class("org.apache.lucene.search.BooleanClause$Occur")
             builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
@@ -109,12 +100,44 @@ class Ranker:
             query = builder.build()
         return self._scored.fromTopDocs(self._searcher.search(query, hits), self._searcher)
 
+    def _rm3(self, method: RM3) -> Any:
+        return java_class("io.anserini.rerank.lib.Rm3Reranker")(
+            self._analyzer,
+            None,  # class of the parser of raw posts
+            CONTENTS,
+            method.fb_terms,
+            method.fb_docs,
+            method.original_weight,
+            False,  # print the query
+            True,  # filter terms
+        )
+
+    def _axiomatic(self, method: Axiomatic, pool: Any) -> Any:
+        return java_class("io.anserini.rerank.lib.AxiomReranker")(
+            self._analyzer,
+            None,  # class of the parser of raw posts
+            None,  # path of the index, for a cache of its ids
+            None,  # path of another index to draw from
+            CONTENTS,
+            True,  # deterministic
+            method.seed,
+            # With r = all posts of the pool and n = 1 Anserini draws no posts itself; it would
+            # draw from the whole index, posts after the topic's time limit included.
+            len(pool.lucene_docids),
+            1,
+            method.beta,
+            method.fb_terms,
+            None,  # path of a cache of ids
+            False,  # print the query
+            False,  # tweets in Anserini's own form
+        )
+
     def _pool(self, first: Any, first_place: int, method: Axiomatic) -> Any:
-        """The best posts and as many random ones as the method asks for, as ScoredDocs."""
+        """The best posts, filled up by random ones to the size of the pool, as ScoredDocs."""
         places = set(first.lucene_docids)
         visible = self._size - first_place
         wanted = min(visible, method.fb_docs * method.pool_factor)
-        # Counted from the oldest post, so that posts that came later do not change the draw.
+        # Counted from the oldest post, so that the draw does not depend on later posts.
         for drawn in random.Random(method.seed).sample(range(visible), wanted):
             if len(places) == wanted:
                 break
@@ -124,7 +147,7 @@ class Ranker:
         return self._search(chosen, None, wanted)
 
     def _from(self, first_place: int) -> Any:
-        """A filter: the posts from this place on."""
+        """A filter for the posts from this place on."""
         points = java_class("org.apache.lucene.document.IntPoint")
         return points.newRangeQuery(PLACE, first_place, self._size)
 

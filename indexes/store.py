@@ -1,4 +1,4 @@
-"""Posts on disk with random access, by id or by place in the index, over one sqlite file."""
+"""Posts on disk (one sqlite file) with random access by id or by place in the index."""
 
 import bisect
 import sqlite3
@@ -15,7 +15,7 @@ _CHUNK = 900
 
 
 class Summary(NamedTuple):
-    """What was put into a store: posts, how many of them are empty, whether all ids are numbers."""
+    """Statistics of a new store: posts, those with an empty text, whether all ids are numbers."""
 
     posts: int
     empties: int
@@ -23,17 +23,17 @@ class Summary(NamedTuple):
 
 
 POSTS_FILE = "posts.sqlite"
-"""Its name in an index's folder."""
+"""File name in an index's folder."""
 
 
 class PostStore:
     """Read-only access to posts.
 
-    Posts have places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. That is from new to old for ids that grow with time.
+    Posts have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
+    descending text. For ids that grow with time that is from new to old.
 
     Args:
-        path: a file that :meth:`build` wrote; it must not change while it is open.
+        path: a file written by :meth:`build`, which must not change while it is open.
 
     Raises:
         CollectionError: the file is missing or is not a store of posts.
@@ -44,7 +44,7 @@ class PostStore:
         if not self.path.is_file():
             raise CollectionError(f"{path}: there is no such file of posts")
         try:
-            # `immutable` spares every lock, and works in folders that cannot be written to.
+            # `immutable` needs no locks and works in read-only folders.
             self._connection = sqlite3.connect(
                 f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1",
                 uri=True,
@@ -60,8 +60,8 @@ class PostStore:
         """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
 
         Raises:
-            CollectionError: an id comes twice, or is empty or has spaces; a text has half a
-                surrogate pair; the disk is full.
+            CollectionError: an id is repeated, empty or has spaces; a text has an unpaired
+                surrogate; the disk is full.
         """
         checked = _Checked(posts)
         try:
@@ -73,7 +73,7 @@ class PostStore:
                 connection.close()
         except sqlite3.IntegrityError:
             raise CollectionError(
-                f"the id {checked.current.doc_id!r} comes twice; "
+                f"found the id {checked.current.doc_id!r} twice, "
                 "expected every id once over all files"
             ) from None
         except UnicodeEncodeError as error:
@@ -91,20 +91,20 @@ class PostStore:
         return map(Post._make, rows)
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
-        """The posts of these ids, in this order; ids that the store does not have are absent."""
+        """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
         query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
         found = {row[0]: Post._make(row) for row in self._select_many(query, wanted)}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
     def ids_at(self, places: Sequence[int]) -> list[str]:
-        """The ids at these places, in the order asked for."""
+        """The ids at these places, in the same order."""
         query = "SELECT place, doc_id FROM posts WHERE place IN"
         found = dict(self._select_many(query, places))
         return [found[place] for place in places]
 
     def first_up_to(self, number: int) -> int:
-        """The first place whose id is at most this number; for stores of numeric ids."""
+        """The first place with an id of at most ``number``; for stores of numeric ids."""
         return bisect.bisect_left(
             range(self._size), -number, key=lambda place: -int(self.ids_at([place])[0])
         )
@@ -126,7 +126,7 @@ class PostStore:
 
     def _select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         try:
-            # Not `yield from`: it would close the cursor, which fails after the connection's end.
+            # Not `yield from`: it closes the cursor, which fails once the connection is closed.
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
         except sqlite3.Error as error:
@@ -139,7 +139,7 @@ class PostStore:
 
 
 class _Checked:
-    """Posts on their way into the store: looked at, and counted."""
+    """Iterates over posts and checks and counts them; ``current`` is the latest one."""
 
     def __init__(self, posts: Iterable[Post]) -> None:
         self._source = posts
@@ -161,12 +161,12 @@ class _Checked:
 
 
 def is_number(doc_id: str) -> bool:
-    """Whether an id is a whole number from 0 that fits into 63 bits, as ids of tweets are."""
+    """Whether an id is a whole number from 0 to 2^63 - 1, like the ids of tweets."""
     return doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 30 and int(doc_id) < 1 << 63
 
 
 def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
-    # No journal: a file that was not finished is thrown away, never repaired.
+    # No journal: an unfinished file is thrown away, never repaired.
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute(

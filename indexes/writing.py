@@ -1,4 +1,4 @@
-"""Writing the Lucene part of an index."""
+"""Writing of an index's Lucene files."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -8,21 +8,21 @@ from typing import Any
 from indexes.jvm import java_class
 from indexes.ranking import CONTENTS, PLACE, analyzer
 
-# Megabytes of new terms that Lucene collects before it writes a segment; Java has 1024 in all.
+# Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
 _BUFFER = 256.0
 
 
 def lucene_directory(path: Path) -> Any:
-    """Lucene's view of a folder."""
+    """Lucene's object for a folder."""
     paths = java_class("java.nio.file.Paths")
     return java_class("org.apache.lucene.store.FSDirectory").open(paths.get(str(path.absolute())))
 
 
 def write_texts(folder: Path, texts: Iterable[str]) -> None:
-    """Write Lucene's files: one segment, the texts numbered 0, 1, … in the order given.
+    """Write Lucene's files: one segment with the texts numbered 0, 1, … in the given order.
 
-    This goes to Lucene directly. Anserini's own indexer is as fast, but it leaves empty posts
-    out, reports a full disk only in its log, and cannot store numbers.
+    Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
+    full disk only in its log, and cannot store numbers.
     """
     document, set_text, set_place = _document()
     with _writer(folder) as writer:
@@ -37,7 +37,7 @@ def write_texts(folder: Path, texts: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _writer(folder: Path) -> Iterator[Any]:
-    """Lucene's IndexWriter, which merges only neighbours, so that the order of posts remains."""
+    """Lucene's IndexWriter, merging only adjacent segments, which keeps the order of posts."""
     config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer())
     config.setRAMBufferSizeMB(_BUFFER)
     config.setUseCompoundFile(False)
@@ -54,10 +54,10 @@ def _writer(folder: Path) -> Iterator[Any]:
 
 
 def _document() -> tuple[Any, Any, Any]:
-    """A document to fill again for every post, and the setters of its text and its place."""
+    """A document that is reused for every post, and the setters of its text and its place."""
     package = "org.apache.lucene.document."
     kind = java_class(package + "FieldType")()
-    # Terms and their frequencies are all that the methods read; feedback reads them by post.
+    # The methods read terms and their frequencies only; feedback reads them by post.
     kind.setIndexOptions(java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
     kind.setStoreTermVectors(True)
     text = java_class(package + "Field")(

@@ -27,7 +27,8 @@ import numpy.typing as npt
 from indexes.dense import DenseIndex
 from indexes.errors import CollectionError
 from indexes.posts import Post
-from pipeline.collections.trec import Run, Topic
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run
 from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:

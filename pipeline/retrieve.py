@@ -30,7 +30,7 @@ from pipeline.command.options import (
 
 if TYPE_CHECKING:
     from pipeline.archive import Found, Match, QuestionArchive
-    from pipeline.collections.trec import Topic
+    from pipeline.collections.topics import Topic
 
 PROGRAM = "python -m pipeline.retrieve"
 SHOWN = 5
@@ -105,7 +105,7 @@ def main(options: Options) -> None:
 
 def _topics(options: Options) -> "list[Topic]":
     """The questions; raises UsageError unless they are given in one way."""
-    from pipeline.collections.trec import Topic, read_topics
+    from pipeline.collections.topics import Topic, read_topics
 
     problems = []
     if (options.question is None) == (options.questions is None):

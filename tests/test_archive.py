@@ -16,7 +16,8 @@ from pipeline import archive, retrieve
 from pipeline.archive import ALPHAS, ArchivedPair, QuestionArchive, mix, pairs_of, tune_alpha
 from pipeline.collections import named
 from pipeline.collections.locations import home_directory
-from pipeline.collections.trec import Run, Topic, ranked, read_run
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, ranked, read_run
 from pipeline.command.errors import DataError, UsageError
 from rerankers import checkpoint
 from rerankers.base import Pairs

@@ -16,7 +16,8 @@ from fusion_samples import fit, pairs_that_rm3_orders
 from reranking_samples import encoder, vocabulary
 
 from indexes.posts import Post
-from pipeline.collections.trec import Topic, read_run
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import read_run
 from pipeline.command.ranking import FUSIONS
 from pipeline.explanation.contributions import (
     FEATURES,

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex, QueryLikelihood
+from indexes.lucene import LuceneIndex
+from indexes.methods import QueryLikelihood
 from indexes.posts import Post
 from pipeline import index as command
 from pipeline.collections import named
@@ -78,7 +79,7 @@ def test_the_command_in_a_message_works(tmp_path: Path, files: list[Path]) -> No
     ("line", "message"),
     [
         ('{"id": 1}', 'monday.jsonl:1: found the keys "id", expected a text under "text"'),
-        ('{"id": 30, "text": "again"}', "the id '30' comes twice; expected every id once over all"),
+        ('{"id": 30, "text": "again"}', "found the id '30' twice, expected every id once over all"),
         ("", "found no posts, expected at least one"),
     ],
 )

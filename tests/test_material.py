@@ -14,7 +14,8 @@ import pytest
 
 from indexes.posts import Post
 from pipeline.collections import named
-from pipeline.collections.trec import Run, Topic, read_run
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.reranking import Candidates, RunRetriever, priors_of

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.posts import Post, is_doc_id, parallel_lines, read_pair_folder, read_posts, well_formed
+from indexes.lines import parallel_lines
+from indexes.pairs import read_pair_folder
+from indexes.posts import Post, is_doc_id, read_posts, well_formed
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -140,8 +142,11 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         ({"id": True, "text": "x"}, r"p\.jsonl:2: found id 'true', expected a whole number"),
         ({"id": "", "text": "x"}, r"p\.jsonl:2: found id .*, expected .* without spaces"),
         ({"id": "a b", "text": "x"}, r"p\.jsonl:2: found id .*a b.*, expected .* without spaces"),
-        ({"id": 1, "text": "x"}, r"p\.jsonl:2: found the id '1', which line 1 has already"),
-        ({"id_str": "1", "text": "x"}, r"p\.jsonl:2: found the id '1', which line 1 has already"),
+        ({"id": 1, "text": "x"}, r"p\.jsonl:2: found the id '1' again, .* the first is on line 1"),
+        (
+            {"id_str": "1", "text": "x"},
+            r"p\.jsonl:2: found the id '1' again, .* the first is on line 1",
+        ),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, bad: Any, message: str) -> None:

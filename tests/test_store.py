@@ -98,7 +98,7 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("posts", "message"),
     [
-        ([Post("1", "a"), Post("2", "b"), Post("1", "c")], "the id '1' comes twice"),
+        ([Post("1", "a"), Post("2", "b"), Post("1", "c")], "found the id '1' twice"),
         ([Post("a b", "x")], "found the id 'a b', expected a text without spaces"),
         ([Post("", "x")], "found the id ''"),
         ([Post("7", "half \ud800")], "post 7: found .*surrogates not allowed"),

@@ -14,15 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from official import trec_eval
 
-from pipeline.collections.trec import (
-    Topic,
-    format_run,
-    ranked,
-    read_qrels,
-    read_run,
-    read_topics,
-    write_run,
-)
+from pipeline.collections.topics import Topic, read_topics
+from pipeline.collections.trec import format_run, ranked, read_qrels, read_run, write_run
 from pipeline.command.errors import DataError, UsageError
 
 
@@ -210,7 +203,7 @@ GOOD = "1 Q0 a 1 2.5 t\n"
         *((GOOD + f"1 Q0 b 2 {score} t\n", f":2: found the score '{score}', expected a number")
           for score in ("nan", "NaN", "-inf", "1e39", "1e999", "1_0", "0x1p3", "x", "١", "1,5")),
         (GOOD + GOOD.replace("2.5", "2"),
-         ":2: found document a of topic 1 again, expected it once; it is on line 1 already"),
+         ":2: found document a of topic 1 again, expected it once; the first is on line 1"),
         (GOOD.encode() + b"1 Q0 \xff 2 1 t", ":2: found the byte 0xff"),
     ],
 )  # fmt: skip
@@ -227,7 +220,7 @@ def test_malformed_runs(tmp_path: Path, content: str | bytes, message: str) -> N
         ("", ": found no judgment"),
         ("1 0 a 1\n1 Q0 a 1 2.5 t\n", ":2: found 6 columns in '1 Q0 a 1 2.5 t', expected query_id"),
         ("1 0 a 1\n2 0 a 1\n\n1 0 a 0\n",
-         ":4: found document a of topic 1 again, expected it once; it is on line 1 already"),
+         ":4: found document a of topic 1 again, expected it once; the first is on line 1"),
         *((f"1 0 a {grade}\n", f":1: found the relevance {grade!r}, expected a whole number")
           for grade in ("1.0", "x", "1_0", "²", "34952194402811904", "1000001", "-1000001")),
     ],

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from indexes.posts import Post
-from pipeline.collections.trec import Run, Topic, write_run
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.fusion import (
     Fusion,

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from indexes.pairs import FILES, LABELS, Answer, read_answer_folder
-from indexes.posts import Post, read_pair_folder, read_posts
+from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
+from indexes.posts import Post, read_posts
 from pipeline.collections.locations import home_directory, require_files
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, read_qrels

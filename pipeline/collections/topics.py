@@ -1,12 +1,16 @@
-"""Topics: TREC Microblog's XML, and lines of ``query_id<TAB>text``."""
+"""Topics in TREC Microblog's XML, and in lines of ``query_id<TAB>text``.
+
+Files may be compressed (``.gz``, ``.bz2``). Malformed input raises a :class:`DataError` that begins
+with ``file:line``.
+"""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from indexes.lines import numbered_lines, short
 from indexes.posts import is_doc_id
-from pipeline.collections.lines import numbered_lines, short
 from pipeline.command.errors import DataError
 
 _STARTS_AS_XML = re.compile(r"\s*<(\?xml|!--|top)", re.IGNORECASE)
@@ -20,10 +24,10 @@ class Topic(NamedTuple):
     """One query.
 
     Attributes:
-        query_id: as in qrels and runs.
+        query_id: the id in qrels and runs.
         text: the query; may be empty.
-        time: when it was asked, as the file has it.
-        max_doc_id: the newest post that it may find (its real-time ceiling), a whole number.
+        time: time of the query, as written in the file.
+        max_doc_id: newest post within the topic's time limit, a whole number.
     """
 
     query_id: str
@@ -35,18 +39,18 @@ class Topic(NamedTuple):
 def read_topics(path: Path | str) -> list[Topic]:
     """Read topics in TREC Microblog's XML, or as ``query_id<TAB>text`` lines, in file order.
 
-    In XML the id is in ``<num>`` (``Number: MB051`` becomes ``51``, as official qrels have it), the
-    query in ``<title>`` or ``<query>``. An empty query is kept.
+    In XML the id is in ``<num>`` (``Number: MB051`` becomes ``51``, as in official qrels), the
+    query in ``<title>`` or ``<query>``.
 
     Raises:
-        DataError: there is no topic, one is malformed, or an id comes twice.
+        DataError: there is no topic, one is malformed, or an id is repeated.
     """
-    lines = list(numbered_lines(path))
+    lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
-    found = _xml_topics if _STARTS_AS_XML.match(first) else _tsv_topics
+    parse = _xml_topics if _STARTS_AS_XML.match(first) else _tsv_topics
     topics: dict[str, Topic] = {}
     numbers: dict[str, int] = {}
-    for number, topic in found(path, lines):
+    for number, topic in parse(path, lines):
         if not is_doc_id(topic.query_id):
             raise DataError(
                 f"{path}:{number}: found {short(topic.query_id)}, expected a query_id of one word"
@@ -77,7 +81,7 @@ def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
 
 
 def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    text = _blank(_COMMENT, "\n".join(line for _, line in lines))
+    text = _blanked(_COMMENT, "\n".join(line for _, line in lines))
     end, number = 0, 1
     for match in _TOPIC.finditer(text):
         _check_outside(text[end : match.start()], path, number)
@@ -88,23 +92,23 @@ def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
     _check_outside(text[end:], path, number)
 
 
-def _blank(pattern: re.Pattern[str], text: str) -> str:
-    """The text without what matches; the lines of the rest keep their numbers."""
+def _blanked(pattern: re.Pattern[str], text: str) -> str:
+    """The text without matches of the pattern, but with all line ends."""
     return pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def _check_outside(text: str, path: Path | str, number: int) -> None:
-    """Refuse what stands between topics, but for the tags of a wrapping element."""
-    rest = _blank(_OTHER_TAG, text)
+    """Raise DataError for text between topics, except the tags of a wrapping element."""
+    rest = _blanked(_OTHER_TAG, text)
     if found := rest.strip():
         number += rest[: rest.index(found)].count("\n")
         raise DataError(f"{path}:{number}: found {short(_one_line(found))}, expected <top>…</top>")
 
 
 def _xml_topic(block: str, where: str) -> Topic:
-    """What is between ``<top>`` and ``</top>``."""
+    """Parse the text between ``<top>`` and ``</top>``."""
     if "<top>" in block.lower():
-        raise DataError(f"{where}: found a second <top> before the </top> of the topic here")
+        raise DataError(f"{where}: found a second <top> before the </top> of this topic")
     number = _field(block, "num", where)
     query = _field(block, "query", where)
     if query is None:
@@ -123,7 +127,7 @@ def _xml_topic(block: str, where: str) -> Topic:
 
 
 def _field(block: str, name: str, where: str) -> str | None:
-    """A tag's text on one line, up to its closing tag or, as in old files, the next tag."""
+    """A tag's text on one line, up to its closing tag or, in old files, the next tag."""
     found = re.split(f"<{name}>", block, flags=re.IGNORECASE)[1:]
     if not found:
         return None

@@ -10,7 +10,7 @@ from pipeline.collections.trec import ranked
 
 if TYPE_CHECKING:
     from indexes.posts import Post
-    from pipeline.collections.trec import Topic
+    from pipeline.collections.topics import Topic
     from pipeline.reranking import Candidates
 
 MOVERS = 3

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
-from pipeline.collections.trec import Qrels, Run, Topic, read_run
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.reranking import Candidates, RunRetriever, priors_of
