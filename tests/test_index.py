@@ -218,7 +218,7 @@ def test_posts_are_read_for_a_fusion_beforehand(tmp_path: Path, files: list[Path
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.splitlines()[-1].removeprefix("precomputed: ").partition(",")[0])
     assert (folder / "words.json").is_file()
-    words = ["--topics", topics, "--index", place, "--output", written, "--fusion", "learned"]
+    words = ["--topics", topics, "--index", place, "--output", written, "--reranker", "fusion"]
     runs = []
     for choice in ("none", folder):
         found = run_module("pipeline.search", *words, "--precomputed", choice)

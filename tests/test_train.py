@@ -221,8 +221,8 @@ def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> No
         "pipeline.search",
         "--topics",
         "mb2012",
-        "--fusion",
-        "learned",
+        "--reranker",
+        "fusion",
         "--threads",
         "1",
     ]
