@@ -2,12 +2,16 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from reranking_samples import all_pairs, encoder
+from reranking_samples import all_pairs, encoder, vocabulary
 
+from pipeline.reranking import NeuralReranker
+from rerankers import models
 from rerankers.base import FIRST_STAGE, Pairs, Reranker
+from rerankers.checkpoint import TrainedReranker
 from rerankers.engine import scoring
 from rerankers.engine.scoring import represent_tokenized
 from rerankers.engine.tokenized import Tokenized
@@ -68,3 +72,12 @@ def require_new_topics_ordered(model: Reranker) -> None:
         of_topic = found.query_index == topic
         positive = relevant[new][of_topic]
         assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
+
+
+def trained_fusion(kind: str, families: str) -> NeuralReranker:
+    """A fusion trained on pairs in the order of rm3, as if loaded from ``/x/made/up``."""
+    changes = {"trees": 40, "minimum_leaf": 5} if kind == "fusion" else {}
+    model_type: Any = models.find(kind)
+    model = model_type(model_type.config_type(families=families, **changes), vocabulary())
+    fit(model, *pairs_that_rm3_orders())
+    return NeuralReranker(TrainedReranker(kind, model, encoder(), {}, Path("/x/made/up")))

@@ -1,8 +1,8 @@
 """Measures of a run against judgments, computed by trec_eval's code (pytrec_eval).
 
 Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@1000``,
-``AP(rel=2)``. Every judged topic counts, as under ``trec_eval -c``: one without results has 0, and
-so has one without a relevant document. A relevance of 1 or more is relevant, 0 or less is not.
+``AP(rel=2)``. Every judged topic counts, as under ``trec_eval -c``: 0 without results or without a
+relevant document. Grades of 1 or more are relevant.
 """
 
 import math
@@ -18,11 +18,16 @@ DEFAULT_MEASURES = ("AP", "P@30")
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 
-# What people write, in lower case, for ir_measures' names.
+# Other usual names, in lower case.
 _OTHER_NAMES = {
-    "map": "AP", "map_cut": "AP", "mrr": "RR", "ndcg_cut": "nDCG", "precision": "P",
-    "recall": "R", "recip_rank": "RR",
-}  # fmt: skip
+    "map": "AP",
+    "map_cut": "AP",
+    "mrr": "RR",
+    "ndcg_cut": "nDCG",
+    "precision": "P",
+    "recall": "R",
+    "recip_rank": "RR",
+}
 _WITHOUT_CUTOFF = {"RR", "Rprec", "Bpref"}
 _WITH_CUTOFF = {"P", "R", "Success"}
 
@@ -33,17 +38,21 @@ def evaluate(
     """Measure -> query_id -> value, for every judged topic, in the order of the judgments.
 
     Raises:
-        UsageError: naming every measure that is unknown.
+        UsageError: naming every unknown measure.
         DataError: there are no judgments, or a score is NaN or infinite.
     """
     return Evaluator(qrels, measures)(run)
 
 
 class Evaluator:
-    """The same for many runs against the same judgments, which are prepared only once.
+    """Evaluation of several runs against the same judgments.
+
+    Args:
+        qrels: judgments.
+        measures: names of measures.
 
     Raises:
-        UsageError: naming every measure that is unknown.
+        UsageError: naming every unknown measure.
         DataError: there are no judgments.
     """
 
@@ -54,8 +63,8 @@ class Evaluator:
             raise DataError("found no judged topic, expected at least one")
         self.measures = parse_measures(measures)
         self.query_ids = list(qrels)
-        # pytrec_eval corrupts memory on a topic whose grades are all below 0, and gives wrong
-        # figures for one without any; whatever is retrieved for it, nothing in it is relevant.
+        # pytrec_eval corrupts memory on a topic with negative grades only, and gives wrong figures
+        # for one without grades; an irrelevant document with an empty id stands for them.
         judged = {
             query_id: grades if max(grades.values(), default=-1) >= 0 else {"": 0}
             for query_id, grades in qrels.items()
@@ -63,8 +72,8 @@ class Evaluator:
         self._evaluator = ir_measures.pytrec_eval.evaluator(set(self.measures.values()), judged)
 
     def __call__(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-        """Measure -> query_id -> value; topics that are not judged are left out."""
-        # An empty result is evaluated like any other; a missing one would be skipped.
+        """Measure -> query_id -> value, for judged topics only."""
+        # pytrec_eval skips a topic without an entry, but not one with an empty entry.
         judged = {query_id: run.get(query_id, {}) for query_id in self.query_ids}
         plain = {
             query_id: dict(zip(scores, single_precision(scores, query_id), strict=True))
@@ -89,12 +98,12 @@ def mean(values: Mapping[str, float] | Iterable[float]) -> float:
 
 
 def without_results(qrels: Qrels, run: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Judged topics for which the run has nothing: they count as 0."""
+    """Judged topics without results in the run."""
     return [query_id for query_id in qrels if not run.get(query_id)]
 
 
 def without_relevant(qrels: Qrels) -> list[str]:
-    """Judged topics without a relevant document: no run can have more than 0."""
+    """Judged topics without a relevant document: every run has 0 there."""
     return [query_id for query_id, grades in qrels.items() if max(grades.values(), default=0) < 1]
 
 
@@ -102,7 +111,7 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     """Name -> ir_measures' measure.
 
     Raises:
-        UsageError: naming every one that is unknown or malformed.
+        UsageError: naming every unknown or malformed measure.
     """
     measures, problems = {}, []
     for name in names:
@@ -116,12 +125,16 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse(name: str) -> Any:
-    """One measure; ValueError says what is wrong with it."""
+    """One measure.
+
+    Raises:
+        ValueError: unknown or malformed measure.
+    """
     import ir_measures
 
     try:
         measure = ir_measures.parse_measure(name)
-        # It checks the parameters, too, with an assertion.
+        # Checks the parameters, too, by an assertion.
         supported = ir_measures.pytrec_eval.supports(measure)
     except (NameError, ValueError, AssertionError, TypeError, KeyError):
         supported = False

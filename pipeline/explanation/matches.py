@@ -131,14 +131,14 @@ def explain(
     checkpoint = reranker.checkpoint
     model = cast(Model, checkpoint.model)
     posts = ranking.posts
-    evidence = find_matches(
+    pairs = find_matches(
         model,
         checkpoint.encoder,
         ranking.topic.text,
         [post.text for post in posts],
         [post.url for post in posts],
     )
-    bounds = strength_bounds(model, evidence)
+    bounds = strength_bounds(model, pairs)
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
     return MatchExplanation(
         ranking,
@@ -149,46 +149,46 @@ def explain(
         },
         measure_name(model),
         bounds,
-        columns_of(evidence[0]),
+        columns_of(pairs[0]),
         {
             post.doc_id: explain_post(post, found, bounds)
-            for post, found in zip(posts, evidence, strict=True)
+            for post, found in zip(posts, pairs, strict=True)
         },
     )
 
 
-def columns_of(evidence: PairMatches) -> tuple[Column, ...]:
+def columns_of(found: PairMatches) -> tuple[Column, ...]:
     """Every perspective at every depth."""
     columns = []
-    for name, matches in evidence.matches.items():
+    for name, matches in found.matches.items():
         for level in range(len(matches.levels)):
-            reach = matches.phrase_length(level)
+            length = matches.phrase_length(level)
             if name == "words":
-                heading = "word" if reach == 1 else f"{reach} words"
+                heading = "word" if length == 1 else f"{length} words"
             else:
-                heading = f"{reach + 2} letters"
+                heading = f"{length + 2} letters"
             columns.append(Column(name, level, _GROUPS[name], heading))
     return tuple(columns)
 
 
-def explain_post(post: Post, evidence: PairMatches, bounds: Sequence[float]) -> PostMatches:
+def explain_post(post: Post, found: PairMatches, bounds: Sequence[float]) -> PostMatches:
     """Matches of one post.
 
     Args:
         post: the post.
-        evidence: the model's comparison of query and post.
+        found: matches of the query and the post.
         bounds: least similarity of the shades 1 to 4.
     """
-    columns = columns_of(evidence)
+    columns = columns_of(found)
     shaded = {
-        column: shade(*_spans(post, evidence, column), bounds)
+        column: shade(*_spans(post, found, column), bounds)
         for column in columns
-        if column.perspective != "url_trigrams" or evidence.url
+        if column.perspective != "url_trigrams" or found.url
     }
     # Single words say most about a text; pieces of several letters about a URL, one long word.
     depth = min(1, max(column.level for column in columns))
     # Single words say most about a text; pieces of several letters about a URL, one long word.
-    text_column = ("words", 0) if "words" in evidence.matches else ("post_trigrams", depth)
+    text_column = ("words", 0) if "words" in found.matches else ("post_trigrams", depth)
     text, url = shade(post.text, (), (), bounds), shade(post.url.strip(), (), (), bounds)
     further = []
     for column, segments in shaded.items():
@@ -198,7 +198,7 @@ def explain_post(post: Post, evidence: PairMatches, bounds: Sequence[float]) -> 
             url = segments
         else:
             further.append(Shading(f"{column.group}, {column.heading}", segments))
-    return PostMatches(text, url, _rows(evidence, columns, bounds), further)
+    return PostMatches(text, url, _rows(found, columns, bounds), further)
 
 
 def shade(
@@ -224,49 +224,49 @@ def shade(
 
 
 def _spans(
-    post: Post, evidence: PairMatches, column: Column
+    post: Post, found: PairMatches, column: Column
 ) -> tuple[str, Sequence[Span], Iterable[float]]:
     """The text or URL that a column is about, places in it, and a similarity for each place."""
     from rerankers.text.spans import trigram_spans
 
-    values = evidence.matches[column.perspective].post_terms(column.level)
+    values = found.matches[column.perspective].post_terms(column.level)
     if column.perspective == "words":
-        return post.text, [word.place for word in evidence.post_words], values
+        return post.text, [word.place for word in found.post_words], values
     if column.perspective == "post_trigrams":
-        spans = [s for word in evidence.post_words for s in trigram_spans(word.spans, word.text)]
+        spans = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
         return post.text, spans, values
-    return post.url, evidence.url, values
+    return post.url, found.url, values
 
 
-def _rows(evidence: PairMatches, columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
-    cells = [_cells(evidence, column, bounds) for column in columns]
+def _rows(found: PairMatches, columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
+    cells = [_cells(found, column, bounds) for column in columns]
     return [
         Row(word, float(weight), row)
         for word, weight, row in zip(
-            evidence.query_words, evidence.weights, zip(*cells, strict=True), strict=True
+            found.query_words, found.weights, zip(*cells, strict=True), strict=True
         )
     ]
 
 
-def _cells(evidence: PairMatches, column: Column, bounds: Sequence[float]) -> list[Cell]:
+def _cells(found: PairMatches, column: Column, bounds: Sequence[float]) -> list[Cell]:
     """A column's cell for each query word."""
     from rerankers.models._mp_hcnn_matches import mean_by_word
 
-    matches = evidence.matches[column.perspective]
+    matches = found.matches[column.perspective]
     best = matches.best(column.level)
     if column.perspective == "words":
-        reach = matches.phrase_length(column.level)
+        length = matches.phrase_length(column.level)
         phrases = [
-            "" if start is None else " ".join(w.text for w in evidence.post_words[start:][:reach])
+            "" if start is None else " ".join(w.text for w in found.post_words[start:][:length])
             for start in matches.best_positions(column.level)
         ]
         return [
             Cell(float(score), bisect_right(bounds, score), phrase)
             for score, phrase in zip(best, phrases, strict=True)
         ]
-    if column.perspective == "url_trigrams" and not evidence.url:
-        return [Cell(None, 0)] * len(evidence.query_words)
+    if column.perspective == "url_trigrams" and not found.url:
+        return [Cell(None, 0)] * len(found.query_words)
     return [
         Cell(score, 0 if score is None else bisect_right(bounds, score))
-        for score in mean_by_word(best, evidence.query_words)
+        for score in mean_by_word(best, found.query_words)
     ]
