@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
     from pipeline.evaluation.run_report import Values
-    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.reranking import NeuralReranker
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ def _rerank(
         for job in jobs
     }
     for job in jobs:
-        _warn_of_gaps(collection, job, runs[job.name], candidates[job], hits)
+        known = {query_id: _known(posts, [*scores]) for query_id, scores in runs[job.name].items()}
+        _warn_of_gaps(collection, job, known, candidates[job].run, hits)
     results: dict[str, tuple[Values, Values]] = {}
     for job in jobs:
         ranking = rerank(
@@ -203,22 +204,18 @@ def _known(posts: Mapping[str, Post], doc_ids: Sequence[str]) -> dict[str, Post]
 
 
 def _warn_of_gaps(
-    collection: Collection, job: Job, whole: Run, candidates: Candidates, hits: int
+    collection: Collection, job: Job, known: Mapping[str, Sized], reranked: Run, hits: int
 ) -> None:
     """Tell about posts and topics of a run that are not reranked."""
     from pipeline.evaluation.measures import without_results
 
-    kept = {
-        query_id: sum(doc_id in candidates.posts for doc_id in whole[query_id])
-        for query_id in candidates.run
-    }
-    if cut := sum(count > hits for count in kept.values()):
+    if cut := sum(len(known[query_id]) > hits for query_id in reranked):
         print(
             f"{job.path}: {cut} topics have more than {hits} posts; only the first {hits} are "
             "reranked, written and measured",
             file=sys.stderr,
         )
-    if collection.qrels and (gaps := without_results(collection.qrels, candidates.run)):
+    if collection.qrels and (gaps := without_results(collection.qrels, reranked)):
         print(
             f"{job.path}: judged topics without a result, counted as 0 ({len(gaps)}): "
             f"{', '.join(gaps)}",

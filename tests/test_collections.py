@@ -21,17 +21,17 @@ def test_names_and_aliases() -> None:
 
 
 def test_years_share_their_tweets_by_two() -> None:
-    groups = {name: named.find(name).index_group for name in named.names()}
-    assert groups["mb2011"] == groups["mb2012"]
-    assert groups["mb2013"] == groups["mb2014"]
-    assert len(set(groups.values()) - {None}) == 3
+    folders = {name: named.find(name).index_directory for name in named.names()}
+    assert folders["mb2011"] == folders["mb2012"]
+    assert folders["mb2013"] == folders["mb2014"]
+    assert len(set(folders.values()) - {None}) == 3
 
 
 def test_what_is_searched_has_no_given_candidates() -> None:
     for name in named.names():
         collection = named.find(name)
-        if collection.index_group is not None:
-            assert collection.candidates() is None
+        if collection.index_directory is not None:
+            assert collection.given_candidates is None
             assert collection.measures == ("AP", "P@30")
 
 
@@ -48,7 +48,7 @@ def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
     collection = named.find("mb2012", tmp_path)
-    for read in (collection.topics, lambda: list(collection.posts())):
+    for read in (lambda: collection.topics, lambda: list(collection.posts())):
         with pytest.raises(DataError, match=r"scripts/fetch_data\.py mb2012"):
             read()
     assert collection.qrels is None

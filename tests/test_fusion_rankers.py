@@ -1,4 +1,4 @@
-"""Candidates of several rankers together."""
+"""Candidates of several rankers, and the fusion over their scores (pipeline.fusion)."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +20,9 @@ from pipeline.fusion import (
     with_neural,
 )
 from pipeline.fusion import _joined as joined
-from pipeline.reranking import Candidates
+from pipeline.reranking import Candidates, NeuralReranker
 from pipeline.training.folds import FoldModel
+from rerankers.base import Pairs
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -48,13 +49,12 @@ def source(folder: Path | None = None) -> Any:
     if folder:
         runs["rm3"] = folder / "rm3.run"
         write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
-    return SimpleNamespace(name="mb", index=lambda: Index(), runs=runs)
+    return SimpleNamespace(name="mb", open_index=lambda: Index(), runs=runs)
 
 
 def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
-    found = UnionRetriever(source(tmp_path), ["ql", "rm3", "run_rm3"], ["ql", "run_rm3"]).search(
-        TOPICS, hits=2
-    )
+    rankers = Rankers(["ql", "rm3", "run_rm3"], [], ["ql", "run_rm3"])
+    found = UnionRetriever(source(tmp_path), rankers).search(TOPICS, hits=2)
     # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
     assert {q: set(scores) for q, scores in found.run.items()} == {
         "1": {"a", "b", "z"}, "2": {"x"},
@@ -68,11 +68,12 @@ def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
 
 
 def test_a_ranker_that_a_source_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    found = UnionRetriever(source(), ["ql", "run_rm3"], ["ql", "run_rm3"]).search(TOPICS)
+    rankers = Rankers(["ql", "run_rm3"], [], ["ql", "run_rm3"])
+    found = UnionRetriever(source(), rankers).search(TOPICS)
     assert set(found.signals) == {"ql"}
     assert "warning: mb has no run_rm3" in capsys.readouterr().err
     with pytest.raises(DataError, match="mb: found no run of run_rm3"):
-        UnionRetriever(source(), ["ql", "run_rm3"], ["run_rm3"]).search(TOPICS)
+        UnionRetriever(source(), Rankers(["ql", "run_rm3"], [], ["run_rm3"])).search(TOPICS)
 
 
 def test_the_mean_counts_who_does_not_have_a_post() -> None:
@@ -95,12 +96,12 @@ def test_posts_without_a_text_get_no_neural_score() -> None:
     candidates = Candidates(TOPICS[:1], {"1": {"a": 1.0, "z": 2.0}}, posts, {}, {"ql": {}})
     asked = []
 
-    def neural(name: str, part: Candidates) -> Run:
-        asked.append((name, part.keys()))
-        return {"1": {"a": 0.5}}
+    def score(name: str, pairs: Pairs) -> np.ndarray:
+        asked.append((name, [pairs.doc_ids[row] for row in pairs.post_index], pairs.signals))
+        return np.full(len(pairs), 0.5, dtype=np.float32)
 
-    found = with_neural(candidates, ["mp_hcnn"], neural)
-    assert asked == [("mp_hcnn", [("1", "a")])]
+    found = with_neural(candidates, ["mp_hcnn"], score)
+    assert asked == [("mp_hcnn", ["a"], {})]
     assert found.signals == {"ql": {}, "mp_hcnn": {"1": {"a": 0.5}}}
     assert found.keys() == candidates.keys()
 
@@ -115,8 +116,8 @@ def test_topics_are_scored_by_models_that_have_not_seen_them(
     run = {"1": {"a": 1.0, "b": 1.0}, "2": {"x": 1.0}}
     candidates = Candidates(TOPICS, run, KNOWN, {})
     folds: Any = [FoldModel(7.0, frozenset("2")), FoldModel(5.0, frozenset("1"))]  # type: ignore[arg-type]
-    found = unseen_scores(candidates, folds, None)  # type: ignore[arg-type]
-    assert found == {"2": {"x": 7.0}, "1": {"a": 5.0, "b": 5.0}}
+    found = unseen_scores(candidates.pairs(), ["1", "2"], folds, None)  # type: ignore[arg-type]
+    assert candidates.run_of(found) == {"2": {"x": 7.0}, "1": {"a": 5.0, "b": 5.0}}
 
 
 class Lengths:
@@ -138,16 +139,13 @@ def test_a_fusion_reads_what_its_rerankers_say() -> None:
     run = {"1": {"a": 1.0, "z": 2.0}, "2": {"x": 3.0}}
     candidates = Candidates(TOPICS, run, posts, {}, {"ql": run})
     neural, whole = Lengths(), Lengths()
-    fused = Fusion(
-        SimpleNamespace(checkpoint=whole), Rankers(["ql"], ["mp_hcnn"], ["ql"]),  # type: ignore[arg-type]
-        {"mp_hcnn": SimpleNamespace(checkpoint=neural)},  # type: ignore[dict-item]
-    )  # fmt: skip
-    found = fused.score(candidates)
-    assert found.run() == {"1": {"a": 404.0, "z": 0.0}, "2": {"x": 202.0}}
-    said: Run = {"1": {"a": 4.0}, "2": {"x": 2.0}}
-    assert found.runs() == {"ql": run, "mp_hcnn": said}
+    rankers = Rankers(["ql"], ["mp_hcnn"], ["ql"])
+    reranker: Any = NeuralReranker(whole)  # type: ignore[arg-type]
+    fusion = Fusion(source(), reranker, rankers, {"mp_hcnn": NeuralReranker(neural)})  # type: ignore[arg-type]
+    read = fusion.read(candidates)
+    assert read.signals == {"ql": run, "mp_hcnn": {"1": {"a": 4.0}, "2": {"x": 2.0}}}
+    assert fusion.score(read) == {"1": {"a": 404.0, "z": 0.0}, "2": {"x": 202.0}}
     assert neural.signals == [set()] and {"ql", "mp_hcnn"} <= whole.signals[0]
-    assert fused.read(candidates).signals == found.runs()
 
 
 def config(families: str, candidate_rankers: str = "") -> Any:
@@ -156,16 +154,16 @@ def config(families: str, candidate_rankers: str = "") -> Any:
 
 def test_rankers_are_read_from_the_settings() -> None:
     families = "signal:ql,signal:run_rm3,overlap,signal:mp_hcnn"
-    assert Rankers.of(config(families)) == Rankers(
+    assert Rankers.from_config(config(families)) == Rankers(
         ["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"]
     )
-    assert Rankers.of(config(families, "run_rm3")).candidate_rankers == ["run_rm3"]
+    assert Rankers.from_config(config(families, "run_rm3")).candidate_rankers == ["run_rm3"]
 
 
 def test_wrong_rankers_are_told_at_once() -> None:
     with pytest.raises(UsageError) as problems:
-        Rankers.of(config("signal:ql,signal:no_such", "rm3"))
+        Rankers.from_config(config("signal:ql,signal:no_such", "rm3"))
     first, second = problems.value.problems
     assert "signal:no_such: found no ranker" in first and "candidate_rankers: found rm3" in second
-    with pytest.raises(UsageError, match="it is these that find candidates"):
-        Rankers.of(config("overlap,signal:mp_hcnn"))
+    with pytest.raises(UsageError, match="these find the candidates"):
+        Rankers.from_config(config("overlap,signal:mp_hcnn"))
