@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answer_samples import write_data
+from conftest import Command, Result
 from reranking_samples import encoder, small_model
 
 from indexes.errors import CollectionError
@@ -20,6 +22,7 @@ from pipeline.collections.trec import ranked, read_run
 from pipeline.command.errors import DataError, UsageError
 from rerankers import checkpoint
 
+Run = Callable[..., Result]
 NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa"]
 
 
@@ -84,14 +87,14 @@ def test_bad_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> N
 
 def test_the_test_part_is_found(data: Path) -> None:
     found = named.find("trecqa-raw", data)
-    assert found.index_group is None
+    assert found.index_directory is None
     assert dict(found.runs) == {}
     assert found.measures == ("AP", "RR")
     assert found.missing() == []
     topics = found.topics
     assert [topic.query_id for topic in topics] == ["3.1", "3.2", "3.3", "3.4"]
     assert topics[0].text.startswith("where is the library ")
-    run = found.candidates()
+    run = found.given_candidates
     assert run is not None
     assert [(query_id, len(scores)) for query_id, scores in run.items()] == [
         ("3.1", 6), ("3.2", 7), ("3.3", 5), ("3.4", 6)
@@ -146,7 +149,12 @@ def test_absent_labels_are_told(data: Path) -> None:
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
     collection = named.find("trecqa-clean", tmp_path)
     assert len(collection.missing()) == 3
-    for read in (collection.topics, collection.candidates, lambda: list(collection.posts())):
+    reads = [
+        lambda: collection.topics,
+        lambda: collection.given_candidates,
+        lambda: list(collection.posts()),
+    ]
+    for read in reads:
         with pytest.raises(DataError, match=r"a\.toks and 2 more not found(.|\n)*trecqa-clean"):
             read()
 
@@ -185,14 +193,6 @@ def test_their_checkpoint_is_not_one_for_tweets(tmp_path: Path) -> None:
     assert checkpoints.default_directory("mp_hcnn", "trecqa-raw") == own
 
 
-def run(home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)], capture_output=True, text=True,
-        # Without Java nothing that is done here may fail.
-        env=os.environ | {"TWEETRERANK_HOME": str(home), "JAVA_HOME": "/nowhere"},
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with a small checkpoint for each collection, trained on it as it says."""
@@ -209,19 +209,36 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 IDF = ["--idf", "wordfreq"]
 
 
-def search(home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return run(home, "pipeline.search", *arguments)
+@pytest.fixture
+def run(command: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command with the home folder of this file."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
+    return command
 
 
 @pytest.mark.slow
-def test_answers_are_ranked_by_the_model_alone(home: Path, data: Path, tmp_path: Path) -> None:
-    result = search(home, "--topics", "trecqa-raw", *IDF, "--data", data, "--output",
-                    tmp_path / "run")  # fmt: skip
+def test_nothing_needs_java(home: Path, data: Path, tmp_path: Path) -> None:
+    arguments = ["--topics", "trecqa-raw", *IDF, "--data", data, "--output", tmp_path / "run"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pipeline.search", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TWEETRERANK_HOME": str(home), "JAVA_HOME": "/nowhere"},
+    )
     assert result.returncode == 0, result.stderr
-    assert "λ = 1 (nothing to mix: the candidates are given without scores)" in result.stderr
+
+
+def test_answers_are_ranked_by_the_model_alone(
+    run: Run, home: Path, data: Path, tmp_path: Path
+) -> None:
+    result = run(
+        "search", "--topics", "trecqa-raw", *IDF, "--data", data, "--output", tmp_path / "run"
+    )
+    assert result.code == 0, result.err
+    assert "λ = 1 (nothing to mix: the candidates are given without scores)" in result.err
     # What it was trained on is another part of the collection.
-    assert "was trained on" not in result.stderr
-    lines = result.stdout.splitlines()
+    assert "was trained on" not in result.err
+    lines = result.out.splitlines()
     assert lines[0] == "trecqa-raw, 3 judged topics"
     assert lines[1].split() == ["AP", "RR"]
     assert [line.rsplit(maxsplit=2)[0] for line in lines[2:4]] == [
@@ -234,84 +251,128 @@ def test_answers_are_ranked_by_the_model_alone(home: Path, data: Path, tmp_path:
     assert not (home / "indexes").exists()
 
 
-def test_evaluation_has_the_collections_measures(home: Path, data: Path, tmp_path: Path) -> None:
-    search(home, "--topics", "trecqa-raw", "--reranker", "none", "--data", data, "--output",
-           tmp_path / "run")  # fmt: skip
-    arguments = ["pipeline.evaluate", "trecqa-raw", tmp_path / "run", "--data", data]
-    result = run(home, *arguments)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[1].split() == ["AP", "RR"]
-    result = run(home, *arguments, "-m", "P@1")
-    assert result.stdout.splitlines()[1].split() == ["P@1"]
-    result = run(home, "pipeline.evaluate", "wikiqa", tmp_path / "run", "--data", data)
-    assert result.returncode == 1
-    assert "wikiqa has no judgments of its test part here" in result.stderr
+def test_evaluation_has_the_collections_measures(run: Run, data: Path, tmp_path: Path) -> None:
+    run(
+        "search",
+        "--topics",
+        "trecqa-raw",
+        "--reranker",
+        "none",
+        "--data",
+        data,
+        "--output",
+        tmp_path / "run",
+    )
+    arguments = ["evaluate", "trecqa-raw", tmp_path / "run", "--data", data]
+    result = run(*arguments)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[1].split() == ["AP", "RR"]
+    result = run(*arguments, "-m", "P@1")
+    assert result.out.splitlines()[1].split() == ["P@1"]
+    result = run("evaluate", "wikiqa", tmp_path / "run", "--data", data)
+    assert result.code == 1
+    assert "wikiqa has no judgments of its test part here" in result.err
 
 
-def test_without_a_model_the_ids_decide(home: Path, data: Path, tmp_path: Path) -> None:
-    result = search(home, "--topics", "wikiqa", "--reranker", "none", "--data", data, "--output",
-                    tmp_path / "run")  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "wikiqa has no judgments of its test part here" in result.stdout
+def test_without_a_model_the_ids_decide(run: Run, data: Path, tmp_path: Path) -> None:
+    result = run(
+        "search",
+        "--topics",
+        "wikiqa",
+        "--reranker",
+        "none",
+        "--data",
+        data,
+        "--output",
+        tmp_path / "run",
+    )
+    assert result.code == 0, result.err
+    assert "wikiqa has no judgments of its test part here" in result.out
     for scores in read_run(tmp_path / "run").values():
         order = [doc_id for doc_id, _ in ranked(scores)]
         assert order == sorted(order, reverse=True)
 
 
-@pytest.mark.slow
-def test_a_run_of_ones_own_is_mixed(home: Path, data: Path, tmp_path: Path) -> None:
+def test_a_run_of_ones_own_is_mixed(run: Run, data: Path, tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.write_text("3.1 Q0 3.1-0 1 9 x\n3.1 Q0 3.1-5 2 8 x\n3.2 Q0 3.2-1 1 7 x\n")
     arguments = ["--topics", "trecqa-raw", *IDF, "--data", data, "--candidates", given]
-    result = search(home, *arguments, "--hits", "1", "--output", tmp_path / "run")
-    assert result.returncode == 0, result.stderr
-    assert f"first stage ({given})" in result.stdout
-    assert "interpolated" in result.stdout
-    assert "λ = 0.5 (not tuned: choose one by --lambda)" in result.stderr
+    result = run("search", *arguments, "--hits", "1", "--output", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert f"first stage ({given})" in result.out
+    assert "interpolated" in result.out
+    assert "λ = 0.5 (not tuned: choose one by --lambda)" in result.err
     assert {q: list(s) for q, s in read_run(tmp_path / "run").items()} == {
         "3.1": ["3.1-0"], "3.2": ["3.2-1"]
     }  # fmt: skip
     given.write_text("3.1 Q0 3.1-9 1 9 x\n")
-    result = search(home, *arguments, "--output", tmp_path / "run")
-    assert result.returncode == 1
-    assert "not in the collection (3.1-9)" in result.stderr
+    result = run("search", *arguments, "--output", tmp_path / "run")
+    assert result.code == 1
+    assert "not in the collection (3.1-9)" in result.err
 
 
-@pytest.mark.slow
-def test_a_weight_that_is_given_counts(home: Path, data: Path, tmp_path: Path) -> None:
-    result = search(home, "--topics", "trecqa-raw", *IDF, "--data", data, "--lambda", "0.25",
-                    "--output", tmp_path / "run")  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "λ = 0.25 (given)" in result.stderr
-    assert "interpolated" in result.stdout
+def test_a_weight_that_is_given_counts(run: Run, data: Path, tmp_path: Path) -> None:
+    result = run(
+        "search",
+        "--topics",
+        "trecqa-raw",
+        *IDF,
+        "--data",
+        data,
+        "--lambda",
+        "0.25",
+        "--output",
+        tmp_path / "run",
+    )
+    assert result.code == 0, result.err
+    assert "λ = 0.25 (given)" in result.err
+    assert "interpolated" in result.out
 
 
-def test_nothing_says_how_to_search(home: Path, data: Path, tmp_path: Path) -> None:
-    result = search(home, "--topics", "trecqa-raw", "--data", data, "--method", "ql", "--mu", "5",
-                    "--set", "mu=1", "--index", tmp_path, "--hits", "5", "--idf", "index",
-                    "--output", tmp_path / "run")  # fmt: skip
-    assert result.returncode == 2, result.stderr
-    for flag in ("--method", "--mu", "--set", "--index", "--hits"):
-        assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.stderr
-    assert "--idf index: trecqa-raw has no index" in result.stderr
+def test_nothing_says_how_to_search(run: Run, data: Path, tmp_path: Path) -> None:
+    result = run(
+        "search",
+        "--topics",
+        "trecqa-raw",
+        "--data",
+        data,
+        "--method",
+        "ql",
+        "--mu",
+        "5",
+        "--parameter",
+        "mu=1",
+        "--index",
+        tmp_path,
+        "--hits",
+        "5",
+        "--idf",
+        "index",
+        "--output",
+        tmp_path / "run",
+    )
+    assert result.code == 2, result.err
+    for flag in ("--method", "--mu", "--parameter", "--index", "--hits"):
+        assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.err
+    assert "--idf index: trecqa-raw has no index" in result.err
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_there_is_no_index_to_build(name: str, home: Path, data: Path, tmp_path: Path) -> None:
+def test_there_is_no_index_to_build(name: str, run: Run, data: Path, tmp_path: Path) -> None:
     for more in ([], ["--index", tmp_path / "index"]):
-        result = run(home, "pipeline.index", "--collection", name, "--data", data, *more)
-        assert result.returncode == 2, result.stderr
-        assert f"found {name}, expected a collection whose posts are searched" in result.stderr
+        result = run("index", "--collection", name, "--data", data, *more)
+        assert result.code == 2, result.err
+        assert f"found {name}, expected a collection whose posts are searched" in result.err
         assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.slow
-def test_an_untrained_model_says_how_to_train_it(tmp_path: Path, data: Path) -> None:
-    result = search(tmp_path / "empty", "--topics", "wikiqa", "--data", data, "--output",
-                    tmp_path / "run")  # fmt: skip
-    assert result.returncode == 1
-    assert "python -m pipeline.train mp_hcnn --collection wikiqa" in result.stderr
+def test_an_untrained_model_says_how_to_train_it(
+    command: Command, tmp_path: Path, data: Path
+) -> None:
+    result = command("search", "--topics", "wikiqa", "--data", data, "--output", tmp_path / "run")
+    assert result.code == 1
+    assert "python -m pipeline.train mp_hcnn --collection wikiqa" in result.err
 
 
 def test_the_samples_are_the_same_every_time(data: Path, tmp_path: Path) -> None:
