@@ -76,7 +76,7 @@ def test_the_letters_of_a_url_are_those_read(url: str) -> None:
     letters, spans = find_url(url)
     assert (letters or "<url>") == url_text(url)
     assert len(spans) == len(letters)
-    trigrams = character_trigrams([letters])[0] if letters else []
+    trigrams = character_trigrams([letters]).values if letters else []
     assert len(trigram_spans(spans, letters)) == len(trigrams)
 
 
@@ -84,7 +84,9 @@ def test_the_letters_of_a_url_are_those_read(url: str) -> None:
 def test_awkward_texts(text: str) -> None:
     assert [word.text for word in find_words(text)] == words(text)
     for word in find_words(text):
-        assert len(trigram_spans(word.spans, word.text)) == len(character_trigrams([word.text])[0])
+        assert len(trigram_spans(word.spans, word.text)) == len(
+            character_trigrams([word.text]).values
+        )
 
 
 def test_places_in_a_url() -> None:
@@ -140,7 +142,7 @@ def test_matches_equal_loops() -> None:
             sides = []
             for packed in (read_query[places.query_input], read_post[places.post_input]):
                 with torch.no_grad():
-                    levels = tower(torch.tensor(packed.ids[None].astype(np.int64)))
+                    levels = tower(torch.tensor(packed.values[None].astype(np.int64)))
                 sides.append([level[0].numpy() for level in levels])
             for level, (asked, said) in enumerate(zip(*sides, strict=True)):
                 shades = matches_of_post.matches[name].post_phrases(level)
