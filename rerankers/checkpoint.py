@@ -18,6 +18,7 @@ import difflib
 import hashlib
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,9 +39,9 @@ from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2
+"""Format of ``config.json``, and meaning of the weights: how texts become terms."""
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
-
 
 Post = str | tuple[str, str]
 """A post's text, or its text and the URL that it links to."""
@@ -102,8 +103,9 @@ class TrainedReranker:
     def predict(self, pairs: Sequence[tuple[str, Post]]) -> npt.NDArray[np.float32]:
         """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
 
-        Features that depend on a query's other candidates (the models over ``features``) see the
-        pairs of the same query as its list of candidates.
+        Models over features take the pairs of a query as its list of candidates. They miss the
+        scores of the lexical rankers, which ``pipeline.search`` gives them, and then rank worse
+        than ``mp_hcnn``, with a warning.
 
         Raises:
             RerankerError: a pair is not (query, post), with the post a text or (text, URL).
@@ -114,6 +116,13 @@ class TrainedReranker:
             (queries.setdefault(query, len(queries)), posts.setdefault(post, len(posts)))
             for query, post in map(_query_and_post, pairs)
         ]
+        if missing := sorted(features.signals_of(self.model.feature_families)):
+            warnings.warn(
+                f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
+                "have; without them mp_hcnn ranks better",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         rows = np.array(places, dtype=np.int64).reshape(-1, 2)
         texts, urls = [text for text, _ in posts], [url for _, url in posts]
         return self.score(Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1]))
@@ -212,7 +221,7 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def require_empty(directory: Path) -> None:
-    """Raise RerankerError if a folder that is to be written has files already."""
+    """Raise RerankerError if a folder to be written has files already."""
     if any(directory.iterdir()):
         raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
 
@@ -223,7 +232,7 @@ def part_of(directory: Path, name: str) -> Path:
 
 
 def parts_of(directory: Path) -> list[Path]:
-    """The checkpoint folders of all such models."""
+    """The checkpoint folders of all models whose scores the model of ``directory`` reads."""
     return sorted(path.parent for path in directory.glob("*/config.json"))
 
 
@@ -231,11 +240,11 @@ def find(model: str | Path) -> Path:
     """The checkpoint folder of a model that comes with the package, or a folder given by its path.
 
     Args:
-        model: name of a model, whose checkpoint trained on all judged years is taken, or a path.
-            A name goes before a folder that is called the same; a ``Path`` is always a folder.
+        model: name of a model (the checkpoint trained on all judged years), or a path. A name has
+            priority over a folder with this name; a ``Path`` is always a folder.
 
     Raises:
-        RerankerError: there is no such model, and no such folder.
+        RerankerError: there is no such model or folder.
     """
     if isinstance(model, Path):
         return model
@@ -261,9 +270,9 @@ def load(
 
     Args:
         directory: the folder.
-        name: the model that it must be of; None takes any.
-        device: where to put the weights; ``cuda`` scores on every GPU, ``cuda:1`` on that one.
-        idf: word frequencies to use in place of those it was trained with.
+        name: expected model; None accepts any.
+        device: of the weights; ``cuda`` scores on all GPUs, ``cuda:1`` on one.
+        idf: word frequencies instead of those in training.
 
     Raises:
         RerankerError: a file is missing, damaged, of another format or of another model.
@@ -300,16 +309,20 @@ def load(
     encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
     devices = devices_of(device)
     return TrainedReranker(
-        found, model.to(devices[0]).eval(), encoder, _read_json(directory / "metrics.json"),
-        directory, devices,
-    )  # fmt: skip
+        found,
+        model.to(devices[0]).eval(),
+        encoder,
+        _read_json(directory / "metrics.json"),
+        directory,
+        devices,
+    )
 
 
 def idf_from(source: str) -> Idf:
-    """Word frequencies by name: ``wordfreq`` (or ``wordfreq:LANGUAGE``), else a file's path.
+    """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a file.
 
     Raises:
-        RerankerError: there is no such file, or it holds something else.
+        RerankerError: the file is missing or has another content.
     """
     kind, _, language = source.partition(":")
     if kind == "wordfreq":

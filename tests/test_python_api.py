@@ -44,6 +44,7 @@ def test_the_import_is_light() -> None:
     assert run(LIGHT).strip() == ""
 
 
+@pytest.mark.filterwarnings("ignore:fusion was trained with:RuntimeWarning")
 @pytest.mark.parametrize("model", ["mp_hcnn", "fusion"])
 def test_scores_are_those_of_pairs_as_index_arrays(model: str) -> None:
     loaded = rerankers.load(model)
@@ -54,6 +55,12 @@ def test_scores_are_those_of_pairs_as_index_arrays(model: str) -> None:
     predicted = loaded.predict(texts)
     assert predicted.shape == (len(pairs),) and predicted.dtype == np.float32
     np.testing.assert_array_equal(predicted, loaded.score(pairs))
+
+
+def test_a_fusion_warns_that_texts_lack_its_signals() -> None:
+    with pytest.warns(RuntimeWarning, match=r"fusion was trained with axiom, bm25, .* mp_hcnn"):
+        ranked = rerankers.load("fusion").rank(QUERIES[0], POSTS)
+    assert len(ranked) == len(POSTS)
 
 
 def test_ranked_posts_are_best_first(reranker: TrainedReranker) -> None:

@@ -1,22 +1,25 @@
-"""Features of candidates: one file a family, whose name is the family's.
+"""Features of candidates: one file for each family, with the family's name.
 
-A family's file has
+A family's file contains
 
-``NAMES``                  of its K features, each of them explained
-``SIGNALS``                what it reads of :attr:`rerankers.base.Pairs.signals`
-``compute(candidates)``    one topic's :class:`~rerankers.features._candidates.CandidateList` of N -> [N, K]
+``NAMES``                  names of its K features, with an explanation of each
+``SIGNALS``                names of the signals it reads (:attr:`rerankers.base.Pairs.signals`)
+``compute(candidates)``    features of a topic's N candidates
+                           (:class:`~rerankers.features._candidates.CandidateList`): [N, K]
 
-and, if it compares words by their vectors, ``VECTORS = True``.
+and ``VECTORS = True`` if it compares words by their vectors. A family sees a topic's whole list,
+so features may depend on the other candidates.
 
-A family sees the whole list of a topic, so a feature may depend on the other candidates.
+A file of families with a parameter contains, instead of ``SIGNALS`` and ``compute``,
 
-A file of families that differ by a parameter has, in place of ``SIGNALS`` and ``compute``,
+``PARAMETER``              name of the parameter
+``family(parameter)``      an object with the content of a family's file
 
-``PARAMETER``              what the parameter is called
-``family(parameter)``      an object that has what a family's file has
-
-and is asked for as ``file:parameter``: ``signal:rm3``.
+and its families are called ``file:parameter``: ``signal:rm3``. Files whose names begin with ``_``
+are no families; families share their content.
 """
+
+from __future__ import annotations
 
 import importlib
 import pkgutil
@@ -43,13 +46,13 @@ if TYPE_CHECKING:
 
 
 class Family(Protocol):
-    """A file of this folder, or what its ``family`` gives."""
+    """A file of this folder, or an object that its ``family`` returns."""
 
     NAMES: tuple[str, ...]
     SIGNALS: tuple[str, ...]
 
     def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
-        """The features of N candidates: [N, K]."""
+        """Features of N candidates: [N, K]."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,7 @@ class FeatureTable:
 
 
 def families() -> list[str]:
-    """The families that can be asked for: the files of this folder.
-
-    Where one takes a parameter, what it is called follows: ``signal:NAME``.
-    """
+    """Names of all families, with the name of a parameter: ``signal:NAME``."""
     found = {name: _file(name) for name in sorted(_files())}
     return [
         f"{name}:{file.PARAMETER}" if hasattr(file, "family") else name
@@ -76,8 +76,7 @@ def find(name: str) -> Family:
     """The family of this name, ``file`` or ``file:parameter``.
 
     Raises:
-        RerankerError: there is no such file, in which case the message lists those there are, or
-            it takes no parameter, or not this one.
+        RerankerError: there is no such family (the message lists all), or the parameter is wrong.
     """
     file_name, colon, parameter = name.partition(":")
     if file_name not in _files():
@@ -104,32 +103,35 @@ def _file(name: str) -> ModuleType:
 
 
 def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The names of all features of some families, ``family.feature``: [K]."""
+    """Names of the features of families, ``family.feature``: [K]."""
     return tuple(f"{family}.{name}" for family in chosen for name in find(family).NAMES)
 
 
 def signals_of(chosen: Sequence[str]) -> set[str]:
-    """The signals that some families read."""
+    """Names of the signals that families read."""
     return {signal for family in chosen for signal in find(family).SIGNALS}
 
 
 def compare_vectors(chosen: Sequence[str]) -> bool:
-    """Whether any of some families compares words by their vectors."""
+    """Whether any family compares words by their vectors."""
     return any(getattr(find(family), "VECTORS", False) for family in chosen)
 
 
 def table(
-    pairs: "Pairs", chosen: Sequence[str], idf: "Idf", vectors: "UnitVectors | None" = None,
-    stored: "PrecomputedPosts | None" = None,
-) -> FeatureTable:  # fmt: skip
+    pairs: Pairs,
+    chosen: Sequence[str],
+    idf: Idf,
+    vectors: UnitVectors | None = None,
+    precomputed: PrecomputedPosts | None = None,
+) -> FeatureTable:
     """Features of pairs; the pairs of one query are its list of candidates.
 
     Args:
         pairs: P pairs, in any order.
-        chosen: the families, in the order of the columns.
-        idf: how rare a word is.
-        vectors: of words, for families that compare these; without them their features are 0.
-        stored: posts that have been read before, with the same vectors.
+        chosen: families, in the order of the columns.
+        idf: of words.
+        vectors: of words; without them the features that compare vectors are 0.
+        precomputed: posts read before with the same vectors.
 
     Raises:
         RerankerError: there is no such family.
@@ -138,9 +140,9 @@ def table(
     values = np.zeros((len(pairs), len(names)), dtype=np.float32)
     if not len(pairs) or not found:
         return FeatureTable(names, values)
-    words = stored.words(idf, vectors) if stored else WordTable(idf, vectors)
-    find_posts = _posts_of(pairs, words, stored)
-    # Sums over a list round by its order, which must not be that of the pairs.
+    words = precomputed.words(idf, vectors) if precomputed else WordTable(idf, vectors)
+    find_posts = _posts_of(pairs, words, precomputed)
+    # A fixed order, as rounding of sums depends on it.
     order = np.lexsort((pairs.post_index, pairs.query_index))
     borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
 
@@ -161,11 +163,11 @@ def table(
 
 
 def _posts_of(
-    pairs: "Pairs", words: WordTable, stored: "PrecomputedPosts | None"
+    pairs: Pairs, words: WordTable, precomputed: PrecomputedPosts | None
 ) -> Callable[[npt.NDArray[np.int64]], PostTable]:
-    """A function that gives the posts of some numbers [N]."""
-    if stored is None:
-        # All at once: what several topics have in common is read once.
+    """A function that returns the posts with given numbers [N]."""
+    if precomputed is None:
+        # All posts at once, as topics share posts.
         return PostTable.read(pairs.texts, pairs.urls, words).take
-    keys_of_posts(pairs)  # Once, before threads ask for them.
-    return lambda numbers: stored.table(pairs, numbers, words)
+    keys_of_posts(pairs)  # Cached here, before threads ask for them.
+    return lambda numbers: precomputed.table(pairs, numbers, words)

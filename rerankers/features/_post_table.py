@@ -1,15 +1,17 @@
-"""What is known of posts whatever the query: a table, of which a post is a row.
+"""Table of posts, with the columns that features read and that do not depend on a query.
 
 Each column has a list of numbers for every post:
 
 ``words``          rows of its words in the table of words
-``hashtag_words``  the same of the words of its hashtags
-``trigrams``       identifiers of its distinct character trigrams, spaces around words included
-``characters``     the counts of :class:`Counted`
-``link``           what its link says (:func:`rerankers.text.words.url_text`), in UTF-8; nothing without
+``hashtag_words``  rows of the words of its hashtags
+``trigrams``       identifiers of its distinct character trigrams, with spaces around words
+``characters``     counts of characters; see :class:`CharacterCounts`
+``link``           host and path of its URL (:func:`rerankers.text.words.url_text`) in UTF-8
 
-A column is computed when it is first asked for, so that nobody pays for what no family reads.
+A column is computed at its first use.
 """
+
+from __future__ import annotations
 
 import itertools
 import re
@@ -30,22 +32,22 @@ from rerankers.text.ragged import Ragged, Rows
 COLUMNS = ("words", "hashtag_words", "trigrams", "characters", "link")
 
 BLOCK = 4096
-"""Posts that are read together: more would not be quicker, but take more memory."""
+"""Posts that are read together; larger blocks are no faster and need more memory."""
 
 _RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 
 
-class Counted(NamedTuple):
-    """What is counted of the characters of N posts, as far as posts are read: each [N].
+class CharacterCounts(NamedTuple):
+    """Counts over the first ``MAX_CHARACTERS`` characters of N posts: each [N].
 
     Attributes:
-        characters: all of them.
-        hashtags: :func:`rerankers.text.words.hashtags`.
+        characters: all characters.
+        hashtags: see :func:`rerankers.text.words.hashtags`.
         is_retweet: 1 if the post begins with ``RT``, else 0.
         exclamation_marks, question_marks: number of ``!`` and ``?``.
         other_scripts: characters outside ASCII.
         digits: characters 0 to 9.
-        elongations: places where a letter a to z stands three times in a row.
+        elongations: places with the same letter a to z three times in a row.
     """
 
     characters: Rows
@@ -59,10 +61,10 @@ class Counted(NamedTuple):
 
 
 class Columns:
-    """Columns, each found when it is first asked for, which may be in several threads.
+    """Columns by name, each computed at its first use; safe in several threads.
 
     Args:
-        find: gives the column of a name.
+        find: computes the column of a name.
     """
 
     def __init__(self, find: Callable[[str], Ragged]) -> None:
@@ -99,26 +101,27 @@ class PostTable:
         return self._taken[name]
 
     @property
-    def counted(self) -> Counted:
-        """The column ``characters``."""
-        return Counted(*self.column("characters").values.reshape(-1, len(Counted._fields)).T)
+    def counted(self) -> CharacterCounts:
+        """The column ``characters`` as arrays."""
+        values = self.column("characters").values
+        return CharacterCounts(*values.reshape(-1, len(CharacterCounts._fields)).T)
 
-    def take(self, rows: Rows) -> "PostTable":
+    def take(self, rows: Rows) -> PostTable:
         """The posts ``rows`` [M], in this order."""
         return PostTable(self._columns, self._rows[rows])
 
     @classmethod
-    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> "PostTable":
-        """Read posts, of which those that are alike are read once.
+    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> PostTable:
+        """Read posts; equal posts are read once.
 
         Args:
             texts, urls: [N].
-            words: grows by the words of the posts.
+            words: the words of the posts are added.
         """
         numbers: dict[tuple[str, str], int] = {}
         rows = [numbers.setdefault(post, len(numbers)) for post in zip(texts, urls, strict=True)]
         posts = list(numbers)
-        # At least one, if there are no posts an empty one.
+        # An empty block if there are no posts.
         starts = range(0, max(1, len(posts)), BLOCK)
         blocks = [_Block(posts[start : start + BLOCK], words) for start in starts]
 
@@ -128,14 +131,14 @@ class PostTable:
         return cls(Columns(find), np.array(rows, dtype=np.int64))
 
     @classmethod
-    def joined(cls, parts: "Sequence[PostTable]") -> "PostTable":
-        """One after the other."""
+    def joined(cls, parts: Sequence[PostTable]) -> PostTable:
+        """The posts of several tables, table after table."""
         columns = Columns(lambda name: Ragged.joined([part.column(name) for part in parts]))
         return cls(columns, np.arange(sum(map(len, parts))))
 
 
 class _Block:
-    """Some posts, and their columns."""
+    """The columns of some posts."""
 
     def __init__(self, posts: Sequence[tuple[str, str]], table: WordTable) -> None:
         self.texts, self.urls = [post for post, _ in posts], [url for _, url in posts]
@@ -165,7 +168,7 @@ class _Block:
         def count(chosen: npt.NDArray[np.bool_]) -> Rows:
             return np.bincount(characters.owners[: len(chosen)][chosen], minlength=len(characters))
 
-        counted = Counted(
+        counted = CharacterCounts(
             characters.lengths,
             np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
             np.array(is_retweet, dtype=np.int64),
@@ -181,8 +184,7 @@ class _Block:
     @property
     def link(self) -> Ragged:
         said = [words.url_text(url) for url in self.urls]
-        # In the text that stands for no URL, no word must be found.
-        # Half a surrogate pair is no character, but it is in some posts.
+        # The placeholder of a missing URL contains no words. Some posts have lone surrogates.
         letters = [
             b"" if link == words.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
             for link in said
@@ -196,7 +198,7 @@ class _Block:
 
 
 def _rows_of(texts: Sequence[str], table: WordTable) -> Ragged:
-    """The words of each text, as rows of the table of words."""
+    """Rows of each text's words in the table of words."""
     lexicon = Lexicon.from_texts(texts)
     return Ragged(
         table.rows(lexicon.words)[lexicon.texts.values].astype(np.int32), lexicon.texts.starts
@@ -206,7 +208,7 @@ def _rows_of(texts: Sequence[str], table: WordTable) -> Ragged:
 def _third_in_a_row(
     codes: npt.NDArray[np.uint32], post: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Whether a letter and the two after it are the same, capital or not: [C - 2]."""
+    """Whether a letter and the next two are the same, ignoring case: [C - 2]."""
     small = codes | 0x20
     is_letter = (small >= ord("a")) & (small <= ord("z"))
     same = (small[:-2] == small[1:-1]) & (small[1:-1] == small[2:]) & (post[:-2] == post[2:])

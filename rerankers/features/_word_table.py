@@ -1,8 +1,9 @@
-"""Words that have been read, each with a row: IDF, stem, vector, whether it is a stop word.
+"""Table of words with their IDF, stem, vector and kind.
 
-What is known of a word is looked up once for all topics, and spread over the places where the
-word stands by arrays.
+A word is looked up once for all topics; its properties reach the places in the posts by its row.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,35 +19,35 @@ from rerankers.text.vocabulary import Idf
 from rerankers.text.words import STOP_WORDS
 
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
-"""Words of posts about oneself, and of chat."""
+"""Words of chat and of posts about oneself."""
 
 _STEMMER = PorterStemmer()
 
 _ENDINGS = (
-    "al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er",
-    "ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y",
-)  # fmt: skip
-"""Each word that a rule of Porter's, or one of NLTK's exceptions, changes has one of these."""
+    *("al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er"),
+    *("ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y"),
+)
+"""Endings of all words that a rule of Porter's or an exception of NLTK's changes."""
 
 
 @lru_cache(maxsize=200_000)
 def stem(word: str) -> str:
     """The stem of a word by Porter (1980), with NLTK's extensions: ``cuts`` -> ``cut``."""
     small = word.lower()
-    # Half of all words, names and numbers above all, are not worth a call of NLTK.
+    # Half of all words, mostly names and numbers, need no call of NLTK.
     return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
 
 
 @dataclass(frozen=True)
 class KnownWords:
-    """What has been looked up of V words.
+    """Properties of V words.
 
     Attributes:
         words: [V].
-        stems: of these words, by their numbers.
+        stems: distinct stems of the words; a stem's number is its place here.
         idf: [V] IDF of each word.
         stem: [V] number of its stem.
-        vector: [V] row of its vector; 0, as in :class:`UnitVectors`, if it has none.
+        vector: [V] row of its vector in :class:`UnitVectors`; 0 if it has none.
         is_stop_word, is_personal: [V].
     """
 
@@ -70,16 +71,21 @@ class KnownWords:
 
 
 NO_WORDS = KnownWords(
-    [], [], np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(0, np.int32),
-    np.zeros(0, np.bool_), np.zeros(0, np.bool_),
-)  # fmt: skip
+    [],
+    [],
+    np.zeros(0, np.float32),
+    np.zeros(0, np.int32),
+    np.zeros(0, np.int32),
+    np.zeros(0, np.bool_),
+    np.zeros(0, np.bool_),
+)
 
 
 class _Numbers(dict[str, int]):
-    """String -> number, as in ``known`` or else the next.
+    """String -> number, from ``known`` or else the next free number.
 
     Attributes:
-        new: those that ``known`` has not, in the order of their numbers.
+        new: strings that ``known`` lacks, in the order of their numbers.
     """
 
     def __init__(self, known: Mapping[str, int]) -> None:
@@ -97,12 +103,12 @@ class _Numbers(dict[str, int]):
 
 
 class WordTable:
-    """Word -> row; grows as texts are read, which may be in several threads.
+    """Word -> row, extended by the words of new texts; safe in several threads.
 
     Args:
-        idf: how rare a word is.
-        vectors: of words; None where there are none.
-        known: what has been looked up before by the same sources; it stays as it is.
+        idf: source of IDF.
+        vectors: word vectors; None if there are none.
+        known: words looked up before in the same sources; not changed.
 
     Attributes:
         idf, stem, vector, is_stop_word, is_personal: [V] as in :class:`KnownWords`.
@@ -118,17 +124,17 @@ class WordTable:
         self.is_stop_word, self.is_personal = known.is_stop_word, known.is_personal
 
     def rows(self, words: Iterable[str]) -> npt.NDArray[np.int64]:
-        """[L] rows of words, in their order."""
+        """[L] rows of words; :meth:`look_up` fills the rows of new words."""
         with self._lock:
             return np.fromiter(map(self._words.__getitem__, words), dtype=np.int64)
 
     def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
-        """[L] the words of rows."""
+        """[L] words of rows."""
         words = [*self._known.words, *self._words.new]
         return [*map(words.__getitem__, rows.tolist())]
 
     def look_up(self) -> None:
-        """Fill in what is known of the words that came since the last call."""
+        """Look up the words added since the last call."""
         with self._lock:
             new = self._words.new[len(self.idf) - len(self._known.words) :]
             if new:
@@ -146,8 +152,13 @@ class WordTable:
         self.is_personal = np.concatenate([self.is_personal, personal])
 
     def known(self) -> KnownWords:
-        """What is known of all words, which have been looked up."""
+        """All words with their properties, after :meth:`look_up`."""
         return KnownWords(
-            [*self._known.words, *self._words.new], [*self._known.stems, *self._stems.new],
-            self.idf, self.stem, self.vector, self.is_stop_word, self.is_personal,
-        )  # fmt: skip
+            [*self._known.words, *self._words.new],
+            [*self._known.stems, *self._stems.new],
+            self.idf,
+            self.stem,
+            self.vector,
+            self.is_stop_word,
+            self.is_personal,
+        )

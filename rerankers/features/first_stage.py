@@ -1,7 +1,7 @@
-"""What the first stage thinks of a post: query likelihood, where that found the candidates.
+"""Score of the first stage, which is query likelihood by default.
 
-The feature "QL" of Rao et al. (2019), section 4.2. The paper does not say how scores of different
-topics were made comparable, so the place in the topic's list comes along.
+The feature "QL" of Rao et al. (2019), section 4.2. The paper leaves open how scores of different
+topics become comparable; here the rank in the topic's list is a feature, too.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from rerankers.features._candidates import CandidateList, higher
 
 NAMES = ("score", "minmax", "reciprocal_rank")
 """
-``score``: s, as the run has it, in its own unit.
+``score``: s, as in the run.
 ``minmax``: (s − min) / (max − min) over the topic's candidates, in [0, 1]; 0 if all are equal.
 ``reciprocal_rank``: 1 / (1 + number of the topic's candidates with a higher score), in (0, 1].
 """

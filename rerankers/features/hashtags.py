@@ -8,8 +8,8 @@ from rerankers.features._candidates import CandidateList
 NAMES = ("has_hashtag", "query_words")
 """
 ``has_hashtag``: 1 if the post has a hashtag, else 0.
-``query_words``: fraction of the query's distinct words that are words of its hashtags, in [0, 1].
-``#water_shortage`` has two words, ``#watershortage`` has one.
+``query_words``: share of the query's distinct words in its hashtags, in [0, 1]. ``#water_shortage``
+has two words, ``#watershortage`` has one.
 """
 
 SIGNALS: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a post's link says: the URL features of Rao et al. (2019), section 4.2."""
+"""Words in the URL of a post: the URL features of Rao et al. (2019), section 4.2."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +9,8 @@ from rerankers.text.ragged import Ragged
 NAMES = ("has_url", "query_words")
 """
 ``has_url``: 1 if the expanded URL of the post is known, else 0.
-``query_words``: fraction of the query's distinct words that are part of the URL's host or path
-(a substring: ``cut`` is in ``bbc.co.uk/service-cuts``), in [0, 1].
+``query_words``: share of the query's distinct words that are substrings of the URL's host or path
+(``cut`` of ``bbc.co.uk/service-cuts``), in [0, 1].
 """
 
 SIGNALS: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
 
 
 def _holding(links: Ragged, word: bytes) -> npt.NDArray[np.int64]:
-    """The links with a word, some of them several times."""
+    """Numbers of the links that contain a word, one for each occurrence."""
     letters = links.values
     at = np.flatnonzero(letters[: max(0, len(letters) - len(word) + 1)] == word[0])
     for offset, letter in enumerate(word):

@@ -1,8 +1,7 @@
-"""Words that query and post have in common.
+"""Words common to query and post: Severyn & Moschitti (2015), section 4.1.
 
-Severyn & Moschitti (2015), section 4.1; two of Rao et al.'s (2019, section 4.2) text features are
-over all words and two over words that are no stop words. As in
-:class:`rerankers.layers.overlap.WordOverlap` they are counts and sums, of distinct words.
+Rao et al. (2019), section 4.2, have two such features over all words and two without stop words.
+As in :class:`rerankers.layers.overlap.WordOverlap` they are counts and sums over distinct words.
 """
 
 import numpy as np
@@ -13,7 +12,7 @@ from rerankers.features._candidates import CandidateList
 NAMES = ("words", "idf", "content_words", "content_idf")
 """
 ``words``: |q ∩ d|, number of distinct words in both texts.
-``idf``: their IDF, each in [0, 1], summed.
+``idf``: sum of their IDF, each in [0, 1].
 ``content_words``, ``content_idf``: the same without stop words.
 """
 
@@ -26,5 +25,5 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     content = candidates.query_is_content
     weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
     common = candidates.contains(candidates.posts.column("words"))
-    # A matrix product may round by the number of candidates, which a tree's threshold would see.
+    # No matrix product: its rounding may depend on the number of candidates, and trees see it.
     return (common[:, :, None] * weights).sum(axis=1).astype(np.float32)

@@ -1,8 +1,8 @@
-"""How the query's words stand in a post: next to each other, close together, early; and in part.
+"""Positions of the query's words in a post (adjacent, close, early), and overlap of trigrams.
 
-Words are compared by their stems. Pairs and the whole query are the ordered windows of Metzler &
-Croft (2005), proximity follows the minimum cover of Tao & Zhai (2007),
-and the overlaps of trigrams are Broder's (1997) resemblance and containment.
+Words are compared by stems. Pairs and the whole query are the ordered windows of Metzler & Croft
+(2005), proximity follows the minimum cover of Tao & Zhai (2007), and the overlaps of trigrams are
+Broder's (1997) resemblance and containment.
 """
 
 import itertools
@@ -15,19 +15,24 @@ from rerankers.text.characters import among, code_points, trigrams
 from rerankers.text.words import words
 
 NAMES = (
-    "pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share",
-)  # fmt: skip
+    "pairs",
+    "whole_query",
+    "proximity",
+    "first_place",
+    "trigram_jaccard",
+    "trigram_share",
+)
 """
-``pairs``: share of the query's distinct pairs of neighbouring words that are neighbours in the
-post, in this order; in [0, 1], 0 for a query of one word.
-``whole_query``: 1 if all words of the query stand in the post one after the other, else 0.
-``proximity``: number of distinct words of the query in the post / words of the shortest part of
-the post with all of these, in (0, 1]; 0 if there are none.
-``first_place``: 1 / (1 + words before the first word of the query), in (0, 1]; 0 if there is none.
+``pairs``: share of the query's distinct pairs of adjacent words that are adjacent in the post, in
+this order; in [0, 1], 0 for a query of one word.
+``whole_query``: 1 if the post contains the whole query as a phrase, else 0.
+``proximity``: number of distinct words of the query in the post / number of words of the shortest
+part of the post with all of these, in (0, 1]; 0 without such words.
+``first_place``: 1 / (1 + words before the first word of the query), in (0, 1]; 0 without one.
 ``trigram_jaccard``: distinct character trigrams in both / in either, in [0, 1].
-``trigram_share``: share of the query's distinct character trigrams that are the post's, in [0, 1].
-``proximity`` and ``first_place`` ignore stop words, unless the query has no others; trigrams are
-those of the words with spaces around them (`` bbc cuts ``).
+``trigram_share``: share of the query's distinct character trigrams in the post, in [0, 1].
+``proximity`` and ``first_place`` ignore stop words unless the query has no other words. Trigrams
+are taken from the words with spaces around them (`` bbc cuts ``).
 """
 
 SIGNALS: tuple[str, ...] = ()
@@ -69,14 +74,14 @@ def _places(tokens: Tokens) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.flo
     """``proximity`` and ``first_place``: two arrays [N]."""
     content = tokens.query_stem[~tokens.query_is_stop_word]
     asked = np.unique(content if len(content) else tokens.query_stem)  # [Lq]
-    at = np.flatnonzero(np.isin(tokens.stem, asked))  # [H] the places where a query word stands
+    at = np.flatnonzero(np.isin(tokens.stem, asked))  # [H] places of query words
     if not len(at):
         return np.zeros(len(tokens.counts)), np.zeros(len(tokens.counts))
     which, post = np.searchsorted(asked, tokens.stem[at]), tokens.post[at]
     found = np.zeros((len(tokens.counts), len(asked)), dtype=np.bool_)
     found[post, which] = True
-    # The shortest part that ends at a place begins where the query word that was seen longest ago
-    # was last seen; a word that was last seen in an earlier post has not been seen in this one.
+    # The shortest part that ends at a place begins at the earliest of the query words' last
+    # occurrences up to there; occurrences in earlier posts do not count.
     seen = np.full((len(at), len(asked)), -1, dtype=np.int64)
     seen[np.arange(len(at)), which] = at
     seen = np.maximum.accumulate(seen, axis=0)
@@ -95,7 +100,7 @@ def _trigrams(
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
     query = f" {' '.join(words(candidates.query))} "
     asked = np.unique(trigrams(code_points([query]))[0])
-    posts = candidates.posts.column("trigrams")  # Each distinct one of a post is there once.
+    posts = candidates.posts.column("trigrams")  # Distinct in each post.
     common = np.bincount(posts.owners[among(posts.values, asked)], minlength=len(posts))
     either = posts.lengths + len(asked) - common
     return common / np.maximum(either, 1), common / max(1, len(asked))

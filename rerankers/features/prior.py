@@ -1,4 +1,4 @@
-"""The rank that the runs which are reranked gave a post."""
+"""Rank of a post in the runs that are reranked."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,9 +1,8 @@
-"""What a post looks like, whatever the query: how long, how well written, how chatty.
+"""Quality of a post, independent of the query: length, spelling, style.
 
-The quality indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, of Massoudi et al. (ECIR
-2011) and of Duan et al. (COLING 2010) for tweets: length, hashtags, reposts, punctuation, emphasis
-and words that no list knows. The papers leave thresholds and lists open; those here are this
-project's.
+The quality indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, and of Massoudi et al.
+(ECIR 2011) and Duan et al. (COLING 2010) for tweets: length, hashtags, reposts, punctuation,
+emphasis and unknown words. The papers leave thresholds and word lists open; these are our own.
 """
 
 import numpy as np
@@ -12,22 +11,32 @@ import numpy.typing as npt
 from rerankers.features._candidates import CandidateList
 
 NAMES = (
-    "words", "characters", "hashtags", "is_retweet", "exclamation_marks", "question_marks",
-    "other_scripts", "digits", "is_elongated", "unknown_words", "stop_words", "mean_idf",
+    "words",
+    "characters",
+    "hashtags",
+    "is_retweet",
+    "exclamation_marks",
+    "question_marks",
+    "other_scripts",
+    "digits",
+    "is_elongated",
+    "unknown_words",
+    "stop_words",
+    "mean_idf",
     "personal_words",
-)  # fmt: skip
+)
 """
-``words``, ``characters``, ``hashtags``: how many of them the post has.
-``is_retweet``: 1 if it begins with ``RT``, else 0.
+``words``, ``characters``, ``hashtags``: their numbers.
+``is_retweet``: 1 if the post begins with ``RT``, else 0.
 ``exclamation_marks``, ``question_marks``: number of ``!`` and ``?``.
 ``other_scripts``: share of characters outside ASCII, in [0, 1].
 ``digits``: share of characters 0 to 9, in [0, 1].
-``is_elongated``: 1 if a letter a to z stands three times in a row, else 0.
-``unknown_words``: share of words that the source of IDF has never seen (IDF of 1), in [0, 1].
+``is_elongated``: 1 if a letter a to z occurs three times in a row, else 0.
+``unknown_words``: share of words that the source of IDF does not know (IDF of 1), in [0, 1].
 ``stop_words``: share of words that are stop words, in [0, 1].
 ``mean_idf``: mean IDF of the words, each in [0, 1].
-``personal_words``: number of words as i, me, lol, u: see ``PERSONAL_WORDS``.
-Shares and means of nothing are 0.
+``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
+Shares and means are 0 for a post without words or characters.
 """
 
 SIGNALS: tuple[str, ...] = ()

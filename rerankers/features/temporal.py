@@ -1,13 +1,13 @@
-"""When a post was written, and whether the best candidates were written at the same time.
+"""Time of a post, and density of the best candidates at this time.
 
-Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the times of the
-candidates, weighted by their scores, tell when there was something to say. A candidate is left out
-of its own density. Densities are computed on a grid, to which a candidate's weight is given by
-linear binning (Fan & Marron, JCGS 1994): work grows with the number of candidates, not its square.
+Temporal feedback by kernel density estimation, Efron, Lin, He & de Vries (2014): the candidates'
+times, weighted by their scores, show when the topic was discussed. A candidate is left out of its
+own density. Densities are computed on a grid with linear binning of the weights (Fan & Marron,
+JCGS 1994), so the work grows linearly with the number of candidates.
 
-A tweet's identifier has its time: milliseconds since 4 November 2010 in the bits above the lowest
-22 (Twitter's Snowflake). Identifiers that are not such numbers have no time, and a candidate
-without a time has zeros and is in no density.
+A tweet's identifier contains its time: the bits above the lowest 22 are milliseconds since
+4 November 2010 (Twitter's Snowflake). Candidates with other identifiers have no time: their
+features are 0, and no density includes them.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ NAMES = (
 )
 """
 ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a Gaussian of
-width h hours and height 1, and w the squared min–max first-stage score; in [0, 1]. Off by the
-grid's 0.1 % of the height at most.
-``surplus_h``: ``density_h`` divided by the same with w = 1, of which at least 0.000001 is taken.
+width h hours and height 1, and w the squared min–max first-stage score; in [0, 1]. The grid's error
+is below 0.1 % of the height.
+``surplus_h``: ``density_h`` divided by the density with w = 1 (at least 0.000001).
 ``age``: ln(1 + hours between this candidate and the newest).
 ``newer``: share of the candidates with a time that are newer, in [0, 1).
 """
@@ -39,22 +39,22 @@ grid's 0.1 % of the height at most.
 SIGNALS = (FIRST_STAGE,)
 
 _STEPS = 16
-"""Steps of the grid to a kernel's width."""
+"""Steps of the grid in a kernel's width."""
 _BESIDE = float(np.exp(-0.5 / _STEPS**2))
-"""A kernel's height one step from its middle."""
+"""Height of a kernel one step from its centre."""
 _REACH = 6
-"""Widths after which a kernel counts as 0: it is below 0.00000002 there."""
+"""Widths beyond which a kernel, below 0.00000002 there, counts as 0."""
 
 _EPOCH = 1_288_834_974_657
-"""Milliseconds from 1970 to the first of these identifiers."""
+"""Time zero of these identifiers, in milliseconds since 1970."""
 _HOUR = 3_600_000.0
 _LEAST = 1e-6
 
 
 def milliseconds(doc_id: str) -> int | None:
-    """Time of a tweet since 1970 by its identifier; None if that has no time.
+    """Time of a tweet by its identifier, in milliseconds since 1970.
 
-    Such an identifier is a number from 2^22 to 2^63 - 1 in ASCII digits.
+    None if the identifier is not a number from 2^22 to 2^63 - 1 in ASCII digits.
     """
     if not (doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 20):
         return None
@@ -74,10 +74,10 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
 
 
 def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
-    """:func:`milliseconds` of each identifier [N], 0 for those that have no time."""
+    """:func:`milliseconds` of each identifier [N], 0 for identifiers without a time."""
     joined, lengths = "".join(doc_ids), [*map(len, doc_ids)]
     if joined.isascii() and joined.isdigit() and min(lengths) > 0 and max(lengths) < 19:
-        # As nearly always: numbers of 63 bits.
+        # The usual case: numbers of 63 bits.
         numbers = np.fromiter(map(int, doc_ids), dtype=np.int64, count=len(doc_ids))
         return np.where(numbers < 2**22, 0, (numbers >> 22) + _EPOCH)
     return np.array([milliseconds(doc_id) or 0 for doc_id in doc_ids], dtype=np.int64)
@@ -86,8 +86,8 @@ def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
 def _features(
     ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """[N, 8] of ages in hours [N] and weights [N]."""
-    # For each candidate: the weights of the others, and their number.
+    """[N, 8] features from ages in hours [N] and weights [N]."""
+    # Sum of the others' weights, and their number, for each candidate.
     both = np.stack([weights, np.ones(len(ages))], axis=1)
     others = both.sum(axis=0) - both
     densities, surpluses = [], []
@@ -102,10 +102,9 @@ def _features(
 def _sums(
     ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], width: float
 ) -> npt.NDArray[np.float64]:
-    """[N, W] kernels around the other candidates, at each one's age, for W weights [N, W]."""
+    """[N, W] weighted sum of the others' kernels at each candidate's age, for weights [N, W]."""
     order = np.argsort(ages, kind="stable")
-    # Where a gap is wider than the kernels reach, it is as if it were no wider: the grid's size is
-    # bounded by the number of candidates, whatever years they are from.
+    # Gaps are cut to the kernels' reach, so the number of candidates bounds the grid's size.
     gaps = np.minimum(np.diff(ages[order] / width, prepend=ages[order[0]] / width), _REACH)
     place = np.empty(len(ages))
     place[order] = np.cumsum(gaps) * _STEPS
@@ -120,14 +119,14 @@ def _sums(
         grid[1:] += np.bincount(left, weights=weight * right_share, minlength=size - 1)
     smooth = _smoothed(grids)
     found = smooth[:, left] * left_share + smooth[:, left + 1] * right_share
-    # What rounding leaves of a candidate that is alone is nothing.
+    # Against rounding for a candidate alone in its time.
     others = found.T - own[:, None] * weights
     return np.where(others > 1e-9, others, 0.0)
 
 
 def _smoothed(grids: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """[W, G] grids [W, G] with a kernel of one width and height 1 around each of their points."""
-    # Beyond a grid there is as much room as a kernel reaches, as the transform is periodic.
+    """[W, G] convolution of grids [W, G] with a kernel of height 1."""
+    # Padded by a kernel's reach, as the Fourier transform is periodic.
     length = grids.shape[1]
     size = 1 << (length + _REACH * _STEPS).bit_length()
     waves = np.fft.rfftfreq(size) * (2.0 * np.pi * _STEPS)
