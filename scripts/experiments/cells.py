@@ -21,7 +21,6 @@ from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run, write_run
-from pipeline.command.errors import DataError
 from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
@@ -73,11 +72,6 @@ class Cell:
     def reranker(self) -> str:
         """Name of the reranker, or of the official run."""
         return self.model.rpartition(":")[2]
-
-    @property
-    def official_run(self) -> str | None:
-        """Name of the official run, None for a reranker."""
-        return self.reranker if self.kind == RUN else None
 
     @property
     def is_fusion(self) -> bool:
@@ -160,8 +154,8 @@ class Setup:
 
     def run_file(self, cell: Cell) -> Path:
         """Run file of a finished cell."""
-        if cell.official_run:
-            return self.collection(cell.collection).runs[cell.official_run]
+        if cell.kind == RUN:
+            return self.collection(cell.collection).runs[cell.reranker]
         return self.directory / "runs" / f"{cell.key}.txt"
 
     def mixture_file(self, cell: Cell) -> Path | None:
@@ -213,7 +207,7 @@ def run_cells(
 
 def is_finished(cell: Cell, setup: Setup) -> bool:
     """Whether the cell has a result or, as an official run, needs no computation."""
-    return cell.official_run is not None or setup.result_file(cell).exists()
+    return cell.kind == RUN or setup.result_file(cell).exists()
 
 
 def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
@@ -225,9 +219,9 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     path = setup.result_file(cell)
     if path.exists():
         return dataclasses.replace(read_result(path), cell=cell)
-    if cell.official_run:
-        # Measuring is cheap, and the run file may have been replaced since.
-        return _measure_official(cell, setup)
+    if cell.kind == RUN:
+        # Not kept: measuring is cheap, and the run file may be replaced.
+        return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
     common = ["--threads", str(threads), "--device", setup.device]
     common += ["--data", str(setup.data)] if setup.data else []
     started = time.perf_counter()
@@ -288,15 +282,6 @@ def _command(module: str, *arguments: str) -> None:
     if finished.returncode:
         lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
         raise RuntimeError(f"python -m {module} {' '.join(arguments)}: {lines[-1]}")
-
-
-def _measure_official(cell: Cell, setup: Setup) -> Result:
-    collection = setup.collection(cell.collection)
-    path = collection.runs.get(cell.official_run or "")
-    if path is None:
-        raise DataError(f"{collection.name} has no official run {cell.official_run}")
-    means = _means(collection.qrels, read_run(path), collection.measures)
-    return Result(cell, means, {}, None, 0.0, 0, 0.0, provenance())
 
 
 def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, float], float | None]:

@@ -30,7 +30,7 @@ class Means(ResultTable):
     def markdown(self, results: Sequence[Result]) -> str:
         """Our figures, with the paper's in a column beside them."""
         present = self.present(results)
-        published = {name for system in self.systems for name in system.published or {}}
+        published = {name for system in self.systems for name in system.published}
         header = ["system"]
         for name in present:
             header.append(f"{name} {'/'.join(named.find(name).measures)}")
@@ -94,5 +94,5 @@ def _means(figures: Sequence[Mapping[str, float]]) -> str:
 
 
 def _published(system: System, collection: str) -> str:
-    figures = (system.published or {}).get(collection)
+    figures = system.published.get(collection)
     return " / ".join(f"{value:.3f}" for value in figures) if figures else "-"

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from experiments.cells import Cell, Result, Setup
+from experiments.cells import RUN, Cell, Result, Setup
 from experiments.systems import (
     ALL_FAMILIES,
     FUSION_ABLATIONS,
@@ -109,7 +109,7 @@ def _with_costs(result: Result, setup: Setup) -> Result:
     added = {}
     if qrels is not None:
         added[RECALL] = round(recall(qrels, read_run(setup.run_file(cell))), 4)
-    if not cell.official_run:
+    if cell.kind != RUN:
         added |= milliseconds(cell, setup)
     return dataclasses.replace(result, measures=result.measures | added)
 

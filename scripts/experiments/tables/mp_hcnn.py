@@ -181,7 +181,7 @@ def _row(
 ) -> list[str]:
     """The system's name and its figures on each collection."""
     row = [f"{system.name}+" if is_mixture else system.name]
-    published = (system.interpolated if is_mixture else system.published) or {}
+    published = system.interpolated if is_mixture else system.published
     for name in names:
         found = results_of(system, results, name)
         for place, measure in enumerate(named.find(name).measures):

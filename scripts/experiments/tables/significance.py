@@ -5,8 +5,8 @@ tables. With several seeds, a topic's value is the mean over them.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +31,12 @@ def marked(results: Sequence[Result], references: Sequence[str], setup: Setup) -
     A collection without judgments gets no marks.
     """
     done: dict[Cell, Result] = {}
-    by_collection = sorted(results, key=lambda result: result.cell.collection)
-    for name, of_collection in groupby(by_collection, lambda result: result.cell.collection):
+    for name in dict.fromkeys(result.cell.collection for result in results):
         collection = setup.collection(name)
-        qrels = collection.qrels
-        if qrels is not None:
-            evaluator = Evaluator(qrels, collection.measures)
-            done |= _mark(list(of_collection), references, evaluator, setup)
+        if collection.qrels is not None:
+            evaluator = Evaluator(collection.qrels, collection.measures)
+            of_collection = [result for result in results if result.cell.collection == name]
+            done |= _mark(of_collection, references, evaluator, setup)
     return [done.get(result.cell, result) for result in results]
 
 
@@ -48,21 +47,22 @@ def _mark(
     systems: dict[str, list[Result]] = {}
     for result in results:
         systems.setdefault(result.cell.system, []).append(result)
-    others = {
-        name: values_of(systems[name], evaluator, setup) for name in references if name in systems
-    }
+    values = {name: values_of(seeds, evaluator, setup) for name, seeds in systems.items()}
     done = {}
     for name, seeds in systems.items():
-        ours = values_of(seeds, evaluator, setup)
-        mixture = mixture_values_of(seeds, evaluator, setup)
-        rest = {other: values for other, values in others.items() if other != name}
+        others = {other: values[other] for other in references if other in systems}
+        # Only a mixture is compared with its own neural score.
+        mixture = mixture_values_of(seeds, evaluator, setup) or {}
+        mixture_better_than = _compare(mixture, others, operator.gt)
+        others.pop(name, None)
+        better_than = _compare(values[name], others, operator.gt)
+        worse_than = _compare(values[name], others, operator.lt)
         for result in seeds:
             done[result.cell] = dataclasses.replace(
                 result,
-                better_than=_compare(ours, rest, lambda a, b: a > b),
-                worse_than=_compare(ours, rest, lambda a, b: a < b),
-                # A mixture is also compared with its own neural score.
-                mixture_better_than=_compare(mixture or {}, others, lambda a, b: a > b),
+                better_than=better_than,
+                worse_than=worse_than,
+                mixture_better_than=mixture_better_than,
             )
     return done
 
@@ -73,15 +73,13 @@ def _compare(
     """Measure -> the others to which the relation of the means holds significantly."""
     found = {}
     for measure, values in ours.items():
-        names = tuple(
+        found[measure] = tuple(
             name
             for name, theirs in others.items()
-            if relation(float(values.mean()), float(theirs[measure].mean()))
+            if relation(values.mean(), theirs[measure].mean())
             and _p_value(values, theirs[measure]) < LEVEL
         )
-        if names:
-            found[measure] = names
-    return found
+    return {measure: names for measure, names in found.items() if names}
 
 
 def _p_value(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:

@@ -49,6 +49,22 @@ class YearGains:
         """Topics by decreasing gain of MP-HCNN."""
         return sorted(self.neural, key=self.neural.__getitem__, reverse=True)
 
+    def matches(
+        self, query_id: str, doc_ids: Sequence[str], setup: Setup
+    ) -> tuple[str, list[tuple[Post, PairMatches]]]:
+        """The query, and some posts with MP-HCNN's matches."""
+        from rerankers import checkpoint
+        from rerankers.models._mp_hcnn_matches import find_matches
+        from rerankers.models.mp_hcnn import Model
+
+        found = self.collection.find_posts(doc_ids)
+        posts = [found[doc_id] for doc_id in doc_ids]
+        (query,) = (t.text for t in self.collection.topics if t.query_id == query_id)
+        loaded = checkpoint.load(setup.checkpoint(self.ours.cell))
+        texts, urls = [post.text for post in posts], [post.url for post in posts]
+        matches = find_matches(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
+        return query, list(zip(posts, matches, strict=True))
+
     @classmethod
     def from_results(cls, name: str, results: Sequence[Result], setup: Setup) -> YearGains:
         """The gains on a collection.
@@ -128,36 +144,10 @@ class Gains(Table):
         save_figure(figure, path)
 
 
-@dataclass(frozen=True)
-class TopicEvidence:
-    """Posts of one topic and the evidence of MP-HCNN for each."""
-
-    query: str
-    posts: Sequence[Post]
-    evidence: Sequence[PairMatches]
-
-    @classmethod
-    def from_gains(
-        cls, gains: YearGains, query_id: str, doc_ids: Sequence[str], setup: Setup
-    ) -> TopicEvidence:
-        """The evidence for some posts of a topic."""
-        from rerankers import checkpoint
-        from rerankers.models._mp_hcnn_matches import find_matches
-        from rerankers.models.mp_hcnn import Model
-
-        found = gains.collection.find_posts(doc_ids)
-        posts = [found[doc_id] for doc_id in doc_ids]
-        (query,) = (t.text for t in gains.collection.topics if t.query_id == query_id)
-        loaded = checkpoint.load(setup.checkpoint(gains.ours.cell))
-        texts, urls = [post.text for post in posts], [post.url for post in posts]
-        evidence = find_matches(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
-        return cls(query, posts, evidence)
-
-
 TOPICS, POSTS = 5, 20
 """Table 5: topics with the largest gains, and posts of each."""
 
-EVIDENCE = {
+CATEGORIES = {
     "exact word match": 100,
     "exact phrase match": 44,
     "partial paraphrase match": 59,
@@ -165,7 +155,7 @@ EVIDENCE = {
 }
 """Table 5: published percentages of 100 posts, sorted by hand."""
 
-EXACT_WORD, EXACT_PHRASE, PARAPHRASE, URL = EVIDENCE
+EXACT_WORD, EXACT_PHRASE, PARAPHRASE, URL = CATEGORIES
 
 PARAPHRASE_COSINE = 0.8
 """Least cosine of similar phrases; unrelated ones reach 0.7."""
@@ -202,12 +192,12 @@ class Categories(Table):
         for _, query_id, year in best:
             neural = read_run(setup.run_file(year.ours.cell))[query_id]
             doc_ids = [doc_id for doc_id, _ in ranked(neural)[:POSTS]]
-            topic = TopicEvidence.from_gains(year, query_id, doc_ids, setup)
-            for post, evidence in zip(topic.posts, topic.evidence, strict=True):
-                counts.update(categories_of(topic.query, post, evidence))
-                total += 1
+            query, posts = year.matches(query_id, doc_ids, setup)
+            for post, pair in posts:
+                counts.update(categories_of(query, post, pair))
+            total += len(posts)
         rows = [["category", "ours, %", "paper, %"]]
-        for category, published in EVIDENCE.items():
+        for category, published in CATEGORIES.items():
             share = 100 * counts[category] / max(1, total)
             rows.append([category, f"{share:.0f}", str(published)])
         topics = ", ".join(f"{query_id} (AP {gain:+.2f})" for gain, query_id, _ in best)
@@ -215,32 +205,32 @@ class Categories(Table):
         return f"{markdown_table(rows)}\n\n{intro}.\n\n{RULES}"
 
 
-def categories_of(query: str, post: Post, evidence: PairMatches) -> Iterator[str]:
+def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
     """Categories of matches between a query and a post, by :data:`RULES`."""
     from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
     query_words = words(query)
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
-    post_words = [word.text for word in evidence.post_words]
+    post_words = [word.text for word in pair.post_words]
     if set(content) & set(post_words):
         yield EXACT_WORD
     if set(pairwise(query_words)) & set(pairwise(post_words)):
         yield EXACT_PHRASE
-    if _is_paraphrased(evidence):
+    if _is_paraphrased(pair):
         yield PARAPHRASE
     link = url_text(post.url)
     if link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content):
         yield URL
 
 
-def _is_paraphrased(evidence: PairMatches) -> bool:
-    levels = evidence.matches["words"].levels
+def _is_paraphrased(pair: PairMatches) -> bool:
+    levels = pair.matches["words"].levels
     if len(levels) < 2:
         return False
-    post_words = [word.text for word in evidence.post_words]
+    post_words = [word.text for word in pair.post_words]
     return any(
         levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
-        for i, ours in enumerate(pairwise(evidence.query_words))
+        for i, ours in enumerate(pairwise(pair.query_words))
         for j, theirs in enumerate(pairwise(post_words))
     )
 
@@ -288,32 +278,32 @@ def _sample_rows(
     )
     first = min(after, key=lambda doc_id: after[doc_id].rank)
     doc_ids = list(dict.fromkeys([first, *relevant]))[: 1 + RELEVANT]
-    topic = TopicEvidence.from_gains(gains, query_id, doc_ids, setup)
-    title = f"{query_id}: {topic.query} (AP {gains.neural[query_id]:+.2f})"
-    for post, evidence in zip(topic.posts, topic.evidence, strict=True):
+    query, posts = gains.matches(query_id, doc_ids, setup)
+    title = f"{query_id}: {query} (AP {gains.neural[query_id]:+.2f})"
+    for post, pair in posts:
         text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
         ranks = [
             f"{score:.2f} (#{rank})" for rank, score in (before[post.doc_id], after[post.doc_id])
         ]
-        yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(evidence)]
+        yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
         title = ""
 
 
-def _matches(evidence: PairMatches) -> str:
+def _matches(pair: PairMatches) -> str:
     """Each query word and its best matches: by words, by phrases and in the URL."""
     from rerankers.models._mp_hcnn_matches import mean_by_word
 
     columns: list[Sequence[float | None]] = []
     for name, level in (("words", 0), ("words", 1), ("url_trigrams", 1)):
-        matches = evidence.matches.get(name)
+        matches = pair.matches.get(name)
         if matches is None or level >= len(matches.levels):
             continue
         if name == "words":
             columns.append(matches.best(level).tolist())
-        elif evidence.url:
-            columns.append(mean_by_word(matches.best(level), evidence.query_words))
+        elif pair.url:
+            columns.append(mean_by_word(matches.best(level), pair.query_words))
     described = []
-    for place, word in enumerate(evidence.query_words):
+    for place, word in enumerate(pair.query_words):
         values = [column[place] for column in columns if place < len(column)]
         described.append(" ".join([word, *(f"{v:.2f}" for v in values if v is not None)]))
     return ", ".join(described)
