@@ -1,16 +1,19 @@
-"""The contract between rerankers, the engine that runs them and the loop that trains them.
+"""The contract of a reranker, and the pairs that it scores.
 
-Dimension legend, used in every shape comment of this package:
+Dimensions in all shape comments of this package:
 
 ====  =======================================================================
 Q     queries
 D     posts
 P     (query, post) pairs
 L     length of a text in terms (words or trigrams); Lq of a query, Ld of a post
-E     size of a term's vector
+E     dimensions of a term vector
 F     convolutional filters
+K     features or dimensions of a representation
 ====  =======================================================================
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -31,21 +34,21 @@ if TYPE_CHECKING:
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
-"""Words with every digit read as 0 (Severyn & Moschitti 2015, section 4.1)."""
+"""Words with every digit replaced by 0 (Severyn & Moschitti 2015, section 4.1)."""
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
 FIRST_STAGE = "first_stage"
-"""Signal: score of a candidate in the run that is reranked."""
+"""Signal: first-stage score of a candidate."""
 PRIOR = "prior"
-"""Signal: what the runs that are reranked think of a pair; see :func:`prior_of_rank`."""
+"""Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
 FEATURES = "features"
 """Name of the interaction that holds a pair's features."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What to score: queries, posts, and which query goes with which post.
+    """(query, post) pairs to score.
 
     Attributes:
         queries: [Q] texts of the queries.
@@ -53,12 +56,11 @@ class Pairs:
         urls: [D] expanded URL of each post, or "".
         query_index: [P] row of ``queries``.
         post_index: [P] row of ``texts`` and ``urls``.
-        signals: name -> [P] what is known of a pair besides its texts, as ``FIRST_STAGE`` and
-            ``PRIOR``; one that is not there counts as 0, but as unknown in the families
-            ``signal:NAME``, as NaN does.
-        doc_ids: [D] identifier of each post; empty where they are not known.
-        memo: name -> what has been computed of ``texts`` and ``urls``, and of which; pairs that
-            ``dataclasses.replace`` makes of these share it.
+        signals: name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A
+            missing signal is 0; for the families ``signal:NAME`` it is unknown, as NaN is.
+        doc_ids: [D] identifier of each post; empty if unknown.
+        memo: name -> values computed from ``texts`` and ``urls``, with the texts that they were
+            computed from; copies by ``dataclasses.replace`` share it.
     """
 
     queries: Sequence[str]
@@ -73,8 +75,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.query_index)
 
-    def part(self, rows: npt.NDArray[np.int64]) -> "Pairs":
-        """The pairs ``rows`` [B] alone, without the texts that none of them has."""
+    def part(self, rows: npt.NDArray[np.int64]) -> Pairs:
+        """The pairs ``rows`` [B], with their own texts only."""
         queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
         posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
         return Pairs(
@@ -89,12 +91,11 @@ class Pairs:
 
 
 class Terms(NamedTuple):
-    """One view of a batch of texts.
+    """One input of a batch of texts.
 
     Attributes:
-        ids: [B, L] term identifiers, 0 where there is no term.
-        weights: [B, L] importance of each term in [0, 1] (IDF), 0 where there is no term.
-            Posts carry no weights; theirs is an empty tensor.
+        ids: [B, L] term identifiers; 0 is padding.
+        weights: [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts.
     """
 
     ids: Tensor
@@ -102,89 +103,87 @@ class Terms(NamedTuple):
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """What a run thinks of the posts that it has at these ranks, counted from 1: 1 / ln(r + 1).
+    """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1).
 
-    Severyn & Moschitti (2015), section 5, "submission run as a feature". A post that the run does
-    not have is worth 0; several runs are averaged.
+    Severyn & Moschitti (2015), section 5, "submission run as a feature". Posts outside of the run
+    have the prior 0; priors of several runs are averaged.
     """
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
 
 
 Inputs = Mapping[str, Terms]
-"""View name -> the terms of a batch of texts."""
-
+"""Name of an input -> the terms of a batch of texts."""
 
 Interactions = Mapping[str, Tensor]
-"""What a comparison of query and post gives: name -> [P, L, K], K numbers for each of L places
-(the query's positions, or one). Places may be padded with zeros without changing a score."""
+"""Name -> [P, L, K]: K features of each of L positions of a pair, which are the query's positions
+or only one. Padding with zero positions does not change a score."""
 
 
 class Reranker(nn.Module, ABC):
-    """A model that scores (query, post) pairs from the inputs of the text that it declares.
+    """A model that scores (query, post) pairs.
 
-    A subclass is one file in ``rerankers/models``. It splits its work into two encoders, neither
-    of which knows the other side; ``interact``, which compares what they give; ``represent``,
-    which turns comparisons into one vector a pair; and ``head``, which turns that into a score.
-    A pair's score must not depend on what else is in the batch: padding (identifier 0) is masked.
+    The forward pass has four steps: ``encode_queries`` and ``encode_posts`` each see one side
+    only, ``interact`` compares them, ``represent`` gives one vector for each pair, and ``head``
+    gives its score. A score does not depend on the other pairs of the batch: padding is masked.
     """
 
     config_type: ClassVar[type]
-    """Frozen dataclass of the model's hyperparameters."""
+    """Frozen dataclass of the hyperparameters."""
 
     configurations: ClassVar[Mapping[str, Any]]
     """Named configurations; the first is the default."""
 
     query_inputs: ClassVar[Sequence[str]]
-    """Inputs of a query that ``encode_queries`` reads."""
+    """Inputs that ``encode_queries`` reads."""
 
     post_inputs: ClassVar[Sequence[str]]
-    """Inputs of a post that ``encode_posts`` reads."""
+    """Inputs that ``encode_posts`` reads."""
 
     training_settings: ClassVar[Settings] = Settings()
-    """How its paper trains it, as far as that works here; every command's default."""
+    """Default settings of training, close to the paper's."""
 
     feature_families: Sequence[str] = ()
-    """Families of ``rerankers/features`` that the interactions are to hold, side by side, as
-    ``FEATURES`` [P, 1, K]."""
+    """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
+    [P, 1, K]."""
 
     trained_by_gradients: ClassVar[bool] = True
-    """Whether there is anything for the steps of training; else all is done by ``fit``."""
+    """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
 
     config: Any
 
     @abstractmethod
     def encode_queries(self, inputs: Inputs) -> Any:
-        """Encode Q queries; the result is opaque to the engine."""
+        """Encode Q queries."""
 
     @abstractmethod
     def encode_posts(self, inputs: Inputs) -> Any:
-        """Encode D posts; the result is opaque to the engine."""
+        """Encode D posts."""
 
     @abstractmethod
     def interact(self, queries: Any, posts: Any, query_of_post: Tensor) -> Interactions:
         """Compare each encoded post with its query.
 
         Args:
-            queries: what ``encode_queries`` gave for Q queries.
-            posts: what ``encode_posts`` gave for P posts.
+            queries: Q queries, as ``encode_queries`` returned them.
+            posts: P posts, as ``encode_posts`` returned them.
             query_of_post: [P] row of the query of each post.
         """
 
     @abstractmethod
     def represent(self, interactions: Interactions) -> Tensor:
-        """Turn comparisons into one vector for each pair: [P, K]."""
+        """One vector for each pair: [P, K]."""
 
     @abstractmethod
     def head(self, representations: Tensor) -> Tensor:
-        """Turn vectors of pairs [P, K] into [P] scores, higher is better; a score is a logit."""
+        """Scores [P] of representations [P, K]; a score is a logit, higher is better."""
 
     def compare(
         self, queries: Any, posts: Any, query_of_post: Tensor, features: Tensor | None = None
     ) -> Interactions:
-        """:meth:`interact`, and the features [P, K] where the model has families of them.
+        """:meth:`interact`, with the features [P, K] of :attr:`feature_families`.
 
         Raises:
-            RerankerError: it has, and they are not there.
+            RerankerError: the model has families, but ``features`` is None.
         """
         interactions = self.interact(queries, posts, query_of_post)
         if not self.feature_families:
@@ -197,63 +196,63 @@ class Reranker(nn.Module, ABC):
         return {**interactions, FEATURES: features.unsqueeze(1)}
 
     def integrate(self, interactions: Interactions) -> Tensor:
-        """Turn comparisons into [P] scores."""
+        """Scores [P] of interactions."""
         return self.head(self.represent(interactions))
 
     def forward(
         self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
     ) -> Tensor:
-        """Score P posts, each against its query: [P]."""
+        """Scores [P] of P posts, each with its query."""
         encoded = self.encode_queries(queries), self.encode_posts(posts)
         return self.integrate(self.compare(*encoded, query_of_post, features))
 
-    def unit_vectors(self) -> "UnitVectors | None":
-        """Vectors of words for the families that compare words by them; None has none."""
+    def unit_vectors(self) -> UnitVectors | None:
+        """Word vectors for the families that compare words by them, None if there are none."""
         return None
 
     def interactions_are_fixed(self) -> bool:
-        """Whether training leaves encoders and ``interact`` as they are.
+        """Whether training leaves encoders and ``interact`` unchanged.
 
-        The training loop then computes the interactions once instead of in every step.
+        If so, training computes the interactions once.
         """
         return False
 
     def decay_share(self, parameter: str) -> float:
-        """Share of the weight decay that the parameter of this name gets."""
+        """Factor of the weight decay for the parameter of this name."""
         return 1.0
 
     def needs_fit(self) -> bool:
-        """Whether :meth:`fit` is to be called once training has ended."""
+        """Whether :meth:`fit` follows the gradient steps."""
         return False
 
     def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
-        """Fit what is not trained by gradients.
+        """Fit the parameters that are not trained by gradients.
 
         Args:
             representations: [P, K] of the training pairs, by the trained model.
-            relevant: [P] whether each is relevant.
-            query_index: [P] the query of each.
+            relevant: [P] whether each pair is relevant.
+            query_index: [P] query of each pair.
         """
 
     def files(self) -> Mapping[str, bytes]:
-        """File name -> content of what a checkpoint is to hold that is no tensor."""
+        """File name -> content of the files in a checkpoint that are not tensors."""
         return {}
 
     def read_files(self, directory: Path) -> None:
-        """Take back what :meth:`files` gave from a checkpoint's folder.
+        """Read what :meth:`files` returned from a checkpoint's folder.
 
         Raises:
-            RerankerError: a file is missing, damaged or of something else.
+            RerankerError: a file is missing, damaged or of another model.
         """
 
     def device_of(self) -> torch.device:
-        """Where the model's parameters live; the CPU if there are none."""
+        """Device of the parameters; the CPU if there are none."""
         first = next(self.parameters(), None)
         return torch.device("cpu") if first is None else first.device
 
 
 def require_choice(name: str, found: str, choices: Sequence[str]) -> None:
-    """Check a setting that is one of a few words; raises RerankerError naming them."""
+    """Check a setting with named values; raises RerankerError with the allowed ones."""
     if found not in choices:
         raise RerankerError(
             f"setting {name}: found {found!r}, expected one of {', '.join(choices)}"
