@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from conftest import Command
 from scipy import stats
 
 from pipeline.collections import named
 from pipeline.collections.trec import Qrels, Run, write_run
 from pipeline.command.errors import UsageError
-from pipeline.command.options import run_command
 from pipeline.evaluate import Options, main
 from pipeline.evaluation.significance import holm
 
@@ -31,13 +31,11 @@ BASE = dict.fromkeys(TOPICS, 3)
 BETTER = {query_id: 2 if int(query_id) % 4 else 4 for query_id in TOPICS}
 BEST = {query_id: 1 if int(query_id) % 5 else 2 for query_id in TOPICS}
 
-Command = Callable[..., tuple[int, list[str], list[str]]]
+Evaluate = Callable[..., tuple[int, list[str], list[str]]]
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
+def evaluate(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Runs the command in a folder with qrels and runs; gives exit code, stdout, stderr."""
     lines = [f"{q} 0 {d} {grade}\n" for q, grades in QRELS.items() for d, grade in grades.items()]
     (tmp_path / "qrels").write_text("".join(lines))
@@ -46,17 +44,14 @@ def command(
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, list[str], list[str]]:
-        with pytest.raises(SystemExit) as left:
-            run_command(Options, main, "python -m pipeline.evaluate", None, arguments)
-        output, errors = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return left.value.code, output.splitlines(), errors.splitlines()
+        code, output, errors = command("evaluate", *arguments)
+        return code, output.splitlines(), errors.splitlines()
 
     return call
 
 
-def test_a_row_for_each_run(command: Command) -> None:
-    assert command("qrels", "base", "best") == (
+def test_a_row_for_each_run(evaluate: Evaluate) -> None:
+    assert evaluate("qrels", "base", "best") == (
         0,
         [
             "qrels, 12 judged topics",
@@ -68,20 +63,21 @@ def test_a_row_for_each_run(command: Command) -> None:
     )
 
 
-def test_measures_in_the_order_asked_for(command: Command) -> None:
-    code, output, errors = command("qrels", "best", "-m", "RR", "--measure", "P@1", "-m", "NumRet")
+def test_measures_in_the_order_asked_for(evaluate: Evaluate) -> None:
+    code, output, errors = evaluate("qrels", "best", "-m", "RR", "--measure", "P@1", "-m", "NumRet")
     assert (code, errors) == (0, [])
     assert [line.split() for line in output[1:]] == [
-        ["RR", "P@1", "NumRet"], ["best", "0.9167", "0.8333", "5.0000"]
-    ]  # fmt: skip
+        ["RR", "P@1", "NumRet"],
+        ["best", "0.9167", "0.8333", "5.0000"],
+    ]
 
 
-def test_what_counts_as_0_is_told(command: Command, tmp_path: Path) -> None:
+def test_what_counts_as_0_is_told(evaluate: Evaluate, tmp_path: Path) -> None:
     ranks = {query_id: int(query_id not in "37") for query_id in TOPICS} | {"99": 1, "x": 1}
     write_run(tmp_path / "gaps", at_rank(ranks), "t")
     with (tmp_path / "qrels").open("a") as stream:
         stream.write("13 0 a 0\n14 0 b -1\n")
-    code, output, errors = command("qrels", "gaps", "base", "-m", "RR")
+    code, output, errors = evaluate("qrels", "gaps", "base", "-m", "RR")
     assert code == 0
     assert [line.split() for line in output[2:]] == [["gaps", "0.7143"], ["base", "0.2857"]]
     assert errors == [
@@ -92,8 +88,8 @@ def test_what_counts_as_0_is_told(command: Command, tmp_path: Path) -> None:
     ]
 
 
-def test_each_topic(command: Command) -> None:
-    code, output, errors = command(
+def test_each_topic(evaluate: Evaluate) -> None:
+    code, output, errors = evaluate(
         "qrels", "better", "best", "-m", "RR", "-m", "P@1", "--per-topic"
     )
     assert (code, errors) == (0, [])
@@ -106,8 +102,8 @@ def test_each_topic(command: Command) -> None:
     assert len(output) == 1 + 2 * 13
 
 
-def test_one_run_against_another(command: Command) -> None:
-    code, output, errors = command("qrels", "best", "--against", "base", "-m", "RR")
+def test_one_run_against_another(evaluate: Evaluate) -> None:
+    code, output, errors = evaluate("qrels", "best", "--against", "base", "-m", "RR")
     assert (code, errors) == (0, [])
     assert output[1].split() == ["RR", "diff", "p(rand)", "p(t)"]
     assert output[2].split() == ["base", "0.3333"]
@@ -117,8 +113,8 @@ def test_one_run_against_another(command: Command) -> None:
     assert "Holm" not in output[4]
 
 
-def test_several_runs_against_another(command: Command) -> None:
-    code, output, errors = command("qrels", "better", "base", "best", "--against", "base")
+def test_several_runs_against_another(evaluate: Evaluate) -> None:
+    code, output, errors = evaluate("qrels", "better", "base", "best", "--against", "base")
     assert (code, errors) == (0, [])
     assert [line.split()[0] for line in output[2:5]] == ["base", "better", "best"]
     tests = [
@@ -134,21 +130,21 @@ def test_several_runs_against_another(command: Command) -> None:
     assert output[5].endswith("Holm-corrected over 2 runs")
 
 
-def test_each_topic_and_a_comparison(command: Command) -> None:
-    code, output, _ = command("qrels", "best", "--against", "base", "-m", "RR", "--per-topic")
+def test_each_topic_and_a_comparison(evaluate: Evaluate) -> None:
+    code, output, _ = evaluate("qrels", "best", "--against", "base", "-m", "RR", "--per-topic")
     assert code == 0
     assert output[0] == "measure\tquery_id\tbase\tbest"
     assert output[13:16] == ["RR\tall\t0.3333\t0.9167", "", "qrels, 12 judged topics"]
 
 
-def test_a_difference_too_small_to_print_has_no_minus(command: Command, tmp_path: Path) -> None:
+def test_a_difference_too_small_to_print_has_no_minus(evaluate: Evaluate, tmp_path: Path) -> None:
     write_run(tmp_path / "worse", at_rank(BASE | {"1": 0}), "t")
-    _, output, _ = command("qrels", "worse", "--against", "base", "-m", "P@100000")
+    _, output, _ = evaluate("qrels", "worse", "--against", "base", "-m", "P@100000")
     assert output[3].split()[:3] == ["worse", "0.0000", "+0.0000"]
 
 
-def test_a_run_against_itself(command: Command) -> None:
-    code, output, errors = command("qrels", "base", "--against", "./base")
+def test_a_run_against_itself(evaluate: Evaluate) -> None:
+    code, output, errors = evaluate("qrels", "base", "--against", "./base")
     assert (code, output) == (2, [])
     assert "--against: found no other run" in errors[1]
 
@@ -167,8 +163,8 @@ def test_a_run_against_itself(command: Command) -> None:
         (["qrels", "qrels"], 1, "qrels:1: found 4 columns"),
     ],
 )
-def test_bad_arguments(command: Command, arguments: list[str], code: int, message: str) -> None:
-    found, output, errors = command(*arguments)
+def test_bad_arguments(evaluate: Evaluate, arguments: list[str], code: int, message: str) -> None:
+    found, output, errors = evaluate(*arguments)
     assert (found, output) == (code, [])
     assert message in "\n".join(errors)
 
@@ -180,7 +176,7 @@ class FakeCollection:
     missing_judgments: str = "fake has no judgments: fake.qrels is missing"
 
 
-def test_names_of_collections(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_collections(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def find(name: str, data: Path | None = None) -> FakeCollection:
@@ -191,17 +187,19 @@ def test_names_of_collections(command: Command, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(named, "find", find)
     Path("silent").mkdir()  # a folder is no file of judgments
-    code, output, _ = command("fake", "base", "--data", "somewhere")
+    code, output, _ = evaluate("fake", "base", "--data", "somewhere")
     assert (code, output[0]) == (0, "fake, 12 judged topics")
     assert asked == [("fake", Path("somewhere"))]
     assert output[1].split() == ["RR", "AP"]
-    assert command("silent", "base") == (
-        1, [], ["python -m pipeline.evaluate: error: fake has no judgments: fake.qrels is missing"]
-    )  # fmt: skip
-    assert command("fakee", "base")[0] == 2
+    assert evaluate("silent", "base") == (
+        1,
+        [],
+        ["python -m pipeline.evaluate: error: fake has no judgments: fake.qrels is missing"],
+    )
+    assert evaluate("fakee", "base")[0] == 2
     # A file of that name comes first.
     Path("fake").write_text("1 0 a 1\n")
-    assert command("fake", "base")[1][0] == "fake, 1 judged topics"
+    assert evaluate("fake", "base")[1][0] == "fake, 1 judged topics"
 
 
 def test_official_runs(

@@ -1,0 +1,128 @@
+"""The report of ``python -m pipeline.rerank``: changes of measures and of places."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from pipeline.evaluation.run_report import (
+    Change,
+    Row,
+    average_changes,
+    compare,
+    place,
+    print_report,
+    reranked_name,
+    write_csv,
+)
+
+Values = dict[str, dict[str, float]]
+
+
+def values(precision: list[float], ap: list[float]) -> Values:
+    return {
+        "P@30": {str(n): value for n, value in enumerate(precision)},
+        "AP": {str(n): value for n, value in enumerate(ap)},
+    }
+
+
+RESULTS = {
+    "low": (values([0.1, 0.2, 0.3], [0, 0, 0]), values([0.2, 0.4, 0.6], [0.1, 0.1, 0.4])),
+    "high": (values([0.4, 0.5, 0.6], [0.4, 0.4, 0.4]), values([0.2, 0.3, 0.4], [0.4, 0.4, 0.4])),
+    "middle": (values([0.3, 0.3, 0.3], [0.2, 0.2, 0.2]), values([0.5, 0.6, 0.7], [0.3, 0.2, 0.1])),
+}
+"""Means of P@30: low .2 -> .4, high .5 -> .3, middle .3 -> .6."""
+
+
+def test_runs_are_placed_among_the_others_as_they_were() -> None:
+    rows = compare(RESULTS)
+    # Among the reranked others high would fall to the third place, and low would rise to the 2nd.
+    assert [(row.name, row.place, row.place_after, row.places_gained) for row in rows] == [
+        ("high", 1, 1, 0),
+        ("middle", 2, 1, 1),
+        ("low", 3, 2, 1),
+    ]
+
+
+def test_changes_are_in_percent_of_what_was_before() -> None:
+    rows = compare(RESULTS)
+    assert [row.changes["P@30"].percent for row in rows] == pytest.approx([-40, 100, 100])
+    assert [row.changes["AP"].percent for row in rows] == pytest.approx([0, 0, None])
+    averages = average_changes(rows)
+    assert averages["P@30"] == pytest.approx(160 / 3)
+    assert averages["AP"] == pytest.approx(0)
+
+
+def test_significance_is_that_of_the_paired_t_test() -> None:
+    changes = {row.name: row.changes for row in compare(RESULTS)}
+    # Differences of .1, .2, .3: t = .2 / (.1 / sqrt 3) with 2 degrees of freedom.
+    assert changes["low"]["P@30"].p == pytest.approx(0.0741799, abs=1e-6)
+    assert changes["low"]["P@30"].mark == ""
+    # .2, .3, .4: t = .3 / (.1 / sqrt 3).
+    assert changes["middle"]["P@30"].p == pytest.approx(0.0351, abs=1e-4)
+    # The same difference for every topic, and none.
+    assert changes["high"]["P@30"].mark == "▼"
+    assert changes["high"]["AP"].mark == ""
+
+
+@pytest.mark.parametrize(
+    ("after", "p", "mark"),
+    [
+        (0.6, 0.0099, "▲"),
+        (0.6, 0.01, "△"),
+        (0.6, 0.0499, "△"),
+        (0.6, 0.05, ""),
+        (0.4, 0.0099, "▼"),
+        (0.4, 0.0499, "▽"),
+        (0.5, 1.0, ""),
+    ],
+)
+def test_marks(after: float, p: float, mark: str) -> None:
+    assert Change(0.5, after, p).mark == mark
+
+
+def test_equal_runs_share_a_place() -> None:
+    assert place(0.5, []) == 1
+    assert place(0.5, [0.5, 0.6, 0.4]) == 2
+    assert place(0.1 + 0.2, [0.3]) == place(0.3, [0.1 + 0.2]) == 1
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(compare(RESULTS))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:5] == [
+        "run               P@30  reranked   change      AP  reranked  change  R  reranked  change",
+        "high            0.5000  0.3000▼    -40.0%  0.4000  0.4000     +0.0%  1         1      +0",
+        "middle          0.3000  0.6000△   +100.0%  0.2000  0.2000     +0.0%  2         1      +1",
+        "low             0.2000  0.4000    +100.0%  0.0000  0.2000         -  3         2      +1",
+        "average change                     +53.3%                     +0.0%                 +0.7",
+    ]
+    assert "p < .05" in lines[5]
+    assert "3 runs by P@30" in lines[6]
+    assert lines[7] == "-: AP was 0 before; left out of the average: low"
+
+
+def test_no_minus_before_a_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    change = Change(0.5, 0.5 - 1e-9, 0.9)
+    print_report([Row("a", {"P@30": change}, 1, 1)])
+    lines = capsys.readouterr().out.splitlines()
+    assert "-" not in "".join(lines[:3])
+
+
+def test_the_file_has_the_unrounded_figures(tmp_path: Path) -> None:
+    rows = compare(RESULTS)
+    write_csv(tmp_path / "new" / "report.csv", rows, {"lambda": 1})
+    with (tmp_path / "new" / "report.csv").open(encoding="utf-8") as stream:
+        lines = list(csv.DictReader(stream))
+    assert [line["run"] for line in lines] == ["high", "middle", "low"]
+    low = lines[2]
+    assert float(low["P@30 p"]) == rows[2].changes["P@30"].p
+    assert float(low["P@30 change %"]) == pytest.approx(100)
+    assert low["AP change %"] == ""
+    assert (low["R"], low["R reranked"], low["R change"], low["lambda"]) == ("3", "2", "1", "1")
+
+
+def test_names_of_reranked_runs() -> None:
+    assert reranked_name("ql", "sm_cnn") == "ql.sm_cnn"
+    assert reranked_name("a.run", "sm_cnn") == "a.run.sm_cnn"
+    assert reranked_name("input.x.GZ", "pwim") == "input.x.pwim.GZ"
