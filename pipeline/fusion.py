@@ -1,9 +1,9 @@
 """Learned fusion: the candidates of several rankers, ranked by a model over all their scores.
 
 What one ranker misses another may find. Neural scores of training topics come from models that
-have not seen these topics (:func:`unseen_scores`; stacking, Wolpert 1992), since a fusion would
-trust a model's memory otherwise; those of other topics come from the model trained on all training
-topics, which is a part of the fusion's checkpoint.
+have not seen these topics (stacking, Wolpert 1992), since a fusion would trust a model's memory
+otherwise; those of other topics come from the model trained on all training topics, which is a
+part of the fusion's checkpoint.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.interpolation import normalize
 from pipeline.reranking import Candidates, NeuralReranker, Progress, doc_ids_of, silent
-from pipeline.training.training_set import JudgedCandidates, TrainingSet, microblog_training_set
+from pipeline.training.training_set import JudgedCandidates, TrainingSet
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.training.folds import FoldModel
     from rerankers.base import Pairs
-    from rerankers.text.inputs import TextEncoder
 
 HITS = 1000
 """Candidates of each ranker for a topic."""
@@ -295,25 +293,22 @@ def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScore
 
 
 def fusion_training_set(
-    config: Any, test: str | None, data: Path | None, unseen: UnseenScores
+    rankers: Rankers, microblog: TrainingSet, data: Path | None, unseen: UnseenScores
 ) -> TrainingSet:
-    """All judged microblog years but ``test``: candidates of all rankers, with their scores.
+    """Candidates and scores of all rankers, for the topics of a microblog training set.
 
     Args:
-        config: of the fusion to be trained.
-        test: collection to leave out; None leaves out none.
+        rankers: of the fusion to be trained.
+        microblog: judged years with their official candidates.
         data: data folder.
         unseen: scores of the training topics by rerankers that have not seen them.
 
     Raises:
-        UsageError: there is no collection ``test``, or an unknown ranker.
         DataError: files or judgments are missing.
     """
-    rankers = Rankers.from_config(config)
-    usual = microblog_training_set(test, data)
     parts: list[Candidates] = []
     qrels: Qrels = {}
-    for name in usual.trained_on:
+    for name in microblog.trained_on:
         collection = open_collection(name, data=data)
         judged = collection.qrels or {}
         topics = [topic for topic in collection.topics if topic.query_id in judged]
@@ -327,32 +322,11 @@ def fusion_training_set(
         return unseen(name, pairs, query_ids)
 
     return replace(
-        usual,
+        microblog,
         candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
         training=JudgedCandidates(with_neural(candidates, rankers.neural, score), qrels),
         minimum_count=MINIMUM_COUNT,
     )
-
-
-def unseen_scores(
-    pairs: Pairs, query_ids: Sequence[str], folds: Sequence[FoldModel], encoder: TextEncoder
-) -> npt.NDArray[np.float32]:
-    """Scores [P] of each query's pairs by the fold's model that has not seen the query.
-
-    Args:
-        pairs: P pairs.
-        query_ids: [Q] of the pairs' queries; each is held out in one fold.
-        folds: models, each with the queries that it has not seen.
-        encoder: reads texts for all of them.
-    """
-    from rerankers.engine.scoring import score
-
-    of_pairs = np.array(query_ids)[pairs.query_index]
-    scores = np.full(len(pairs), np.nan, dtype=np.float32)
-    for fold in folds:
-        rows = np.flatnonzero(np.isin(of_pairs, sorted(fold.held_out)))
-        scores[rows] = score(fold.model, pairs.part(rows), encoder)
-    return scores
 
 
 def _joined(parts: Sequence[Candidates]) -> Candidates:

@@ -4,19 +4,20 @@
     python -m pipeline.train sm_cnn --collection trecqa-raw
 
 The first trains on all judged years but 2012 and validates by topic; the second trains on the
-questions of TrecQA's training part and is stopped early by its development part. Both write a
-checkpoint folder. The models fusion and linear_fusion are trained on what several rankers find,
-and on the scores that these have; the rerankers among these are trained with them, on the same
-topics and word vectors, and lie in the checkpoint's folder.
+training part of TrecQA and is stopped early by its development part. Both write a checkpoint
+folder. The models fusion and linear_fusion are trained on the candidates and scores of several
+rankers; the neural ones among these are trained first, on the same topics and word vectors, and
+are kept in the checkpoint's folder.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.collections.locations import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -30,31 +31,19 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import FUSIONS
-from pipeline.training.trainer import Trainer, vectors_of
 from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-
     from pipeline.training.training_set import TrainingSet
-    from rerankers.base import Pairs
     from rerankers.training.settings import Settings
-
-
-STEPS = 50
-"""Steps of an epoch, at least, of the rerankers that are trained for a fusion; see
-:func:`watched_seldom`."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to train, on what, and how."""
+    """Model, training collections, and settings of the training."""
 
     model: str = argument("model to train: a file of rerankers/models")
-    test: str | None = option("collection to leave out of training; none trains on all judged")
+    test: str | None = option("collection to leave out; without it all judged ones are trained on")
     collection: str | None = option(
         "collection with a training part (trecqa-raw, trecqa-clean, wikiqa) to train on",
         metavar="NAME",
@@ -64,7 +53,7 @@ class Options:
         "change one setting of the configuration, NAME=VALUE", many=True, metavar="NAME=VALUE"
     )
     loss: str | None = option(
-        "loss (default of this and what follows: as the model's paper has it)", choices=LOSSES
+        "loss (default of this and the next options: as in the model's paper)", choices=LOSSES
     )
     margin: float | None = option("margin of the pairwise loss", parse=positive_float)
     sampling: str | None = option(
@@ -79,34 +68,81 @@ class Options:
     optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
     weight_decay: float | None = option("L2 penalty", parse=non_negative_float)
-    epochs: int | None = option("epochs at most", parse=positive_int)
-    steps: int | None = option("steps an epoch", parse=positive_int)
+    epochs: int | None = option("maximum number of epochs", parse=positive_int)
+    steps: int | None = option("steps of an epoch", parse=positive_int)
     patience: int | None = option("epochs without improvement before stopping", parse=positive_int)
-    select: str | None = option("validation figure that decides", choices=SELECTIONS)
+    select: str | None = option("validation figure that chooses the best epoch", choices=SELECTIONS)
     folds: int = option(
         "held-out parts of the topics; 1 holds out 15 % once (without --collection)",
         default=5,
         parse=positive_int,
     )
-    seed: int = option("of every random choice", default=1, parse=non_negative_int)
+    seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
     vectors: Path | None = option(
-        "word vectors, word2vec .bin or GloVe text, .gz or not "
-        "(default: glove.6B.100d.bin.gz of the data folder; for fusions those that "
-        "pipeline.vectors makes of the posts, beside them)", parse=existing_file,
-    )  # fmt: skip
-    idf: str = option("word frequencies: wordfreq or a file (N, then word<TAB>df)",
-                      default="wordfreq")  # fmt: skip
+        "word vectors, word2vec .bin or GloVe text, .gz or not (default: glove.6B.100d.bin.gz of "
+        "the data folder; for fusions these joined with vectors of the posts, see "
+        "pipeline.vectors)",
+        parse=existing_file,
+    )
+    idf: str = option(
+        "word frequencies: wordfreq or a file (N, then word<TAB>df)", default="wordfreq"
+    )
     device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     output: Path | None = option("checkpoint folder to write", parse=Path)
-    resume: bool = option("go on with interrupted training", flag=True)
+    resume: bool = option("continue interrupted training", flag=True)
 
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
+    from pipeline import fusion
     from pipeline.command import runtime
-    from pipeline.training.folds import held_out_bytes
+    from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
+
+    _check(options)
+    settings, config = _settings(options), _config(options)
+    rankers = fusion.Rankers.from_config(config) if options.model in FUSIONS else None
+    device = runtime.choose_device(options.device, options.threads)
+    directory = _directory(options)
+    state_directory = directory.parent / f".{directory.name}.training"
+    checkpoints: dict[str, Path] = {}
+    try:
+        training_set = _training_set(options)
+        shared = TrainingOptions(
+            options.folds, _vectors(options, training_set), options.idf, device, options.resume
+        )
+        if rankers:
+            parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
+            training_set = fusion.fusion_training_set(
+                rankers, training_set, options.data, parts.unseen_scores
+            )
+            checkpoints = parts.checkpoints
+        print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
+        trainer = Trainer(
+            options.model,
+            config,
+            settings,
+            training_set,
+            shared,
+            options.configuration or "default",
+            options.set,
+        )
+        outcome = trainer.train(state_directory)
+    except KeyboardInterrupt:
+        print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
+        raise
+    held_out = {"held_out.run.gz": outcome.held_out_file()}
+    trainer.save(directory, outcome, held_out, checkpoints)
+    runtime.remove_directory(state_directory)
+    for name, value in outcome.validation_map.items():
+        topics = "the development part" if name == "development" else "held-out topics"
+        print(f"{name}: AP {value:.4f} on {topics}")
+    print(f"epochs: {outcome.epochs}\nwrote {directory}")
+
+
+def _check(options: Options) -> None:
+    """Raise UsageError for an unknown model or options that exclude each other."""
     from rerankers import models
 
     if options.model not in models.names():
@@ -115,31 +151,17 @@ def main(options: Options) -> None:
         )
     if options.test and options.collection:
         raise UsageError("--test and --collection: found both, expected one of them")
-    device = runtime.choose_device(options.device, options.threads)
-    settings, config = _settings(options), _config(options)
-    directory = _directory(options)
-    state_directory = directory.parent / f".{directory.name}.training"
-    try:
-        parts = _Parts(options, device, state_directory)
-        training_set = _material(options, config, parts)
-        print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
-        trainer = Trainer(options, settings, config, training_set, device)
-        outcome = trainer.train(state_directory)
-    except KeyboardInterrupt:
-        print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
-        raise
-    held_out = {"held_out.run.gz": held_out_bytes(outcome.held_out_run)}
-    trainer.save(directory, outcome, held_out, parts.directories)
-    runtime.remove_directory(state_directory)
-    for name, value in outcome.validation_map.items():
-        what = "the development part" if name == "development" else "held-out topics"
-        print(f"{name}: AP {value:.4f} on {what}")
-    print(f"epochs: {outcome.epochs}\nwrote {directory}")
+    if options.model in FUSIONS and options.collection:
+        raise UsageError(
+            f"--collection: {options.model} ranks what searches find; name the collection to "
+            "leave out by --test"
+        )
 
 
 def _directory(options: Options) -> Path:
-    """The folder to write."""
+    """The checkpoint folder to write."""
     from pipeline.collections import named
+    from pipeline.collections.locations import home_directory
 
     name = "all"
     if options.collection:
@@ -149,83 +171,32 @@ def _directory(options: Options) -> Path:
     return options.output or home_directory() / "checkpoints" / options.model / name
 
 
-def _material(options: Options, config: Any, parts: "_Parts") -> "TrainingSet":
-    from pipeline import fusion
+def _training_set(options: Options) -> TrainingSet:
+    """Official or given candidates with judgments; a fusion's are added to them later."""
     from pipeline.collections import named
     from pipeline.training.training_set import answer_training_set, microblog_training_set
 
-    if options.model in FUSIONS:
-        if options.collection:
-            raise UsageError(
-                f"--collection: {options.model} ranks what searches find; name the collection to "
-                "leave out by --test"
-            )
-        return fusion.fusion_training_set(config, options.test, options.data, parts.unseen_scores)
     if options.collection:
         return answer_training_set(named.find_answers(options.collection, options.data))
     return microblog_training_set(options.test, options.data)
 
 
-@dataclass
-class _Parts:
-    """The rerankers whose scores a fusion reads; they are trained for it, and kept with it.
+def _vectors(options: Options, training_set: TrainingSet) -> Path:
+    """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
+    from pipeline import vectors
+    from pipeline.collections.locations import data_directory, home_directory
 
-    Attributes:
-        options: of the fusion.
-        device: where to train.
-        state_directory: of the fusion's training.
-        directories: name -> checkpoint folder of each that has been trained.
-    """
-
-    options: Options
-    device: str
-    state_directory: Path
-    directories: dict[str, Path] = field(default_factory=dict)
-
-    def unseen_scores(
-        self, name: str, pairs: "Pairs", query_ids: "Sequence[str]"
-    ) -> "npt.NDArray[np.float32]":
-        """Scores of training topics by models of ``name`` that have not seen them."""
-        from pipeline import fusion
-        from pipeline.training.training_set import microblog_training_set
-
-        print(f"training {name} on folds of the topics, for its scores of the others",
-              file=sys.stderr)  # fmt: skip
-        options = self.options
-        training_set = microblog_training_set(options.test, options.data).without_priors()
-        own = Options(
-            name, test=options.test, folds=options.folds, seed=options.seed,
-            vectors=vectors_of(options, training_set), idf=options.idf, data=options.data,
-            resume=options.resume,
-        )  # fmt: skip
-        trainer = Trainer(
-            own, watched_seldom(_settings(own)), _config(own), training_set, self.device
-        )
-        outcome = trainer.train(self.state_directory / f"{name}.training")
-        self.directories[name] = self.state_directory / name
-        trainer.save(self.directories[name], outcome)
-        return fusion.unseen_scores(pairs, query_ids, outcome.folds, trainer.encoder)
+    general = data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
+    if options.vectors is None and options.model in FUSIONS:
+        return vectors.cached_vectors(training_set.texts, general, home_directory())
+    return options.vectors or general
 
 
-def watched_seldom(settings: "Settings") -> "Settings":
-    """The same number of steps in epochs of ``STEPS`` at least.
+def _settings(options: Options) -> Settings:
+    """The settings of the model's paper with the changes of the options.
 
-    Which epoch is best is decided by the topics whose scores a fusion is to learn from. Where there
-    are many epochs, each a little better or worse by chance, the best is so by luck, too (by .01
-    AP, SM-CNN in epochs of 10 steps), and a fusion would trust its scores more than those of topics
-    that nobody has watched. Most of the time of short epochs is the watching, besides.
-    """
-    joined = max(1, STEPS // settings.steps)
-    return dataclasses.replace(
-        settings, steps=joined * settings.steps, epochs=-(-settings.epochs // joined),
-        patience=-(-settings.patience // joined),
-    )  # fmt: skip
-
-
-def _settings(options: Options) -> "Settings":
-    """What the model's paper has, with the changes that are asked for.
-
-    A model without steps of training takes none of the options of steps.
+    Raises:
+        UsageError: options that exclude each other, or of steps for a model without gradients.
     """
     from rerankers import models
     from rerankers.errors import RerankerError
@@ -238,9 +209,9 @@ def _settings(options: Options) -> "Settings":
     }
     model = models.find(options.model)
     if not model.trained_by_gradients and (useless := sorted({*given} - {"seed"})):
-        options_given = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
         raise UsageError(
-            f"{options_given}: found for {options.model}, which is not trained step by step and "
+            f"{flags}: found for {options.model}, which is not trained step by step and "
             "has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:

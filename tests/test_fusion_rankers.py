@@ -16,12 +16,10 @@ from pipeline.fusion import (
     Rankers,
     UnionRetriever,
     mean_of_normalized,
-    unseen_scores,
     with_neural,
 )
 from pipeline.fusion import _joined as joined
 from pipeline.reranking import Candidates, NeuralReranker
-from pipeline.training.folds import FoldModel
 from rerankers.base import Pairs
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
@@ -104,20 +102,6 @@ def test_posts_without_a_text_get_no_neural_score() -> None:
     assert asked == [("mp_hcnn", ["a"], {})]
     assert found.signals == {"ql": {}, "mp_hcnn": {"1": {"a": 0.5}}}
     assert found.keys() == candidates.keys()
-
-
-def test_topics_are_scored_by_models_that_have_not_seen_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def score(model: Any, pairs: Any, encoder: Any) -> Any:
-        return np.full(len(pairs), model, dtype=np.float32)
-
-    monkeypatch.setattr("rerankers.engine.scoring.score", score)
-    run = {"1": {"a": 1.0, "b": 1.0}, "2": {"x": 1.0}}
-    candidates = Candidates(TOPICS, run, KNOWN, {})
-    folds: Any = [FoldModel(7.0, frozenset("2")), FoldModel(5.0, frozenset("1"))]  # type: ignore[arg-type]
-    found = unseen_scores(candidates.pairs(), ["1", "2"], folds, None)  # type: ignore[arg-type]
-    assert candidates.run_of(found) == {"2": {"x": 7.0}, "1": {"a": 5.0, "b": 5.0}}
 
 
 class Lengths:

@@ -1,4 +1,4 @@
-"""Training, tuning λ and searching with the result, on a small data folder that is made up."""
+"""The command pipeline.train, and searches with what it wrote, on small made-up data folders."""
 
 import gzip
 import json
@@ -8,104 +8,135 @@ import subprocess
 import sys
 from pathlib import Path
 
+import answer_samples
+import microblog_samples
 import numpy as np
 import pytest
-from microblog_samples import write_data
 from safetensors.numpy import load_file
 
 from pipeline import train as command
+from pipeline.collections import named
 from pipeline.collections.trec import read_run
-from pipeline.reranking import Candidates
-from pipeline.training.folds import folds_of
-from pipeline.training.trainer import Trainer
-from rerankers.models.sm_cnn import Model as SmCnn
-from rerankers.text.vectors import read_vectors
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import parse_arguments
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.training.training_set import load_answers
+from pipeline.training.tuning import HeldOut
+from rerankers import checkpoint
+from rerankers.models._bilinear import Bilinear
 
 ROOT = Path(__file__).parent.parent
-SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2", "--threads", "1"]
+SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2"]
+FILES = {
+    "config.json",
+    "model.safetensors",
+    "vocabulary.json",
+    "metrics.json",
+    "held_out.run.gz",
+}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data"))
+    return microblog_samples.write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return answer_samples.write_data(tmp_path_factory.mktemp("answers"))
+
+
+def train(data: Path, *arguments: str | Path) -> None:
+    """Run the command in this process."""
+    common = ["--vectors", data / "vectors.txt", "--data", data, "--device", "cpu"]
+    texts = [str(argument) for argument in (*arguments, *common)]
+    command.main(parse_arguments(command.Options, "train", None, texts))
 
 
 def run(
     data: Path, home: Path, *arguments: str | Path, cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     environment = {
-        **os.environ, "TWEETRERANK_HOME": str(home), "TWEETRERANK_DATA": str(data), **variables
-    }  # fmt: skip
+        **os.environ,
+        "TWEETRERANK_HOME": str(home),
+        "TWEETRERANK_DATA": str(data),
+        **variables,
+    }
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        capture_output=True, text=True, env=environment, cwd=cwd,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd,
+    )
 
 
-def train(data: Path, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    vectors = ["--vectors", str(data / "vectors.txt")]
-    return run(data, home, "-m", "pipeline.train", "mp_hcnn", *SMALL, *vectors, *arguments)
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
 
 
-def test_folds_hold_every_topic_out_once() -> None:
-    query_index = np.repeat(np.arange(11), 3)
-    folds = list(folds_of(query_index, 4, seed=1))
-    held_out = np.concatenate([np.unique(query_index[fold.held_out]) for fold in folds])
-    assert sorted(held_out.tolist()) == list(range(11))
-    for fold in folds:
-        assert not set(query_index[fold.held_out]) & set(query_index[fold.training])
-        assert len(fold.held_out) + len(fold.training) == len(query_index)
-    (single,) = folds_of(query_index, 1, seed=1)
-    assert len(np.unique(query_index[single.held_out])) == 2
+# Microblog years
 
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint folder trained without 2012."""
-    home = tmp_path_factory.mktemp("trained")
-    result = train(data, home, "--test", "mb12")
-    assert result.returncode == 0, result.stderr
-    return home / "checkpoints" / "mp_hcnn" / "mb2012"
+    folder = tmp_path_factory.mktemp("trained") / "mp_hcnn" / "mb2012"
+    train(data, "mp_hcnn", *SMALL, "--test", "mb12", "--output", folder)
+    return folder
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_the_other_years(trained: Path) -> None:
-    assert {path.name for path in trained.iterdir()} == {
-        "config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz",
-    }  # fmt: skip
-    metrics = json.loads((trained / "metrics.json").read_text())
+def test_checkpoint_of_the_other_years(trained: Path) -> None:
+    assert {path.name for path in trained.iterdir()} == FILES
+    assert [path.name for path in trained.parent.iterdir()] == ["mb2012"]
+    metrics = metrics_of(trained)
     assert metrics["trained_on"] == ["mb2011", "mb2013"]
-    assert metrics["left_out"] == "mb12"
+    assert metrics["left_out"] == "mb2012"
     assert metrics["topics"] == 16
     assert 0 < metrics["validation"]["AP"] <= 1
     held_out = read_run(trained / "held_out.run.gz")
     assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 25)]}
 
 
+def test_weights_do_not_depend_on_the_judgments_of_the_test_year(
+    trained: Path, tmp_path: Path
+) -> None:
+    other = microblog_samples.write_data(tmp_path / "other")
+    qrels = other / "microblog" / "qrels.microblog2012.txt"
+    lines = [line.rsplit(" ", 1) for line in qrels.read_text().splitlines()]
+    qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))
+    train(other, "mp_hcnn", *SMALL, "--test", "mb2012", "--output", tmp_path / "again")
+    first, second = (
+        load_file(folder / "model.safetensors") for folder in (trained, tmp_path / "again")
+    )
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
 @pytest.mark.slow
-def test_a_trained_checkpoint_keeps_its_tuned_weight(
+def test_trained_checkpoint_keeps_its_tuned_weight(
     data: Path, trained: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints" / "mp_hcnn" / "mb2012"
     shutil.copytree(trained, folder)
-    tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
-                "--plot", tmp_path / "curve.png")  # fmt: skip
+    script, plot = ROOT / "scripts" / "tune_lambda.py", tmp_path / "curve.png"
+    tuned = run(data, tmp_path, script, "--test", "mb2012", "--plot", plot)
     assert tuned.returncode == 0, tuned.stderr
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "lambda.json").read_text())
     assert content["collections"] == ["mb2011", "mb2013"]
     assert content["checkpoint"] == "mp_hcnn/mb2012"
     assert len(content["curve"]) == 21
     assert "<- chosen" in tuned.stdout
-    found = run(data, tmp_path, "-m", "pipeline.search", "--topics", "mb2012", "--candidates",
-                "ql", "--output", tmp_path / "run.txt")  # fmt: skip
+    search = ["-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql"]
+    found = run(data, tmp_path, *search, "--output", tmp_path / "run.txt")
     assert found.returncode == 0, found.stderr
     assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013; {folder}" in found.stderr
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
 @pytest.mark.slow
-def test_the_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Path) -> None:
+def test_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Path) -> None:
     """The tuned λ of a shipped checkpoint lies in the home folder and is found there first."""
     site, home = tmp_path / "site", tmp_path / "home"
     for package in ("pipeline", "rerankers", "indexes"):
@@ -126,179 +157,148 @@ def test_the_installed_package_is_read_only(data: Path, trained: Path, tmp_path:
     assert tuned.returncode == 0, tuned.stderr
     file = home / "lambda" / "mp_hcnn" / "mb2012.json"
     assert tuned.stdout.endswith(f"wrote {file}\n")
-    found = run(data, home, "-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql",
-                "--output", tmp_path / "run.txt", cwd=site, **outside)  # fmt: skip
+    search = ["-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql"]
+    found = run(data, home, *search, "--output", tmp_path / "run.txt", cwd=site, **outside)
     assert found.returncode == 0, found.stderr
     assert f"(tuned on mb2011, mb2013; {file})" in found.stderr
     assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
 
 
 @pytest.mark.slow
-def test_the_weights_of_the_test_year_do_not_depend_on_its_judgments(
-    data: Path, tmp_path: Path
-) -> None:
-    other = write_data(tmp_path / "other")
-    qrels = other / "microblog" / "qrels.microblog2012.txt"
-    flipped = qrels.read_text().translate(str.maketrans("01", "01"))
-    lines = [line.rsplit(" ", 1) for line in flipped.splitlines()]
-    qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))
-    weights = []
-    for name, folder in (("a", data), ("b", other)):
-        result = train(folder, tmp_path / name, "--test", "mb2012")
-        assert result.returncode == 0, result.stderr
-        weights.append(load_file(tmp_path / name / "checkpoints/mp_hcnn/mb2012/model.safetensors"))
-    assert weights[0].keys() == weights[1].keys()
-    assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
-
-
-@pytest.mark.slow
-def test_a_leak_is_refused(data: Path, tmp_path: Path) -> None:
-    """Held-out scores that include the test year's topics cannot tune its λ."""
-    result = train(data, tmp_path, "--output", tmp_path / "everything")
-    assert result.returncode == 0, result.stderr
-    tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
-                "--checkpoint", tmp_path / "everything")  # fmt: skip
-    assert tuned.returncode == 1
-    assert "belong to none of the collections that mb2012 may be tuned on" in tuned.stderr
-    warned = run(data, tmp_path, "-m", "pipeline.search", "--topics", "mb2012", "--candidates",
-                 "ql", "--checkpoint", tmp_path / "everything", "--output",
-                 tmp_path / "run.txt")  # fmt: skip
+def test_leaked_topics_are_refused_or_warned_of(data: Path, tmp_path: Path) -> None:
+    everything = tmp_path / "everything"
+    train(data, "mp_hcnn", *SMALL, "--output", everything)
+    with pytest.raises(DataError, match="none of the collections that mb2012 may be tuned on"):
+        HeldOut.read(everything, "mb2012", data)
+    search = ["-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql"]
+    output = tmp_path / "run.txt"
+    warned = run(data, tmp_path, *search, "--checkpoint", everything, "--output", output)
     assert "was trained on mb2012" in warned.stderr
 
 
-@pytest.mark.slow
-def test_a_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "held_out.run.gz").write_bytes(gzip.compress(b"1 Q0 2 1 x tag\n"))
-    tuned = run(data, tmp_path, ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012",
-                "--checkpoint", folder)  # fmt: skip
-    assert tuned.returncode == 1
-    assert "held_out.run.gz:1" in tuned.stderr
+def test_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"held_out.run.gz: .*pipeline.train MODEL --test mb2012"):
+        HeldOut.read(tmp_path, "mb2012", data)
+    (tmp_path / "held_out.run.gz").write_bytes(gzip.compress(b"1 Q0 2 1 x tag\n"))
+    with pytest.raises(DataError, match=r"held_out.run.gz:1"):
+        HeldOut.read(tmp_path, "mb2012", data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--configuration", "papre"], "expected one of robust, paper"),
-        (["--set", "detph=3"], "did you mean 'depth'"),
-        (["--epochs", "0", "--learning-rate", "-1"], "--learning-rate: found -1"),
-        (["--test", "mb1999"], "mb1999"),
-        (["--device", "tpu"], "expected one of auto, cpu, cuda"),
-    ],
-)
-def test_mistakes(arguments: list[str], message: str, data: Path, tmp_path: Path) -> None:
-    result = train(data, tmp_path, *arguments)
-    assert result.returncode == 2, result.stderr
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.slow
-def test_a_fusion_is_trained_and_searched_with(data: Path, tmp_path: Path) -> None:
+def test_fusion_is_trained_and_searched_with(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     families = "signal:ql,signal:run_rm3,signal:mp_hcnn,overlap,soft_match"
-    result = run(
-        data, tmp_path, "-m", "pipeline.train", "fusion", "--test", "mb2012", "--folds", "2",
-        "--threads", "1", "--vectors", data / "vectors.txt", "--set", f"families={families}",
-        "--set", "minimum_leaf=1", "--set", "trees=5",
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "training mp_hcnn on folds of the topics" in result.stderr
+    changes = [f"families={families}", "minimum_leaf=1", "trees=5"]
     folder = tmp_path / "checkpoints" / "fusion" / "mb2012"
-    metrics = json.loads((folder / "metrics.json").read_text())
+    train(
+        data,
+        *["fusion", "--test", "mb2012", "--folds", "2", "--output", folder],
+        *[text for change in changes for text in ("--set", change)],
+    )
+    assert "training mp_hcnn on folds of the topics" in capsys.readouterr().err
+    metrics = metrics_of(folder)
     assert metrics["trained_on"] == ["mb2011", "mb2013"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
-    assert metrics["vectors"] == "vectors.txt"
-    # Whose scores it reads has been trained for it, and is with it.
-    assert not (tmp_path / "checkpoints" / "mp_hcnn").exists()
-    part = json.loads((folder / "mp_hcnn" / "metrics.json").read_text())
+    assert metrics["changed_settings"] == changes
+    part = metrics_of(folder / "mp_hcnn")
     assert part["trained_on"] == metrics["trained_on"]
-    assert not list(folder.parent.glob(".*")), "what was kept for --resume is of no use now"
+    assert part["vectors"] == metrics["vectors"] == "vectors.txt"
+    assert not list(folder.parent.glob(".*")), "the state for --resume was not removed"
 
-    search = [
-        "-m",
-        "pipeline.search",
-        "--topics",
-        "mb2012",
-        "--reranker",
-        "fusion",
-        "--threads",
-        "1",
-    ]
+    search = ["-m", "pipeline.search", "--topics", "mb2012", "--reranker", "fusion"]
     found = run(data, tmp_path, *search, "--hits", "5", "--output", tmp_path / "run.txt")
     assert found.returncode == 0, found.stderr
-    rows = [line.split()[0] for line in found.stdout.splitlines() if line.split()]
-    assert {"ql", "run_rm3", "mp_hcnn", "mean", "fused"} <= set(rows)
     assert {len(scores) for scores in read_run(tmp_path / "run.txt").values()} == {5}
 
-    encoded = run(
-        data, tmp_path, "-m", "pipeline.index", "--topics", "mb2012", "--precompute", folder
-    )
-    assert encoded.returncode == 0, encoded.stderr
-    assert encoded.stdout.count("precomputed: ") == 2, "posts for the fusion, and for its MP-HCNN"
+    index = ["-m", "pipeline.index", "--topics", "mb2012", "--precompute", folder]
+    precomputed = run(data, tmp_path, *index)
+    assert precomputed.returncode == 0, precomputed.stderr
+    assert precomputed.stdout.count("precomputed: ") == 2, "for the fusion and for its MP-HCNN"
 
     (folder / "mp_hcnn").rename(tmp_path / "elsewhere")
     lacking = run(data, tmp_path, *search)
     assert lacking.returncode == 1
     assert f"{folder}: found no mp_hcnn in this folder" in lacking.stderr
 
-    wrong = run(data, tmp_path, *search, "--method", "rm3", "--lambda", "0.5")
-    assert wrong.returncode == 2
-    assert "--method" in wrong.stderr and "--lambda" in wrong.stderr
+
+# Answer selection
 
 
-def test_what_a_fusion_trains_has_its_vectors_and_is_told_of_no_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_checkpoint_of_a_training_part(
+    answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class AskedError(Exception):
-        """Which vectors a reranker is to be trained with."""
+    """Held-out scores and figures are those of the development part."""
+    small = ["--epochs", "3", "--steps", "4", "--batch-pairs", "8"]
+    train(answers, "bigram", "--collection", "trecqa-raw", *small)
+    printed = capsys.readouterr()
+    assert "training bigram on trecqa-raw" in printed.err
+    folder = tmp_path / "home" / "checkpoints" / "bigram" / "trecqa-raw"
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert [path.name for path in folder.parent.iterdir()] == ["trecqa-raw"]
 
-    def train(trainer: Trainer, state_directory: Path) -> None:
-        assert trainer.training_set.training.candidates.priors == {}
-        assert trainer.settings == command.watched_seldom(SmCnn.training_settings)
-        raise AskedError(trainer.options.model, trainer.vectors, state_directory)
+    metrics = metrics_of(folder)
+    assert (metrics["trained_on"], metrics["left_out"]) == (["trecqa-raw"], None)
+    assert (metrics["topics"], metrics["candidates"]) == (8, "given candidates")
+    assert metrics["folds"] is None
+    history = metrics["histories"]["training"]
+    assert len(history) == 3
+    assert all(set(epoch) == {"training_loss", "validation_map"} for epoch in history)
+    best = max(range(3), key=lambda epoch: (history[epoch]["validation_map"], -epoch))
+    assert metrics["epochs"] == best + 1
 
-    own, given = tmp_path / "own.bin", data / "vectors.txt"
-    monkeypatch.setattr("pipeline.vectors.cached_vectors", lambda texts, general, home: own)
-    monkeypatch.setattr(Trainer, "train", train)
-    for vectors, expected in ((None, own), (given, given)):
-        options = command.Options("fusion", test="mb2012", vectors=vectors, data=data)
-        with pytest.raises(AskedError) as asked:
-            command._Parts(options, "cpu", tmp_path).unseen_scores("sm_cnn", Candidates([], {}, {}))
-        assert asked.value.args == ("sm_cnn", expected, tmp_path / "sm_cnn.training")
-
-
-def test_what_a_fusion_trains_is_watched_seldom() -> None:
-    from rerankers.training.settings import Settings
-
-    paper = Settings(steps=10, epochs=235, patience=47)
-    found = command.watched_seldom(paper)
-    assert (found.steps, found.epochs, found.patience) == (50, 47, 10)
-    long = command.watched_seldom(Settings(steps=60, epochs=12, patience=4))
-    assert (long.steps, long.epochs, long.patience) == (60, 12, 4)
-
-
-@pytest.mark.slow
-def test_a_fusion_has_no_training_part(data: Path, tmp_path: Path) -> None:
-    result = run(data, tmp_path, "-m", "pipeline.train", "fusion", "--collection", "trecqa-raw")
-    assert result.returncode == 2
-    assert "--collection: fusion ranks what searches find" in result.stderr
+    loaded = checkpoint.load(folder, "bigram")
+    assert isinstance(loaded.model, Bilinear) and bool(loaded.model.is_fitted)
+    assert {"storm", "library", "where"} <= set(loaded.encoder.vocabulary.known)
+    development = load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
+    scores = loaded.score(development.candidates.pairs())
+    held_out = read_run(folder / "held_out.run.gz")
+    for (query_id, doc_id), score in zip(development.candidates.keys(), scores, strict=True):
+        assert held_out[query_id][doc_id] == pytest.approx(score, rel=1e-4, abs=1e-5)
+    figure = mean(evaluate(development.qrels, held_out, ["AP"])["AP"])
+    assert list(metrics["validation"]["by_fold"]) == ["development"]
+    assert metrics["validation"]["AP"] == pytest.approx(figure, abs=1e-4)
+    assert f"development: AP {figure:.4f} on the development part" in printed.out
 
 
-@pytest.mark.slow
-def test_vectors_of_the_posts_are_written(data: Path, tmp_path: Path) -> None:
-    path = tmp_path / "posts.bin"
-    arguments = ["-m", "pipeline.vectors", "--size", "6", "--epochs", "2", "--output", path]
-    result = run(data, tmp_path, *arguments)
-    assert result.returncode == 0, result.stderr
-    vectors = read_vectors(path)
-    assert vectors.matrix.shape == (len(vectors.words), 6)
-    assert f"{len(vectors.words):,} words of" in result.stdout and "vectors" not in result.stderr
-    again = run(data, tmp_path, *arguments[:-1], tmp_path / "both.bin", "--concatenate", path)
-    assert again.returncode == 0, again.stderr
-    both = read_vectors(tmp_path / "both.bin")
-    assert both.words == vectors.words and both.matrix.shape == vectors.matrix.shape
-    # The same vectors twice are themselves, but for their length and the axes.
-    ours = vectors.matrix / np.linalg.norm(vectors.matrix, axis=1, keepdims=True)
-    np.testing.assert_allclose(both.matrix @ both.matrix.T, 2 * ours @ ours.T, atol=1e-5)
+def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
+    """Nothing is fitted after training, so the history has the figures of the final scores."""
+    small = ["--configuration", "plain", "--epochs", "4", "--steps", "3", "--select", "mrr"]
+    folder = tmp_path / "bigram"
+    train(answers, "bigram", "--collection", "trecqa-raw", *small, "--output", folder)
+    metrics = metrics_of(folder)
+    figures = [epoch["validation_mrr"] for epoch in metrics["histories"]["training"]]
+    assert metrics["epochs"] == figures.index(max(figures)) + 1
+    qrels = load_answers(named.find_answers("trecqa-raw", answers).part("dev")).qrels
+    held_out = read_run(folder / "held_out.run.gz")
+    found = {name: mean(evaluate(qrels, held_out, [name])[name]) for name in ("AP", "RR")}
+    assert found["RR"] == pytest.approx(max(figures))
+    assert found["AP"] == pytest.approx(metrics["validation"]["AP"], abs=1e-4)
+    assert found["RR"] != pytest.approx(found["AP"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mp_hcn"], "model: found 'mp_hcn', expected one of"),
+        (["mp_hcnn", "--configuration", "papre"], "expected one of robust, paper"),
+        (["mp_hcnn", "--set", "detph=3"], "did you mean 'depth'"),
+        (["mp_hcnn", "--epochs", "0", "--learning-rate", "-1"], "--learning-rate: found -1"),
+        (["mp_hcnn", "--test", "mb1999"], "mb1999"),
+        (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
+        (
+            ["bigram", "--collection", "trecqa-raw", "--sampling", "pairs", "--loss", "pairwise"],
+            "setting sampling: found pairs with the loss pairwise",
+        ),
+        (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),
+        (["bigram", "--test", "wikiqa"], "--collection wikiqa"),
+        (["bigram", "--collection", "wikiqa", "--sampling", "hard"], "expected one of random, max"),
+        (["bigram", "--collection", "wikiqa", "--margin", "0"], "--margin: found 0"),
+        (["fusion", "--collection", "trecqa-raw"], "--collection: fusion ranks what searches find"),
+        (["lambdamart", "--test", "mb2012", "--epochs", "3"], "--epochs: found for lambdamart"),
+    ],
+)
+def test_bad_usage(data: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(data, *arguments)
+    assert not (tmp_path / "home" / "checkpoints").exists()

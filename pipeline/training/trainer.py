@@ -1,138 +1,160 @@
-"""A model trained as a command line says, and its checkpoint."""
+"""Training of one model: its vocabulary, its examples, its checkpoint; rerankers of a fusion."""
+
+from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from indexes.files import atomic_directory
-from pipeline.collections.locations import data_directory, home_directory
-from pipeline.command.ranking import FUSIONS
+from pipeline.command import runtime
+from pipeline.evaluation.measures import mean
+from pipeline.training.folds import Outcome, cross_train, train_with_development
+from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from rerankers import checkpoint, models
+from rerankers.base import Pairs, Reranker
+from rerankers.engine.tokenized import Tokenized
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.vectors import read_vectors
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.examples import CachedInteractions, Examples
+from rerankers.training.settings import Settings
 
-if TYPE_CHECKING:
-    from pipeline.train import Options
-    from pipeline.training.folds import Outcome
-    from pipeline.training.training_set import JudgedCandidates, TrainingSet
-    from rerankers.base import Reranker
-    from rerankers.text.inputs import TextEncoder
-    from rerankers.training.loop import Examples
-    from rerankers.training.settings import Settings
+MINIMUM_STEPS = 50
+"""Steps of an epoch, at least, in the training of a fusion's rerankers."""
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Options that do not depend on the model.
+
+    Attributes:
+        folds: held-out parts of the topics; 1 holds out 15 % of them once.
+        vectors: file of word vectors.
+        idf: word frequencies, see :func:`rerankers.checkpoint.idf_from`.
+        device: PyTorch's name of the device to train on.
+        resume: continue interrupted training.
+    """
+
+    folds: int
+    vectors: Path
+    idf: str
+    device: str
+    resume: bool
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """What is trained, how, and on what.
+    """A model to train.
 
     Attributes:
-        options: of the command.
+        model: its name.
+        config: its hyperparameters.
         settings: how to train.
-        config: the model's hyperparameters.
-        training_set: what to learn from.
-        device: where to train.
+        training_set: judged candidates and texts.
+        options: those that do not depend on the model.
+        configuration: name of the configuration, for ``metrics.json``.
+        changes: ``NAME=VALUE`` changes of the configuration, for ``metrics.json``.
     """
 
-    options: "Options"
-    settings: "Settings"
+    model: str
     config: Any
-    training_set: "TrainingSet"
-    device: str
+    settings: Settings
+    training_set: TrainingSet
+    options: TrainingOptions
+    configuration: str = "default"
+    changes: Sequence[str] = ()
 
     @cached_property
-    def vectors(self) -> Path:
-        """The file of word vectors."""
-        return vectors_of(self.options, self.training_set)
-
-    @cached_property
-    def encoder(self) -> "TextEncoder":
+    def encoder(self) -> TextEncoder:
         """The vocabulary of the training texts, their vectors, and word frequencies."""
-        from rerankers.checkpoint import idf_from
-        from rerankers.text.inputs import TextEncoder
-        from rerankers.text.vectors import read_vectors
-        from rerankers.text.vocabulary import Vocabulary
-
-        vectors = read_vectors(self.vectors)
+        vectors = read_vectors(self.options.vectors)
         vocabulary = Vocabulary.build(
             self.training_set.texts, vectors, self.training_set.minimum_count
         )
-        return TextEncoder(vocabulary, idf_from(self.options.idf))
+        return TextEncoder(vocabulary, checkpoint.idf_from(self.options.idf))
 
-    def build(self) -> "Reranker":
-        """A new model, the same one at every call."""
-        import torch
-
-        from rerankers import models
-
-        torch.manual_seed(self.options.seed)
-        model: Any = models.find(self.options.model)
-        reranker: Reranker = model(self.config, self.encoder.vocabulary).to(self.device)
+    def build(self) -> Reranker:
+        """A new model, the same at every call."""
+        torch.manual_seed(self.settings.seed)
+        model: Any = models.find(self.model)
+        reranker: Reranker = model(self.config, self.encoder.vocabulary).to(self.options.device)
         return reranker
 
-    def train(self, state_directory: Path) -> "Outcome":
+    def train(self, state_directory: Path) -> Outcome:
         """Train, with a progress bar.
 
         Args:
-            state_directory: what is finished is kept there, and ``--resume`` goes on with it.
+            state_directory: folder of finished epochs, for resuming.
         """
-        from pipeline.command import runtime
-        from pipeline.training.folds import cross_train, develop
-
-        model, data, resume = self.build(), self.training_set.training, self.options.resume
-        training = self._examples(model, data)
+        model, data, options = self.build(), self.training_set, self.options
+        training = self._examples(model, data.training)
         with runtime.step_bar(self.settings.steps) as progress:
-            if self.training_set.development is None:
+            if data.development is None:
                 return cross_train(
-                    self.build, training, data, self.settings, self.options.folds,
-                    state_directory, resume, progress,
-                )  # fmt: skip
-            return develop(
-                model, training, self._examples(model, self.training_set.development),
-                self.training_set.development, self.settings, state_directory, resume, progress,
-            )  # fmt: skip
-
-    def _examples(self, model: "Reranker", data: "JudgedCandidates") -> "Examples":
-        from rerankers.engine.tokenized import Tokenized
-        from rerankers.training.examples import CachedInteractions
-        from rerankers.training.loop import Examples
-
-        encoded = Tokenized.of(data.candidates.pairs(), self.encoder, model)
-        # Corrupted pairs are made while training, so they cannot have been compared before.
-        if model.interactions_are_fixed() and self.settings.sampling != "corrupted":
-            return Examples(CachedInteractions.compute(model, encoded), data.relevant())
-        return Examples(encoded, data.relevant())
+                    self.build,
+                    training,
+                    data.training,
+                    self.settings,
+                    options.folds,
+                    state_directory,
+                    options.resume,
+                    progress,
+                )
+            return train_with_development(
+                model,
+                training,
+                self._examples(model, data.development),
+                data.development,
+                self.settings,
+                state_directory,
+                options.resume,
+                progress,
+            )
 
     def save(
-        self, directory: Path, outcome: "Outcome", extras: Mapping[str, bytes] | None = None,
+        self,
+        directory: Path,
+        outcome: Outcome,
+        extras: Mapping[str, bytes] | None = None,
         parts: Mapping[str, Path] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`."""
-        from rerankers import checkpoint
-
-        name, metrics = self.options.model, self._metrics(outcome)
+        metrics = self._metrics(outcome)
         with atomic_directory(directory) as new:
-            checkpoint.save(new, name, outcome.model, self.encoder, metrics, extras, parts)
+            checkpoint.save(new, self.model, outcome.model, self.encoder, metrics, extras, parts)
 
-    def _metrics(self, outcome: "Outcome") -> dict[str, Any]:
-        from pipeline.command import runtime
-        from pipeline.evaluation.measures import mean
+    def _examples(self, model: Reranker, data: JudgedCandidates) -> Examples:
+        tokenized = Tokenized.of(data.candidates.pairs(), self.encoder, model)
+        # Corrupted pairs are made during training, so they cannot be compared beforehand.
+        if model.interactions_are_fixed() and self.settings.sampling != "corrupted":
+            return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
+        return Examples(tokenized, data.relevant())
 
-        training_set, options = self.training_set, self.options
-        candidates = training_set.training.candidates
+    def _metrics(self, outcome: Outcome) -> dict[str, Any]:
+        data, settings = self.training_set, dataclasses.asdict(self.settings)
+        if not outcome.model.trained_by_gradients:
+            settings = {"seed": self.settings.seed}
         return {
-            "model": options.model,
-            "configuration": options.configuration or "default",
-            "changed_settings": list(options.set),
-            "trained_on": list(training_set.trained_on),
-            "left_out": options.test,
-            "topics": len(candidates.topics),
-            "pairs": len(candidates.keys()),
-            "candidates": training_set.candidates,
-            "vectors": self.vectors.name,
-            "training": dataclasses.asdict(self.settings)
-            if outcome.model.trained_by_gradients
-            else {"seed": self.settings.seed},
-            "folds": options.folds if training_set.development is None else None,
+            "model": self.model,
+            "configuration": self.configuration,
+            "changed_settings": list(self.changes),
+            "trained_on": list(data.trained_on),
+            "left_out": data.left_out,
+            "topics": len(data.training.candidates.topics),
+            "pairs": len(data.training.candidates.keys()),
+            "candidates": data.candidates,
+            "vectors": self.options.vectors.name,
+            "training": settings,
+            "folds": self.options.folds if data.development is None else None,
             "epochs": outcome.epochs,
             "validation": {
                 "AP": round(mean(outcome.validation_map.values()), 4),
@@ -143,11 +165,67 @@ class Trainer:
         }
 
 
-def vectors_of(options: "Options", training_set: "TrainingSet") -> Path:
-    """The file of word vectors; those of a fusion, and of what it trains, know the posts."""
-    from pipeline import vectors
+@dataclass
+class FusionPartTrainer:
+    """Trains the neural rerankers whose scores a fusion reads.
 
-    general = data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
-    if options.vectors is None and options.model in FUSIONS:
-        return vectors.cached_vectors(training_set.texts, general, home_directory())
-    return options.vectors or general
+    Attributes:
+        training_set: of the rerankers.
+        options: of the fusion.
+        seed: of the fusion.
+        state_directory: of the fusion's training.
+        checkpoints: name -> checkpoint folder of each trained reranker.
+    """
+
+    training_set: TrainingSet
+    options: TrainingOptions
+    seed: int
+    state_directory: Path
+    checkpoints: dict[str, Path] = field(default_factory=dict)
+
+    def unseen_scores(
+        self, name: str, pairs: Pairs, query_ids: Sequence[str]
+    ) -> npt.NDArray[np.float32]:
+        """Train the reranker ``name``; scores [P] of pairs by fold models that have not seen them.
+
+        Args:
+            name: of the reranker.
+            pairs: P pairs of training topics.
+            query_ids: of the queries of ``pairs``.
+        """
+        trainer = self.trainer(name)
+        print(f"training {name} on folds of the topics, for its scores of the others",
+              file=sys.stderr)  # fmt: skip
+        outcome = trainer.train(self.state_directory / f"{name}.training")
+        self.checkpoints[name] = self.state_directory / name
+        trainer.save(self.checkpoints[name], outcome)
+        return outcome.unseen_scores(pairs, query_ids, trainer.encoder)
+
+    def trainer(self, name: str) -> Trainer:
+        """The training of the reranker ``name``, by its defaults.
+
+        Run features are left out: the fusion reads the runs itself, and its candidates come from
+        more rankers than the official runs.
+        """
+        model = models.find(name)
+        settings = dataclasses.replace(model.training_settings, seed=self.seed)
+        config = next(iter(model.configurations.values()))
+        training_set = self.training_set.without_priors()
+        return Trainer(name, config, with_long_epochs(settings), training_set, self.options)
+
+
+def with_long_epochs(settings: Settings) -> Settings:
+    """The same number of steps in epochs of at least :data:`MINIMUM_STEPS`.
+
+    The held-out topics that choose the best epoch also give the fusion its training scores. With
+    many short epochs, each a little better or worse by chance, the best one is partly luck (.01 AP
+    for SM-CNN with epochs of 10 steps), and the fusion would trust these scores too much. Most of
+    the time of short epochs is also spent on validation.
+    """
+    joined = max(1, MINIMUM_STEPS // settings.steps)
+    return dataclasses.replace(
+        settings,
+        steps=joined * settings.steps,
+        epochs=-(-settings.epochs // joined),
+        patience=-(-settings.patience // joined),
+    )

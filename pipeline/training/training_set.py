@@ -1,4 +1,6 @@
-"""What a model is trained on: candidates, their judgments, and the texts of its vocabulary."""
+"""Training sets: judged candidates, and the texts of the vocabulary."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -78,7 +80,7 @@ def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels)
 
 
-def load_answers(part: "AnswerCollection") -> JudgedCandidates:
+def load_answers(part: AnswerCollection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection.
 
     Raises:
@@ -93,38 +95,35 @@ def load_answers(part: "AnswerCollection") -> JudgedCandidates:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """All that a training command works with.
+    """Judged candidates to train a model on, and the texts of its vocabulary.
 
     Attributes:
-        name: of the checkpoint's folder.
         trained_on: names of the collections.
-        candidates: where the candidates are from, for reports.
-        training: what to learn from.
-        development: what chooses the epoch; None holds out topics of ``training``.
-        texts: posts whose words make the vocabulary (no judgments).
-        minimum_count: of these texts that must have a word.
+        left_out: name of the microblog collection that was left out, if any.
+        candidates: origin of the candidates, for reports.
+        training: judged candidates to learn from.
+        development: judged candidates that choose the epoch; None holds out topics of
+            ``training``.
+        texts: texts of the vocabulary's words; no judgment chooses them.
+        minimum_count: of a word in ``texts``, to be in the vocabulary.
     """
 
-    name: str
     trained_on: Sequence[str]
+    left_out: str | None
     candidates: str
     training: JudgedCandidates
     development: JudgedCandidates | None
     texts: Sequence[str]
     minimum_count: int
 
-    def without_priors(self) -> "TrainingSet":
-        """The same to learn from, but for what the runs think of the candidates.
-
-        So is trained whose scores a fusion reads: the runs it reads itself, and its candidates
-        are not those of the runs alone.
-        """
+    def without_priors(self) -> TrainingSet:
+        """The same training set without the candidates' ranks in the official runs."""
         candidates = replace(self.training.candidates, priors={})
         return replace(self, training=replace(self.training, candidates=candidates))
 
 
 def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
-    """All judged microblog years but ``test``, and the words of every post that is here.
+    """All judged microblog years but ``test``, and the words of all posts on this machine.
 
     Raises:
         UsageError: there is no collection ``test``.
@@ -132,35 +131,44 @@ def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
     """
     trained_on = named.training_collections(test, data)
     training = load_training_data([named.find(name, data) for name in trained_on])
-    texts = {post.doc_id: post.text for group in _groups(data) for post in group.posts()}
-    name = named.find(test, data).name if test else "all"
-    # A word of one post alone is matched as an unknown one, and its vector need not ship.
+    texts = {post.doc_id: post.text for group in _index_groups(data) for post in group.posts()}
     return TrainingSet(
-        name, trained_on, "official query-likelihood runs", training, None, list(texts.values()), 2
+        trained_on=trained_on,
+        left_out=named.find(test, data).name if test else None,
+        candidates="official query-likelihood runs",
+        training=training,
+        development=None,
+        texts=list(texts.values()),
+        # Words of a single post are matched like unknown words; their vectors need not ship.
+        minimum_count=2,
     )
 
 
-def answer_training_set(collection: "AnswerCollection") -> TrainingSet:
+def answer_training_set(collection: AnswerCollection) -> TrainingSet:
     """The training and development parts of ``collection``, and the words of all its parts.
 
     Raises:
         DataError: files or judgments are missing.
     """
     parts = [collection.part(name) for name in ("train", "dev", "test")]
-    texts = [text for part in parts for text in _texts(part)]
-    training, development = load_answers(parts[0]), load_answers(parts[1])
     return TrainingSet(
-        collection.name, [collection.name], "given candidates", training, development, texts, 1
+        trained_on=[collection.name],
+        left_out=None,
+        candidates="given candidates",
+        training=load_answers(parts[0]),
+        development=load_answers(parts[1]),
+        texts=[text for part in parts for text in _texts(part)],
+        minimum_count=1,
     )
 
 
-def _texts(part: "AnswerCollection") -> Iterator[str]:
+def _texts(part: AnswerCollection) -> Iterator[str]:
     yield from (topic.text for topic in part.topics)
     yield from (post.text for post in part.posts())
 
 
-def _groups(data: Path | None) -> list[Collection]:
-    """One microblog collection of each index group whose posts are here."""
+def _index_groups(data: Path | None) -> list[Collection]:
+    """One microblog collection of each index group with its posts on this machine."""
     groups: dict[str, Collection] = {}
     for name in named.names():
         collection = named.find(name, data)

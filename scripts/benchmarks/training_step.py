@@ -22,7 +22,7 @@ from benchmarks.measuring import Row, alternate, compared, printed
 from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from pipeline.collections import named
-from pipeline.training.folds import folds_of
+from pipeline.training.folds import split_topics
 from pipeline.training.training_set import JudgedCandidates, load_training_data
 from rerankers.base import Reranker
 from rerankers.engine.scoring import score_tokenized
@@ -53,7 +53,7 @@ def measure(workload: Workload) -> list[Row]:
     """Steps/s of both ways, and AP on held-out topics afterwards."""
     data = training_data(workload)
     pairs = data.candidates.pairs()
-    fold = next(folds_of(pairs.query_index, 1, Model.training_settings.seed))
+    fold = next(split_topics(pairs.query_index, 1, Model.training_settings.seed))
     encoder = workload.encoder(VECTOR_SIZE)
     config = dataclasses.replace(CONFIG, dropout=0.0)
     models = {name: workload.random_model("mp_hcnn", config, encoder) for name in (PLAIN, OURS)}
