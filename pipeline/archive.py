@@ -1,19 +1,21 @@
-"""Similar questions in an archive of question–answer pairs, for a checkpoint of cntn.
+"""Retrieval of similar questions from an archive of question–answer pairs, with a trained CNTN.
 
-Qiu & Huang (IJCAI 2015), equation 4: a pair (q, a) of the archive answers the question t as well
-as α v_tᵀ v_q + (1 − α) s(t, a), the likeness of both questions and the model's score of the
-archive's answer for the new question.
+Qiu & Huang (IJCAI 2015), equation 4: a pair (q, a) of the archive answers the question t with the
+score α v_tᵀ v_q + (1 − α) s(t, a), a mixture of the similarity of both questions and the model's
+score of the archive's answer for the new question.
 
 ::
 
     archive = QuestionArchive.build(pairs, checkpoint)
     found   = archive.search(topics, hits=20)    # the nearest questions, with both parts
-    run     = mix(found, alpha=0.7)              # topic -> the archive's query_id -> score
+    run     = mix(found, alpha=0.7)              # query_id -> the archive's query_id -> score
 
 Sentence vectors have length 1 here: the paper calls its model with M = I "just a cosine", which
-v_qᵀ v_a is for such vectors only, and other lengths would drown s. The index finds the nearest
+v_qᵀ v_a is only for such vectors, and other lengths would outweigh s. The index finds the nearest
 questions by the first part alone; of several answers to a question the best counts.
 """
+
+from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
     from rerankers.checkpoint import TrainedReranker
 
 DEFAULT_ALPHA = 0.7
-"""Section 6.3 finds the best mixture around it, in both languages."""
+"""Section 6.3 finds the best α near this value, in both languages."""
 ALPHAS = tuple(step / 20 for step in range(21))
-"""0, 0.05, …, 1, as section 6.3 searches."""
+"""0, 0.05, …, 1: the search space of section 6.3."""
 BATCH_SIZE = 256
-"""Questions that are encoded together."""
+"""Questions per forward pass."""
 
 
 class ArchivedPair(NamedTuple):
@@ -52,10 +54,10 @@ class ArchivedPair(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What one pair of the archive is worth for a question.
+    """Both parts of equation 4 for one question and one pair of the archive.
 
     Attributes:
-        pair: of the archive.
+        pair: pair of the archive.
         similarity: v_tᵀ v_q, from -1 to 1.
         score: s(t, a).
     """
@@ -85,10 +87,10 @@ class QuestionArchive:
 
     pairs: Mapping[str, Sequence[ArchivedPair]]
     index: DenseIndex
-    checkpoint: "TrainedReranker"
+    checkpoint: TrainedReranker
 
     @classmethod
-    def build(cls, pairs: Iterable[ArchivedPair], checkpoint: "TrainedReranker") -> Self:
+    def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:
         """Encode and index the questions of ``pairs``.
 
         Raises:
@@ -103,13 +105,14 @@ class QuestionArchive:
 
     @classmethod
     def open(
-        cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: "TrainedReranker"
+        cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker
     ) -> Self:
-        """The same with the index that :meth:`save` wrote.
+        """Open the archive with a saved ``index``.
 
         Raises:
-            DataError: as :meth:`build` does.
-            CollectionError: there is no index, or none of these questions by this checkpoint.
+            DataError: see :meth:`build`.
+            CollectionError: the index is missing, damaged, or of other questions or another
+                checkpoint.
         """
         grouped = _grouped(pairs)
         index = DenseIndex.open(directory, _fingerprint(grouped, checkpoint))
@@ -120,14 +123,14 @@ class QuestionArchive:
         cls,
         directory: Path,
         pairs: Iterable[ArchivedPair],
-        checkpoint: "TrainedReranker",
+        checkpoint: TrainedReranker,
         rebuild: str,
     ) -> Self:
-        """The same with the index in ``directory``, which is written first if it does not fit.
+        """Open the index in ``directory`` or, if :meth:`open` refuses it, build and save it.
 
         Raises:
-            DataError: as :meth:`build` does.
-            CollectionError: the folder holds something that is no index.
+            DataError: see :meth:`build`.
+            CollectionError: the folder is not an index.
         """
         pairs = list(pairs)
         try:
@@ -142,9 +145,9 @@ class QuestionArchive:
 
         Args:
             topics: the questions.
-            hits: questions of the archive for each.
-            skip_own: leave out the archive's question of the same query_id, as section 6.3 does
-                with questions that are in the archive themselves.
+            hits: questions of the archive per topic.
+            skip_own: leave out the archive's question with the topic's query_id, as section 6.3
+                does for questions of the archive itself.
         """
         if not topics:
             return {}
@@ -166,7 +169,7 @@ class QuestionArchive:
     def _scores(
         self, topics: Sequence[Topic], rows: Sequence[tuple[int, ArchivedPair, float]]
     ) -> npt.NDArray[np.float32]:
-        """s(t, a) of each row; an answer that several questions find is read once."""
+        """s(t, a) of each row; an answer found by several questions is encoded once."""
         from rerankers.base import Pairs
 
         answers: dict[Post, int] = {}
@@ -192,7 +195,7 @@ def best_pairs(matches: Sequence[Match], alpha: float) -> list[Match]:
 
 
 def mix(found: Found, alpha: float) -> Run:
-    """query_id -> query_id of the archive -> the mixture of its best pair."""
+    """query_id -> the archive's query_id -> equation 4 of its best pair."""
     return {
         query_id: {match.pair.query_id: match.mixed(alpha) for match in best_pairs(matches, alpha)}
         for query_id, matches in found.items()
@@ -200,18 +203,18 @@ def mix(found: Found, alpha: float) -> Run:
 
 
 def tune_alpha(found: Found, measure: Callable[[Run], float]) -> tuple[float, float]:
-    """The α of :data:`ALPHAS` whose run has the highest figure, and the figure.
+    """The α of :data:`ALPHAS` with the best run, the lowest of equal ones, and the run's measure.
 
     Args:
-        found: for questions whose similar questions are judged.
-        measure: of a run, higher is better. Of equal figures that of the lower α is taken.
+        found: results for judged questions.
+        measure: measure of a run, higher is better.
     """
-    figures = [measure(mix(found, alpha)) for alpha in ALPHAS]
-    best = max(figures)
-    return ALPHAS[figures.index(best)], best
+    values = [measure(mix(found, alpha)) for alpha in ALPHAS]
+    best = max(values)
+    return ALPHAS[values.index(best)], best
 
 
-def pairs_of(collection: "AnswerCollection") -> list[ArchivedPair]:
+def archived_pairs(collection: AnswerCollection) -> list[ArchivedPair]:
     """The questions of a collection's training part, each with its relevant answers.
 
     Raises:
@@ -234,37 +237,37 @@ def pairs_of(collection: "AnswerCollection") -> list[ArchivedPair]:
 
 
 def question_vectors(
-    checkpoint: "TrainedReranker", questions: Sequence[str]
+    checkpoint: TrainedReranker, questions: Sequence[str]
 ) -> npt.NDArray[np.float32]:
-    """Sentence vectors of questions, at least one, of length 1: [N, E].
+    """Sentence vectors of questions, at least one, normalized to length 1: [N, E].
 
     Raises:
-        DataError: the checkpoint's model does not turn a question into one vector.
+        DataError: the checkpoint's model does not encode a question as one vector.
     """
     import torch
     from torch.nn.functional import normalize
 
     model = checkpoint.model
-    packed = checkpoint.encoder.queries(questions, model.query_inputs)
-    # By length, so that batches hold little padding.
-    order = np.argsort(np.sum([view.lengths for view in packed.values()], axis=0), kind="stable")
+    inputs = checkpoint.encoder.queries(questions, model.query_inputs)
+    # Batches of questions of similar length need little padding.
+    order = np.argsort(np.sum([ids.lengths for ids in inputs.values()], axis=0), kind="stable")
+    device = model.device_of()
     parts = []
     with torch.inference_mode():
         for start in range(0, len(order), BATCH_SIZE):
             rows = order[start : start + BATCH_SIZE]
-            device = model.device_of()
-            encoded = model.encode_queries(
-                {name: view.batch(rows, device) for name, view in packed.items()}
+            vectors = model.encode_queries(
+                {name: ids.batch(rows, device) for name, ids in inputs.items()}
             )
-            if not isinstance(encoded, torch.Tensor):
+            if not isinstance(vectors, torch.Tensor):
                 raise DataError(
                     f"{checkpoint.directory}: found a checkpoint of {checkpoint.name}, which has "
                     "no sentence vectors of questions; expected one of cntn"
                 )
-            parts.append(normalize(encoded, dim=1).float().cpu().numpy())
-    vectors = np.concatenate(parts)
-    restored = np.empty_like(vectors)
-    restored[order] = vectors
+            parts.append(normalize(vectors, dim=1).float().cpu().numpy())
+    ordered = np.concatenate(parts)
+    restored = np.empty_like(ordered)
+    restored[order] = ordered
     return restored
 
 
@@ -284,10 +287,8 @@ def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
     return grouped
 
 
-def _fingerprint(
-    grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: "TrainedReranker"
-) -> str:
-    """Of all that decides the vectors: the questions, the words and the weights."""
+def _fingerprint(grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: TrainedReranker) -> str:
+    """Hash of everything that determines the vectors: the questions, the words and the weights."""
     digest = hashlib.sha256()
     words = checkpoint.encoder.vocabulary.known
     questions = [text for name, rows in grouped.items() for text in (name, rows[0].question)]

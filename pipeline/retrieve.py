@@ -1,12 +1,14 @@
-"""Find questions like yours in an archive of answered ones, and show their answers.
+"""Find similar questions in an archive of answered ones, and show their answers.
 
   python -m pipeline.retrieve --archive trecqa-raw --question "who invented the telephone?"
   python -m pipeline.retrieve --archive wikiqa --questions mine.tsv --output mine.run
 
 The archive is the training part of a collection: its questions, each with its relevant answers.
-The model is cntn (python -m pipeline.train cntn --collection NAME makes one). With --output a TREC
-run is written, whose documents are the archive's questions, by the best mixture of their answers.
+The model is cntn (python -m pipeline.train cntn --collection NAME trains one). --output writes a
+TREC run whose documents are the archive's questions, each scored by its best answer.
 """
+
+from __future__ import annotations
 
 import shlex
 import sys
@@ -32,52 +34,57 @@ if TYPE_CHECKING:
     from pipeline.archive import Found, Match, QuestionArchive
     from pipeline.collections.topics import Topic
 
-PROGRAM = "python -m pipeline.retrieve"
 SHOWN = 5
-"""Questions of the archive that are shown for each question."""
+"""Questions of the archive shown per question."""
 WIDTH = 100
-"""Characters of a text that are shown."""
+"""Characters shown of a text."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to look for, and where."""
+    """The archive, the questions, and files."""
 
     archive: str = option(
         "collection whose training part is the archive (trecqa-raw, trecqa-clean, wikiqa)",
-        required=True, metavar="NAME",
-    )  # fmt: skip
+        required=True,
+        metavar="NAME",
+    )
     checkpoint: Path | None = option(
         "folder of a trained cntn (default: the one trained on the archive's collection)",
-        parse=Path, metavar="DIR",
-    )  # fmt: skip
+        parse=Path,
+        metavar="DIR",
+    )
     question: str | None = option("the question", metavar="TEXT")
     questions: Path | None = option(
         "file of questions, qid<TAB>text a line", parse=existing_file, metavar="FILE"
     )
     alpha: float | None = option(
-        "share of the questions' likeness against the answer's score (default: 0.7, or what "
-        "--qrels finds best)", parse=fraction,
-    )  # fmt: skip
+        "weight of the questions' similarity against the answer's score (default: 0.7, or the best "
+        "by --qrels)",
+        parse=fraction,
+    )
     qrels: Path | None = option(
-        "which questions of the archive are like --questions: α is searched in steps of 0.05 for "
-        "the best AP", parse=existing_file, metavar="FILE",
-    )  # fmt: skip
-    hits: int = option("questions of the archive for each question", default=20, parse=positive_int)
+        "judgments of the archive's questions for --questions: choose α in steps of 0.05 for the "
+        "best AP",
+        parse=existing_file,
+        metavar="FILE",
+    )
+    hits: int = option("questions of the archive per question", default=20, parse=positive_int)
     index: Path | None = option(
         "folder for the questions' vectors (default: indexes/NAME-questions under "
-        "$TWEETRERANK_HOME); it is written when it is not there or does not fit",
-        parse=Path, metavar="DIR",
-    )  # fmt: skip
+        "$TWEETRERANK_HOME); built if missing or out of date",
+        parse=Path,
+        metavar="DIR",
+    )
     output: Path | None = option("run file to write", parse=output_file, metavar="RUN")
     runtag: str = option("last column of the run", default="tweetrerank")
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
-    device: str = option("where the model runs", default="auto", choices=("auto", "cpu", "cuda"))
+    device: str = option("device of the model", default="auto", choices=("auto", "cpu", "cuda"))
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:
-    """Open the archive, search it, show what was found or write it as a run."""
+    """Open the archive, search it, show the results or write them as a run."""
     from pipeline.archive import mix
     from pipeline.collections.trec import write_run
 
@@ -87,24 +94,24 @@ def main(options: Options) -> None:
     opened = time.perf_counter()
     found = archive.search(topics, options.hits)
     alpha = _alpha(options, found)
-    run = mix(found, alpha)
+    scores = mix(found, alpha)
     if options.output:
-        write_run(options.output, run, options.runtag)
+        write_run(options.output, scores, options.runtag)
     if options.question is not None or not options.output:
         for topic in topics:
             _show(topic, found[topic.query_id], alpha)
     wrote = f"wrote {options.output}: " if options.output else ""
     now = time.perf_counter()
     print(
-        f"{wrote}{sum(map(len, run.values()))} of {len(archive.pairs)} questions for "
+        f"{wrote}{sum(map(len, scores.values()))} of {len(archive.pairs)} questions for "
         f"{len(topics)} in {now - started:.1f} s (archive {opened - started:.1f} s, search "
         f"{now - opened:.2f} s)",
         file=sys.stderr,
     )
 
 
-def _topics(options: Options) -> "list[Topic]":
-    """The questions; raises UsageError unless they are given in one way."""
+def _topics(options: Options) -> list[Topic]:
+    """The questions; raises UsageError for contradictory options."""
     from pipeline.collections.topics import Topic, read_topics
 
     problems = []
@@ -113,7 +120,7 @@ def _topics(options: Options) -> "list[Topic]":
     if options.question is not None and not options.question.strip():
         problems.append("--question: found an empty text, expected a question")
     if options.qrels and options.alpha is not None:
-        problems.append("--qrels searches α, so --alpha changes nothing; leave one of them out")
+        problems.append("--qrels chooses α, so --alpha has no effect; leave one of them out")
     if options.qrels and options.questions is None:
         problems.append("--qrels: expected the judged questions by --questions FILE")
     if any(c.isspace() for c in options.runtag) or not options.runtag:
@@ -125,8 +132,27 @@ def _topics(options: Options) -> "list[Topic]":
     return [Topic("question", options.question or "")]
 
 
-def _alpha(options: Options, found: "Found") -> float:
-    """α as it is given, as the judgments choose it, or the paper's."""
+def _archive(options: Options) -> QuestionArchive:
+    """The collection's archive; its vectors come from the index if they are up to date."""
+    from pipeline.archive import QuestionArchive, archived_pairs
+    from pipeline.checkpoints import default_directory
+    from pipeline.collections import named
+    from pipeline.command.runtime import choose_device
+    from rerankers import checkpoint
+
+    collection = named.find_answers(options.archive, options.data)
+    device = choose_device(options.device, options.threads)
+    folder = options.checkpoint or default_directory("cntn", collection.name)
+    loaded = checkpoint.load(folder, device=device)
+    directory = options.index or home_directory() / "indexes" / f"{collection.name}-questions"
+    words = ["python", "-m", "pipeline.retrieve", "--archive", options.archive]
+    words += ["--checkpoint", str(folder), "--index", str(directory), "--question", "test"]
+    pairs = archived_pairs(collection)
+    return QuestionArchive.cached(directory, pairs, loaded, shlex.join(words))
+
+
+def _alpha(options: Options, found: Found) -> float:
+    """α as given, or the best by the judgments, or the paper's."""
     from pipeline.archive import DEFAULT_ALPHA, tune_alpha
     from pipeline.collections.trec import read_qrels
     from pipeline.evaluation.measures import Evaluator, mean
@@ -139,39 +165,23 @@ def _alpha(options: Options, found: "Found") -> float:
     return alpha
 
 
-def _archive(options: Options) -> "QuestionArchive":
-    """The collection's archive by the checkpoint, its vectors from the index if they fit."""
-    from pipeline.archive import QuestionArchive, pairs_of
-    from pipeline.checkpoints import default_directory
-    from pipeline.collections import named
-    from pipeline.command import runtime
-    from rerankers import checkpoint
-
-    collection = named.find_answers(options.archive, options.data)
-    device = runtime.choose_device(options.device, options.threads)
-    folder = options.checkpoint or default_directory("cntn", collection.name)
-    loaded = checkpoint.load(folder, device=device)
-    directory = options.index or (home_directory() / "indexes" / f"{collection.name}-questions")
-    words = ["--archive", options.archive, "--checkpoint", str(folder)]
-    words += ["--index", str(directory), "--question", "test"]
-    return QuestionArchive.cached(
-        directory, pairs_of(collection), loaded, f"{PROGRAM} {shlex.join(words)}"
-    )
-
-
-def _show(topic: "Topic", matches: "Sequence[Match]", alpha: float) -> None:
-    """The best pairs for one question."""
+def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
+    """Print the best pairs for one question."""
     from pipeline.archive import best_pairs
+    from pipeline.command.console import print_table
 
     print(f"{topic.query_id} “{_one_line(topic.text)}”:")
+    rows = []
     for rank, match in enumerate(best_pairs(matches, alpha)[:SHOWN], start=1):
         pair = match.pair
-        print(f"{rank:3} {match.mixed(alpha):9.4f}  [{pair.query_id}] {_one_line(pair.question)}")
-        print(f"{'':15}{_one_line(pair.answer.text)}")
+        score = f"{match.mixed(alpha):.4f}"
+        rows.append([str(rank), score, f"[{pair.query_id}]", _one_line(pair.question)])
+        rows.append(["", "", "", _one_line(pair.answer.text)])
+    print_table([], rows, left=[2, 3])
 
 
 def _one_line(text: str) -> str:
-    """A text without line breaks and control characters, cut to a line."""
+    """A text without line breaks and control characters, cut to :data:`WIDTH`."""
     short = textwrap.shorten(text, WIDTH, placeholder="…")
     return "".join(c if c.isprintable() else "�" for c in short)
 
