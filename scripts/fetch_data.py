@@ -3,11 +3,11 @@
 
     python scripts/fetch_data.py mb2011 mb2012      # some collections
     python scripts/fetch_data.py                    # everything
-    python scripts/fetch_data.py --list             # what there is, and what is here
-    python scripts/fetch_data.py --check            # are the files here whole?
+    python scripts/fetch_data.py --list             # all files, and whether they are present
+    python scripts/fetch_data.py --check            # compare the files with their checksums
 
-The tweets are for research only. A copy that you have may be put into the data folder instead,
-under the path that --list shows. Interrupted downloads are continued by the next call.
+The tweets are for research only. Instead of a download you may copy a file into the data folder,
+under the path that --list shows. The next call continues interrupted downloads.
 """
 
 import sys
@@ -19,14 +19,15 @@ from pipeline.command.options import argument, option, run_command
 
 @dataclass(frozen=True)
 class Options:
-    """What to fetch, and where to."""
+    """Names of collections, and the data folder."""
 
     names: tuple[str, ...] = argument(
         "collections (mb2011, mb12, trecqa-raw, trecqa-clean, wikiqa, embeddings); none means all",
-        many=True, required=False,
-    )  # fmt: skip
-    list: bool = option("show the files instead of fetching them", flag=True)
-    check: bool = option("check the files that are here instead of fetching any", flag=True)
+        many=True,
+        required=False,
+    )
+    list: bool = option("list the files instead of fetching them", flag=True)
+    check: bool = option("check the present files instead of fetching any", flag=True)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
@@ -34,16 +35,20 @@ def main(options: Options) -> None:
     """List, check or fetch."""
     from pipeline.collections import downloads
     from pipeline.collections.locations import data_directory
+    from pipeline.command.console import print_table
     from pipeline.command.errors import DataError
 
     entries = downloads.select(options.names)
     folder = data_directory(options.data)
     if options.list or options.check:
         states = {entry: downloads.state(entry, folder) for entry in entries}
-        for entry, state in states.items():
-            if options.list or state != "present":
-                source = "" if entry.url else "  (not published: put a copy there)"
-                print(f"{entry.path:50} {entry.size:>11,} bytes  {state}{source}")
+        rows = [
+            [entry.path, f"{entry.size:,} bytes", state, "" if entry.url else "(copy it by hand)"]
+            for entry, state in states.items()
+            if options.list or state != "present"
+        ]
+        if rows:
+            print_table([], rows, left=[0, 2, 3])
         bad = [entry for entry, state in states.items() if state != "present"]
         print(f"{len(entries) - len(bad)} of {len(entries)} files are in {folder}")
         if options.check and bad:
@@ -55,7 +60,7 @@ def main(options: Options) -> None:
     fetched, failures = downloads.fetch_all(entries, folder)
     print(f"{fetched} files fetched into {folder}")
     if failures:
-        raise DataError("\n  ".join([f"{len(failures)} files could not be had:", *failures]))
+        raise DataError("\n  ".join([f"{len(failures)} files could not be fetched:", *failures]))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Fetching the files of ``catalogue.json``: resumed, retried, checked by SHA-256, never half there.
+"""Download of the files of ``catalogue.json``: resumed, retried, checked by SHA-256, atomic.
 
-A file is downloaded to ``NAME.part`` beside its place and moved there once its hash is right. What
-an interruption leaves is the ``.part``, which the next attempt continues.
+A file is downloaded to ``NAME.part`` beside its path and renamed once its hash is right. After an
+interruption the next attempt continues the ``.part`` file.
 """
 
-import hashlib
 import json
 import os
 import time
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from indexes.files import sha256_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 
@@ -27,11 +27,11 @@ class Entry:
     """One file of the catalogue.
 
     Attributes:
-        path: place under the data folder.
+        path: path below the data folder.
         size: in bytes.
         sha256: of the whole file, hexadecimal.
         groups: collections that need it.
-        url: where it is published, or None if it must be put in place by hand.
+        url: address of the published file; None for a file to be copied by hand.
     """
 
     path: str
@@ -43,11 +43,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to try.
+    """Limits of retries.
 
     Attributes:
-        attempts: at each file.
-        timeout: seconds without a byte before an attempt is given up.
+        attempts: per file.
+        timeout: seconds without data that end an attempt.
         pause: seconds before the second attempt; doubled before each further one.
     """
 
@@ -57,7 +57,7 @@ class Patience:
 
 
 class _TryAgainError(Exception):
-    """An attempt failed in a way that the next one may not."""
+    """An attempt failed, but the next one may succeed."""
 
 
 @cache
@@ -68,7 +68,7 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def terms() -> dict[str, str]:
-    """Group (or the beginning of its name) -> the terms of use of its files."""
+    """Prefix of groups -> terms of use of their files."""
     content: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8"))["terms"]
     return content
 
@@ -77,28 +77,31 @@ def select(names: Sequence[str]) -> list[Entry]:
     """The files of the named collections (``mb2011``, ``mb11``, ``trecqa``, …), or all of them.
 
     Raises:
-        UsageError: naming every name that is unknown.
+        UsageError: names all unknown names.
     """
     groups = sorted({group for entry in catalogue() for group in entry.groups})
     aliases = {f"mb{group[-2:]}": group for group in groups if group.startswith("mb")}
     wanted = {aliases.get(name, name) for name in names}
     if unknown := sorted(wanted - set(groups)):
+        expected = f"expected one of {', '.join(groups)}"
         raise UsageError(
-            [f"found the name {name!r}, expected one of {', '.join(groups)}"
-             + did_you_mean(name, [*groups, *aliases]) for name in unknown]
-        )  # fmt: skip
+            [
+                f"found the name {name!r}, {expected}{did_you_mean(name, [*groups, *aliases])}"
+                for name in unknown
+            ]
+        )
     return [entry for entry in catalogue() if not names or wanted & set(entry.groups)]
 
 
 def state(entry: Entry, folder: Path) -> str:
-    """``present``, ``missing`` or what is wrong with the file that is there."""
+    """``present``, ``missing`` or a description of the damage."""
     path = folder / entry.path
     if not path.is_file():
         return "missing"
     size = path.stat().st_size
     if size != entry.size:
         return f"damaged: found {size} bytes, expected {entry.size}"
-    found = _hash_of(path)
+    found = sha256_of(path)
     if found != entry.sha256:
         return f"damaged: found the SHA-256 {found}, expected {entry.sha256}"
     return "present"
@@ -107,10 +110,10 @@ def state(entry: Entry, folder: Path) -> str:
 def fetch_all(
     entries: Iterable[Entry], folder: Path, patience: Patience | None = None
 ) -> tuple[int, list[str]]:
-    """Fetch what is not there yet, with a progress bar on a terminal.
+    """Fetch missing and damaged files, with a progress bar on a terminal.
 
     Returns:
-        The number of files fetched, and a sentence for each that could not be.
+        The number of fetched files, and a message for each failure.
     """
     from tqdm import tqdm
 
@@ -134,13 +137,16 @@ def fetch(
     patience: Patience,
     progress: Callable[[int], Any] = lambda size: None,
 ) -> None:
-    """Download one file to its place under ``folder``.
+    """Download one file to its path below ``folder``.
 
     Args:
+        entry: the file.
+        folder: data folder.
+        patience: limits of retries.
         progress: called with the number of bytes of each block.
 
     Raises:
-        DataError: it cannot be had; the message says where a local copy may be put instead.
+        DataError: all attempts failed; the message has the path for a copy by hand.
     """
     place = folder / entry.path
     if entry.url is None:
@@ -166,7 +172,7 @@ def fetch(
 def _download(
     url: str, part: Path, size: int, timeout: float, progress: Callable[[int], Any]
 ) -> None:
-    """Continue ``part`` to the whole file, or begin anew if the server cannot continue it."""
+    """Download the rest of ``part``, or everything if the server does not support ranges."""
     import requests
 
     begun = part.stat().st_size if part.exists() else 0
@@ -176,7 +182,7 @@ def _download(
     if begun == size:
         return
     headers = {"Range": f"bytes={begun}-"} if begun else {}
-    # Compression on the way would make lengths and ranges mean something else.
+    # Lengths and ranges must be those of the uncompressed file.
     headers["Accept-Encoding"] = "identity"
     try:
         with requests.get(url, headers=headers, stream=True, timeout=timeout) as answer:
@@ -196,17 +202,12 @@ def _download(
 
 
 def _accept(entry: Entry, part: Path, place: Path) -> None:
-    """Move a finished download to its place if it is what the catalogue says."""
+    """Rename a finished download if its size and hash are those of the catalogue."""
     size = part.stat().st_size
     if size < entry.size:
         raise _TryAgainError(f"found {size} bytes, expected {entry.size}: the download was cut off")
-    found = _hash_of(part)
+    found = sha256_of(part)
     if size != entry.size or found != entry.sha256:
         part.unlink()
         raise _TryAgainError(f"found other content (SHA-256 {found}), expected {entry.sha256}")
     part.replace(place)
-
-
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
