@@ -1,4 +1,6 @@
-"""What is computed of an index's posts beforehand: where it lies, how it is made and found."""
+"""Posts precomputed for an index: one folder for each checkpoint, inside the index's folder."""
+
+from __future__ import annotations
 
 import shlex
 import time
@@ -7,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from indexes.files import atomic_directory
 from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,11 +17,11 @@ if TYPE_CHECKING:
     from pipeline.reranking import NeuralReranker
 
 FOLDER = "precomputed"
-"""In an index: a folder for each checkpoint, named by what its vectors depend on."""
+"""In an index: folders named after the checkpoint's version."""
 
 
 class Written(NamedTuple):
-    """A folder, its size in bytes, and how long it took to write."""
+    """A folder, its size in bytes, and the seconds that it took."""
 
     directory: Path
     size: int
@@ -26,89 +29,84 @@ class Written(NamedTuple):
 
 
 def write(index: Path, checkpoint: Path) -> list[Written]:
-    """Encode the posts of an index, also for models whose scores the checkpoint's model reads.
+    """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads.
 
     Raises:
         CollectionError: there is no index, or it is damaged.
-        RerankerError: there is no checkpoint, or its model has no use for precomputed posts.
+        RerankerError: there is no checkpoint, or precomputed posts are of no use to its model.
     """
-    from indexes.files import atomic_directory
     from indexes.manifest import Manifest
     from indexes.store import POSTS_FILE, PostStore
     from pipeline.command.runtime import bar
     from rerankers import checkpoint as checkpoints
-    from rerankers.engine.precompute import has_use, precompute
+    from rerankers.engine.precomputed import can_precompute, precompute
 
     manifest = Manifest.read(index)
     manifest.check(index, None)
     loaded = [checkpoints.load(checkpoint)]
     parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
-    loaded += [part for part in parts if has_use(part.model)]
+    loaded += [part for part in parts if can_precompute(part.model)]
     with PostStore(index / POSTS_FILE) as store:
-        posts = list(store)
-    texts, urls = [post.text for post in posts], [post.url for post in posts]
+        posts = [(post.text, post.url) for post in store]
     written = []
-    with bar(len(loaded) * len(posts), "encoding", "post") as progress:
+    with bar(len(loaded) * len(posts), "precomputing", "post") as progress:
         for each in loaded:
             directory, started = _directory(index, each.directory), time.perf_counter()
             with atomic_directory(directory) as new:
-                size = precompute(new, each, texts, urls, progress)
+                size = precompute(each, posts, new, progress)
             written.append(Written(directory, size, time.perf_counter() - started))
     return written
 
 
 def with_precomputed(
-    reranker: "NeuralReranker", given: str | None, index: Path | None
-) -> "NeuralReranker":
-    """The reranker, and what has been encoded for it.
+    reranker: NeuralReranker, given: str | None, index: Path | None
+) -> NeuralReranker:
+    """The reranker with its precomputed posts, if there are any.
 
     Args:
-        reranker: that is to be used.
-        given: a folder, ``none``, or None for the index's own if it has some by this checkpoint.
+        reranker: to be used.
+        given: folder of precomputed posts, ``none``, or None for the index's own.
         index: folder of the index, None if there is none.
 
     Raises:
-        DataError: the folder is not there.
-        RerankerError: it is damaged, or of another checkpoint.
+        DataError: the given folder is missing.
+        RerankerError: the folder is damaged, or belongs to another checkpoint.
     """
-    from rerankers.engine.precompute import open_precomputed
+    from rerankers.engine.precomputed import open_precomputed
 
-    checkpoint = reranker.checkpoint.directory
-    remedy = f"make them again by\n  {_command(index, checkpoint)}"
-    if given is not None and given != "none" and not Path(given).is_dir():
-        raise DataError(f"--precomputed {given}: there is no such folder; {remedy}")
-    directory = _directory(index, checkpoint) if given is None and index else Path(given or "none")
-    if given == "none" or not directory.is_dir():
+    checkpoint = reranker.checkpoint
+    words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint.directory)]
+    remedy = f"make it again by\n  python -m pipeline.index {shlex.join(words)}"
+    if given not in (None, "none") and not Path(given).is_dir():
+        raise DataError(f"--precomputed {given}: found no such folder; {remedy}")
+    if given is None and index is not None:
+        own = _directory(index, checkpoint.directory)
+        given = str(own) if own.is_dir() else None
+    if given in (None, "none"):
         return reranker
-    found = open_precomputed(directory, reranker.checkpoint, remedy)
-    return replace(reranker, checkpoint=replace(reranker.checkpoint, precomputed=found))
+    found = open_precomputed(checkpoint, Path(given), remedy)
+    return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
 
 
 def precomputed_for(
-    reranker: "NeuralReranker", posts: "Sequence[Post]", directory: Path
-) -> "NeuralReranker":
-    """The reranker, and what it knows of posts in a folder that is written; itself if no use.
+    reranker: NeuralReranker, posts: Sequence[Post], directory: Path
+) -> NeuralReranker:
+    """The reranker with posts precomputed into a new folder, if they make it faster.
 
     Raises:
         RerankerError: the folder cannot be written.
     """
-    from rerankers.engine.precompute import has_use, open_precomputed, precompute
+    from rerankers.engine.precomputed import can_precompute, open_precomputed, precompute
 
     checkpoint = reranker.checkpoint
-    if not has_use(checkpoint.model):
+    if not can_precompute(checkpoint.model):
         return reranker
-    precompute(directory, checkpoint, [post.text for post in posts], [post.url for post in posts])
-    found = open_precomputed(directory, checkpoint, "encode them again")
+    precompute(checkpoint, [(post.text, post.url) for post in posts], directory)
+    found = open_precomputed(checkpoint, directory, "precompute them again")
     return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
 
 
-def _command(index: Path | None, checkpoint: Path) -> str:
-    """The command that encodes an index's posts."""
-    words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint)]
-    return f"python -m pipeline.index {shlex.join(words)}"
-
-
 def _directory(index: Path, checkpoint: Path) -> Path:
-    from rerankers.engine.precomputed_folder import version_of
+    from rerankers.engine.precomputed import version_of
 
     return index / FOLDER / version_of(checkpoint)[:16]

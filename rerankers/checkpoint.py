@@ -32,8 +32,7 @@ from rerankers import features, models
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import scoring
 from rerankers.engine.batch_scorer import devices_of
-from rerankers.engine.precomputed_posts import PrecomputedPosts
-from rerankers.engine.precomputed_vectors import PrecomputedVectors
+from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary

@@ -50,7 +50,7 @@ def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
 
 def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
     """The model, fitted by the training loop, which has no step for it."""
-    examples = Examples(Tokenized.of(pairs, encoder(), model), relevant)
+    examples = Examples(Tokenized.from_pairs(pairs, encoder(), model), relevant)
     history = train(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
     assert history.epochs == []
     return model.eval()
@@ -58,7 +58,7 @@ def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
 
 def represented(model: Reranker, pairs: Pairs) -> torch.Tensor:
     """The features of pairs [P, K], through the engine."""
-    return represent_tokenized(model, Tokenized.of(pairs, encoder(), model))
+    return represent_tokenized(model, Tokenized.from_pairs(pairs, encoder(), model))
 
 
 def require_new_topics_ordered(model: Reranker) -> None:

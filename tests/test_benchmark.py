@@ -109,7 +109,7 @@ def counted_one_by_one(model: Any, encoded: Tokenized) -> int:
 def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
     model = small_model("mp_hcnn", configuration, depth=3)
     posts = [("bbc world", "http://x.org/a"), *((text, text) for text in AWKWARD.values())]
-    encoded = Tokenized.of(all_pairs(["bbc world service", ""], posts), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(["bbc world service", ""], posts), encoder(), model)
     assert floor.needed(model, encoded) == counted_one_by_one(model, encoded)
 
 
@@ -117,7 +117,7 @@ def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
 def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity: str) -> None:
     """Without mean pooling, which multiplies by a mask, no other products are in the model."""
     model = small_model("mp_hcnn", "paper", mean_pooling=False, similarity=similarity)
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     padded = plain.PaddedPairs(encoded, model)
     with FlopCounterMode(display=False) as counter:
         padded.score(model)
@@ -130,7 +130,7 @@ def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity
 )
 def test_all_ways_give_the_same_scores(name: str, configuration: str, tmp_path: Path) -> None:
     model = small_model(name, configuration).eval()
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     expected = score_tokenized(model, encoded)
     found = plain.PaddedPairs(encoded, model).score(model)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -257,7 +257,7 @@ def test_plain_steps_and_ours_come_to_the_same_weights(small_training: None) -> 
         name: work.random_model("mp_hcnn", config, text_encoder)
         for name in (training_step.PLAIN, training_step.OURS)
     }
-    pairs = Tokenized.of(data.candidates.pairs(), text_encoder, models[training_step.OURS])
+    pairs = Tokenized.from_pairs(data.candidates.pairs(), text_encoder, models[training_step.OURS])
     start = [weights.detach().clone() for weights in models[training_step.OURS].parameters()]
     trainers = training_step.both_ways(models, pairs, data.relevant(), 1)
     losses = [trainer.train_epoch(1) for trainer in trainers.values()]
@@ -273,7 +273,7 @@ def test_plain_steps_and_ours_come_to_the_same_weights(small_training: None) -> 
 
 def test_the_plain_way_pads_every_text_to_the_maximal_length() -> None:
     model = small_model("mp_hcnn", "robust")
-    padded = plain.PaddedPairs(Tokenized.of(all_pairs(), encoder(), model), model)
+    padded = plain.PaddedPairs(Tokenized.from_pairs(all_pairs(), encoder(), model), model)
     seen: dict[str, Any] = {}
     forward = model.forward
 

@@ -97,7 +97,7 @@ def scores_of(model: Bilinear) -> np.ndarray:
 
 
 def fit(model: Bilinear) -> None:
-    encoded = Tokenized.of(every_pair(), encoder(), model)
+    encoded = Tokenized.from_pairs(every_pair(), encoder(), model)
     queries = torch.from_numpy(encoded.query_index)
     model.fit(represent_tokenized(model, encoded), torch.from_numpy(RELEVANT), queries)
 
@@ -174,7 +174,7 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
         loss="pointwise", sampling="pairs", batch_pairs=12, optimizer="adagrad", epochs=3, steps=4,
         learning_rate=0.05,
     )  # fmt: skip
-    examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
+    examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
     validation = Examples(examples.pairs.subset(others), ~RELEVANT[others])
     figures, seen = [0.1, 0.5, 0.2], []
 
@@ -195,7 +195,7 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
 def test_training_does_not_fit_what_counts_nothing(name: str, tmp_path: Path) -> None:
     model = small(name, "plain")
     settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
-    examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
+    examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
     train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
     np.testing.assert_allclose(scores_of(model), naive_scores(model, name), rtol=1e-5, atol=1e-5)
 
@@ -206,7 +206,7 @@ def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
     settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
     models = [small(name), small(name, seed=2)]
     for model in models:
-        examples = Examples(Tokenized.of(every_pair(), encoder(), model), RELEVANT)
+        examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
         train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state", resume=True)
     first, second = (model.state_dict() for model in models)
     assert all(torch.equal(first[key], second[key]) for key in first)

@@ -116,7 +116,7 @@ def test_scores_are_those_of_the_paper(configuration: str) -> None:
 def test_queries_are_encoded_as_sentence_vectors() -> None:
     """Question retrieval compares them."""
     model = varied("cntn_v")
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     queries, _, _ = encoded.batch(np.arange(len(QUERIES) * len(POSTS)), torch.device("cpu"))
     with torch.no_grad():
         found = model.encode_queries(queries)

@@ -86,7 +86,7 @@ def varied(gate: str, **changes: Any) -> Reranker:
 
 
 def interactions(model: Reranker, query: str, post: str) -> dict[str, torch.Tensor]:
-    encoded = Tokenized.of(all_pairs([query], [(post, "")]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs([query], [(post, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
     encoded_texts = model.encode_queries(queries), model.encode_posts(posts)
     return dict(model.interact(*encoded_texts, query_of_post))
@@ -146,7 +146,7 @@ def test_gates_are_a_softmax_of_the_words_that_are_there() -> None:
 
 def test_a_rare_word_counts_more_at_the_start() -> None:
     model = small_model("drmm", "idf")
-    encoded = Tokenized.of(all_pairs(["the xyzzy"], [POSTS[0]]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(["the xyzzy"], [POSTS[0]]), encoder(), model)
     weights = encoded.queries[WORDS].batch(np.array([0]), CPU).weights
     the, rare = gates(model.get_parameter("gate") * weights, torch.ones(1, 2))[0].tolist()
     assert 20 < rare / the < 150

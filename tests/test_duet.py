@@ -161,7 +161,7 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
 
 def test_words_alike_in_letters_are_alike_in_trigrams() -> None:
     model = varied("trigrams")
-    encoded = Tokenized.of(all_pairs(["protest", "protests", "egypt"]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(["protest", "protests", "egypt"]), encoder(), model)
     inputs, _, _ = encoded.batch(np.arange(36), CPU)
     with torch.no_grad():
         trigrams = inputs[TRIGRAMS].ids
@@ -178,7 +178,7 @@ def test_words_alike_in_letters_are_alike_in_trigrams() -> None:
 def test_regions_cover_the_longest_post(changes: dict[str, int], regions: int) -> None:
     model = varied("words", **changes)
     assert model.config.regions() == regions
-    encoded = Tokenized.of(all_pairs([QUERIES[0]], [(LONG, "")]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs([QUERIES[0]], [(LONG, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
     both = model.encode_queries(queries), model.encode_posts(posts)
     assert model.interact(*both, query_of_post)["distributed"].shape == (1, regions, 6)

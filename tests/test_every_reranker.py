@@ -55,7 +55,7 @@ def score_part(model: Reranker, part: Pairs, whole: Tokenized, rows: Sequence[in
 
     Features see a topic's whole list of candidates, so they are those that the pairs have there.
     """
-    encoded = Tokenized.of(part, encoder(), model)
+    encoded = Tokenized.from_pairs(part, encoder(), model)
     if whole.features is not None:
         encoded.features = whole.features[list(rows)]
     return scoring.score_tokenized(model, encoded)
@@ -70,7 +70,7 @@ def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
 
 
 def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
-    whole = Tokenized.of(all_pairs(), encoder(), model)
+    whole = Tokenized.from_pairs(all_pairs(), encoder(), model)
     together = scoring.score_tokenized(model, whole)
     for row in range(0, len(together), 5):
         pair = one(QUERIES[row // len(POSTS)], *POSTS[row % len(POSTS)])
@@ -79,7 +79,7 @@ def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
 
 
 def test_padding_does_not_change_scores(model: Reranker) -> None:
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(encoded.query_index))
     queries, posts, query_of_post = encoded.batch(rows, CPU)
     features = encoded.features_of(rows, CPU)
@@ -104,7 +104,7 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
 def test_a_longer_text_in_the_batch_does_not_change_scores(model: Reranker) -> None:
     long = (" ".join(f"word{n}" for n in range(200)), "http://long.example.org/" + "path/" * 60)
     with_long = all_pairs([QUERIES[0], long[0]], [*POSTS, long])
-    encoded = Tokenized.of(with_long, encoder(), model)
+    encoded = Tokenized.from_pairs(with_long, encoder(), model)
     rows = np.arange(len(with_long))
     with torch.no_grad():
         scores = encoded.scores_of(model, rows, CPU)[: len(POSTS)]
@@ -116,7 +116,7 @@ def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
     pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short])
-    encoded = Tokenized.of(pairs, encoder(), model)
+    encoded = Tokenized.from_pairs(pairs, encoder(), model)
     rows = np.arange(len(pairs))
     with torch.no_grad():
         plain = model(*encoded.batch(rows, CPU), encoded.features_of(rows, CPU))
@@ -162,7 +162,7 @@ def test_awkward_texts_score_alone_as_together(model: Reranker) -> None:
     texts = list(AWKWARD.values())
     queries = [QUERIES[1], *texts]
     posts = [POSTS[2], *((text, text) for text in texts), *(("water", text) for text in texts)]
-    whole = Tokenized.of(all_pairs(queries, posts), encoder(), model)
+    whole = Tokenized.from_pairs(all_pairs(queries, posts), encoder(), model)
     together = scoring.score_tokenized(model, whole, 7)
     assert np.isfinite(together).all()
     for row in [*range(len(texts) + 1), *range(0, len(together), len(posts))]:
@@ -179,7 +179,7 @@ def test_no_pairs_no_scores(model: Reranker) -> None:
 def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
     if not model.trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(encoded.query_index))
     trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
     assert trained
@@ -219,7 +219,7 @@ def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
     if not models.find(name).trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
     model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
-    encoded = Tokenized.of(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
     order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
     losses = []
@@ -237,7 +237,7 @@ def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
 def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     if not model.interactions_are_fixed():
         pytest.skip("this configuration trains what comes before the evidence")
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     cached = CachedInteractions.compute(model, encoded)
     rows = np.random.default_rng(1).integers(len(encoded.query_index), size=60)  # with repeats
     with torch.no_grad():
@@ -253,7 +253,7 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
 
 def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
     """Caching is right only if nothing that is trained lies before ``integrate``."""
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(12), CPU)
     interactions = model.interact(
         model.encode_queries(queries), model.encode_posts(posts), query_of_post
@@ -264,7 +264,7 @@ def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None
 
 def test_views_are_those_declared(model: Reranker) -> None:
     """A model is given its own inputs and no other."""
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     assert set(encoded.queries) == set(model.query_inputs)
     assert set(encoded.posts) == set(model.post_inputs)
 

@@ -68,7 +68,7 @@ def tokenized_for(
     """Every query with every post; what a run thinks of them is made up."""
     pairs = all_pairs(queries, posts)
     prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
-    return Tokenized.of(replace(pairs, signals={PRIOR: prior}), encoder(), model)
+    return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
 
 def matcher_for(model: Reranker, encoded: Tokenized) -> FastPath:
@@ -129,7 +129,9 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
     text, url = "storm warning for the coast", "http://x.org/storm"
     counts = []
     for copies in (1, 50):
-        encoded = Tokenized.of(all_pairs(["storm"], [(text, url)] * copies), encoder(), model)
+        encoded = Tokenized.from_pairs(
+            all_pairs(["storm"], [(text, url)] * copies), encoder(), model
+        )
         fast_path: Any = fast_paths.find(model, encoded)
         found = fast_path._similarities(fast_path.encode_query(0), np.arange(copies))
         counts.append({name: [len(x.values) for x in levels] for name, levels in found.items()})
@@ -138,4 +140,4 @@ def test_windows_that_are_the_same_are_computed_once() -> None:
 
 def test_a_model_without_a_file_has_none() -> None:
     model = small_model("match_pyramid", "cosine")
-    assert fast_paths.find(model, Tokenized.of(all_pairs(), encoder(), model)) is None
+    assert fast_paths.find(model, Tokenized.from_pairs(all_pairs(), encoder(), model)) is None

@@ -192,7 +192,7 @@ def test_corrupted_pairs_have_features_too() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("prior", "overlap")
     pairs = with_signals(all_pairs(QUERIES[:2], POSTS[:3]), prior=np.arange(1, 7, dtype=np.float32))
-    encoded = Tokenized.of(pairs, encoder(), model)
+    encoded = Tokenized.from_pairs(pairs, encoder(), model)
     query_index, post_index = np.array([1, 0]), np.array([2, 0])
     both = encoded.with_pairs(query_index, post_index)
     assert both.features is not None and encoded.features is not None
@@ -207,14 +207,14 @@ def test_corrupted_pairs_have_features_too() -> None:
 def test_corrupted_pairs_have_no_score_in_a_run() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("overlap", "first_stage")
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     with pytest.raises(RerankerError, match=r"features first_stage; train with another --sampling"):
         encoded.with_pairs(np.array([0]), np.array([0]))
 
 
 def test_a_model_without_its_features_says_so() -> None:
     model = small_model("sm_cnn", "static")
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     with pytest.raises(RerankerError, match="found no features, expected those of prior"):
         model(*encoded.batch(np.arange(3), model.device_of()))
 

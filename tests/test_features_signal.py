@@ -127,6 +127,6 @@ def test_corrupted_pairs_have_no_score_of_a_ranker() -> None:
     model.feature_families = ("prior", "signal:rm3")
     signals = {name: np.zeros(len(all_pairs()), dtype=np.float32) for name in ("rm3", PRIOR)}
     pairs = dataclasses.replace(all_pairs(), signals=signals)
-    encoded = Tokenized.of(pairs, encoder(), model)
+    encoded = Tokenized.from_pairs(pairs, encoder(), model)
     with pytest.raises(RerankerError, match=r"features signal:rm3; train with another --sampling"):
         encoded.with_pairs(np.array([0]), np.array([0]))

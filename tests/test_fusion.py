@@ -120,7 +120,7 @@ def test_it_is_the_same_every_time(model: Model) -> None:
 def test_what_is_not_known_reaches_the_trees_as_such(model: Model) -> None:
     """By the engine, and by what the training command keeps of comparisons."""
     pairs, _ = pairs_that_rm3_orders()
-    encoded = Tokenized.of(pairs, encoder(), model)
+    encoded = Tokenized.from_pairs(pairs, encoder(), model)
     unknown = np.isnan(pairs.signals["rm3"])
     assert 0 < unknown.sum() < len(pairs)
     for scorable in (encoded, CachedInteractions.compute(model, encoded)):
@@ -267,7 +267,7 @@ def test_candidates_of_the_pipeline_with_another_rankers_scores(name: str, tmp_p
     model = models.find(name)(config, words)
     # A perfect ranker, but for a few posts that it lacks.
     candidates = dataclasses.replace(known.candidates, signals={"rm3": _perfect(known)})
-    encoded = Tokenized.of(candidates.pairs(), reader, model)
+    encoded = Tokenized.from_pairs(candidates.pairs(), reader, model)
     assert encoded.features is not None
     assert 0 < np.isnan(encoded.features[:, model.names.index("signal:rm3.z")]).mean() < 0.3
     queries = torch.from_numpy(encoded.query_index)

@@ -198,10 +198,10 @@ def test_precomputing_keeps_the_index_and_a_search_uses_it(
     for (found, score), (plain, plain_score) in zip(*rows, strict=True):
         assert found == plain
         assert score == pytest.approx(plain_score, abs=1e-4)
-    (folder / "words.0").write_bytes(b"")
+    (folder / "tower.words.0").write_bytes(b"")
     broken = run_search(command, place, topics)
     assert broken.code == 1
-    assert "words.0: has 0 bytes" in broken.err
+    assert "tower.words.0: has 0 bytes" in broken.err
     assert f"python -m pipeline.index --index {place} --precompute" in broken.err
 
 
@@ -239,7 +239,7 @@ def test_posts_are_precomputed_for_a_fusion(
     )
     assert done.code == 0, done.err
     folder = Path(done.out.splitlines()[-1].removeprefix("precomputed: ").partition(",")[0])
-    assert (folder / "words.json").is_file()
+    assert (folder / "known.words").is_file()
     words = ["--topics", topics, "--index", place, "--output", written, "--reranker", "fusion"]
     runs = []
     for choice in ("none", folder):
@@ -247,9 +247,9 @@ def test_posts_are_precomputed_for_a_fusion(
         assert found.code == 0, found.err
         runs.append(written.read_text())
     assert runs[0] == runs[1] and len(runs[0].splitlines()) > 1
-    (folder / "words.json").unlink()
+    (folder / "known.words").unlink()
     broken = command("search", *words)
-    assert broken.code == 1 and "words.json: is missing" in broken.err
+    assert broken.code == 1 and "known.words: is missing" in broken.err
 
 
 def test_precomputing_alone_needs_an_index(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def varied(configuration: str, seed: int = 3) -> Reranker:
 
 def matches(model: Reranker, query: str, post: str) -> np.ndarray:
     """What ``interact`` gives for one pair: [Lq, K]."""
-    encoded = Tokenized.of(all_pairs([query], [(post, "")]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs([query], [(post, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
     with torch.no_grad():
         found = model.interact(
@@ -177,7 +177,9 @@ def test_only_what_is_not_trained_is_fixed(changes: dict[str, Any], fixed: bool)
 def test_trained_vectors_have_finite_gradients(vectors: str) -> None:
     """Of identical words, of words of one letter and of texts without words."""
     model = small_model("knrm", "words", vectors=vectors)
-    encoded = Tokenized.of(all_pairs(["water", ""], [("water", ""), ("", "")]), encoder(), model)
+    encoded = Tokenized.from_pairs(
+        all_pairs(["water", ""], [("water", ""), ("", "")]), encoder(), model
+    )
     encoded.scores_of(model, np.arange(4), CPU).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.isfinite().all()), name

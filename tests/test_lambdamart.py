@@ -49,7 +49,7 @@ def pairs_with_a_rule() -> tuple[Pairs, np.ndarray]:
 
 
 def fit(model: Model, pairs: Pairs, relevant: np.ndarray) -> Model:
-    examples = Examples(Tokenized.of(pairs, encoder(), model), relevant)
+    examples = Examples(Tokenized.from_pairs(pairs, encoder(), model), relevant)
     history = train_model(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
     assert (history.epochs, history.best) == ([], 0)
     return model

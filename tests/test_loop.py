@@ -35,7 +35,7 @@ def model_of(configuration: str = "robust", seed: int = 0, dropout: float = 0.3)
 
 
 def examples_of(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
-    tokenized = Tokenized.of(all_pairs(), encoder(), model)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     if model.interactions_are_fixed():
         return Examples(CachedInteractions.compute(model, tokenized), labels)
     return Examples(tokenized, labels)
@@ -359,7 +359,7 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
     cached, computed = (model_of("robust", dropout=0.0) for _ in range(2))
     # AdamW would turn rounding errors of zero gradients into whole steps.
     settings = dataclasses.replace(FAST, optimizer="sgd", learning_rate=0.05)
-    tokenized = Examples(Tokenized.of(all_pairs(), encoder(), computed), LABELS)
+    tokenized = Examples(Tokenized.from_pairs(all_pairs(), encoder(), computed), LABELS)
     train(cached, examples_of(cached), None, lambda s: 0.0, settings, tmp_path / "a")
     train(computed, tokenized, None, lambda s: 0.0, settings, tmp_path / "b")
     for a, b in zip(cached.parameters(), computed.parameters(), strict=True):
@@ -368,7 +368,7 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
 
 def test_caching_is_done_in_evaluation_mode() -> None:
     model = model_of().train()
-    cached = CachedInteractions.compute(model, Tokenized.of(all_pairs(), encoder(), model))
+    cached = CachedInteractions.compute(model, Tokenized.from_pairs(all_pairs(), encoder(), model))
     assert model.training
     assert sorted(map(tuple, cached.places.tolist())) == [
         (part, row) for part in range(4) for row in range(12)

@@ -138,7 +138,9 @@ def test_other_sizes_have_the_papers_scores_too() -> None:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_an_unknown_word_matches_itself(similarity: str) -> None:
     model: Any = varied(similarity)
-    encoded = Tokenized.of(all_pairs(["zyxtrop cuts"], [("no zyxtrop", "")]), encoder(), model)
+    encoded = Tokenized.from_pairs(
+        all_pairs(["zyxtrop cuts"], [("no zyxtrop", "")]), encoder(), model
+    )
     queries, posts, _ = encoded.batch(np.array([0]), torch.device("cpu"))
     matrix = model.matching_matrix(model.encode_queries(queries), model.encode_posts(posts))[0]
     assert matrix.shape == (2, 2)
@@ -194,7 +196,7 @@ def test_scores_do_not_depend_on_the_batch(similarity: str) -> None:
     model, posts = varied(similarity), [*POSTS, (LONG, ""), ("", "")]
     pairs = all_pairs([*QUERIES, LONG, ""], posts)
     alone = scoring.score(model, pairs, encoder(), 1)
-    encoded = Tokenized.of(pairs, encoder(), model)
+    encoded = Tokenized.from_pairs(pairs, encoder(), model)
     with torch.no_grad():  # queries padded too, which the engine's batches never are
         together = encoded.scores_of(model, np.arange(len(pairs)), torch.device("cpu"))
     np.testing.assert_allclose(together.numpy(), alone, rtol=1e-5, atol=1e-5)

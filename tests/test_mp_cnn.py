@@ -128,7 +128,7 @@ def pool(maps: np.ndarray, pooling: str) -> np.ndarray:
 
 def features_of(model: Reranker, query: str, post: str) -> torch.Tensor:
     """What the hidden layer gets for one pair: [K]."""
-    encoded = scoring.Tokenized.of(all_pairs([query], [(post, "")]), encoder(), model)
+    encoded = scoring.Tokenized.from_pairs(all_pairs([query], [(post, "")]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(1), torch.device("cpu"))
     compared = model.interact(
         model.encode_queries(queries), model.encode_posts(posts), query_of_post

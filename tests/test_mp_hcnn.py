@@ -181,7 +181,7 @@ def test_every_switch_does_what_it_says_and_trains(
     """Table 4 and Figure 2: each builds, scores as written out and learns in one step."""
     model = varied(configuration, **changes)
     assert_scores_as_written_out(model, CASES[1:2])
-    encoded = Tokenized.of(all_pairs(QUERIES[:2]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(QUERIES[:2]), encoder(), model)
     rows = np.arange(len(encoded.query_index))
 
     def loss() -> torch.Tensor:
@@ -201,7 +201,7 @@ def test_features_are_those_of_fixed_size_matrices(configuration: str) -> None:
     """Texts are padded only to the longest of a batch; nothing must tell that from 68 words."""
     model = varied(configuration)
     naive = Naive(model)
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     for query in range(len(QUERIES)):
         rows = np.flatnonzero(encoded.query_index == query)
         queries, posts, query_of_post = encoded.batch(rows, CPU)
@@ -226,7 +226,7 @@ def test_features_are_those_of_fixed_size_matrices(configuration: str) -> None:
 def test_softmax_leaves_mass_to_matching_nothing() -> None:
     """The paper's means would be constant if a post's own positions took all of it."""
     model = varied("paper")
-    encoded = Tokenized.of(all_pairs(QUERIES[:1]), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(QUERIES[:1]), encoder(), model)
     queries, posts, query_of_post = encoded.batch(np.arange(12), CPU)
     with torch.no_grad():
         found = model.interact(

@@ -120,7 +120,9 @@ def test_matches_are_those_that_the_model_pools(
     rows = np.arange(len(TEXTS))
     pairs = Pairs([QUERIES[0]], TEXTS, URLS, np.zeros_like(rows), rows)
     with torch.no_grad():
-        pooled = Tokenized.of(pairs, encoder(), model).compared(model, rows, model.device_of())
+        pooled = Tokenized.from_pairs(pairs, encoder(), model).compared(
+            model, rows, model.device_of()
+        )
     found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
     assert set(found[0].matches) == set(pooled) - {"url_presence"}
     for row, matches_of_post in enumerate(found):

@@ -153,7 +153,7 @@ def test_each_optimizer_is_the_one_of_its_name() -> None:
 
 def test_training_moves_only_the_trigrams_of_its_batches() -> None:
     model = small_model("mp_hcnn", "paper", dropout=0.0)
-    tokenized = Tokenized.of(all_pairs(), encoder(), model)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     table = model.towers["trigrams"].vectors.weight
     before = table.detach().clone()
     relevant = np.arange(48) % 3 == 0
@@ -171,7 +171,7 @@ def test_training_moves_only_the_trigrams_of_its_batches() -> None:
 
 def test_state_of_a_table_is_restored(tmp_path: Path) -> None:
     model = small_model("mp_hcnn", "paper", dropout=0.0)
-    examples = Examples(Tokenized.of(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
+    examples = Examples(Tokenized.from_pairs(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
     trainer = EpochTrainer(model, examples, SETTINGS)
     trainer.train_epoch(1)
     path = tmp_path / "state"

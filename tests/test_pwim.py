@@ -150,7 +150,9 @@ def varied(configuration: str, **changes: Any) -> Reranker:
 
 def cubes(model: Reranker, queries: list[str], posts: list[str]) -> np.ndarray:
     """[P, Lq, size, 13] of all pairs, query by query."""
-    encoded = Tokenized.of(all_pairs(queries, [(post, "") for post in posts]), encoder(), model)
+    encoded = Tokenized.from_pairs(
+        all_pairs(queries, [(post, "") for post in posts]), encoder(), model
+    )
     rows = np.arange(len(encoded.query_index))
     batch, of_posts, query_of_post = encoded.batch(rows, torch.device("cpu"))
     with torch.no_grad():
@@ -229,7 +231,7 @@ def test_identical_texts_have_distance_zero_and_finite_gradients() -> None:
     np.testing.assert_allclose(diagonal[:, [1, 4, 7, 10]], 1e-4, rtol=1e-3)
     np.testing.assert_allclose(diagonal[:, [0, 3, 6, 9]], 1.0, atol=1e-4)
     pairs = all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")])
-    encoded = Tokenized.of(pairs, encoder(), model)
+    encoded = Tokenized.from_pairs(pairs, encoder(), model)
     encoded.scores_of(model, np.arange(4), torch.device("cpu")).sum().backward()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

@@ -131,7 +131,7 @@ def test_a_score_that_is_not_a_number_is_an_error(bad: float) -> None:
 
 
 def test_lengths_count_the_terms_of_all_views(model: Reranker) -> None:
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     expected = [
         sum(int(packed.lengths[post]) for packed in encoded.posts.values())
         for post in encoded.post_index
@@ -141,7 +141,7 @@ def test_lengths_count_the_terms_of_all_views(model: Reranker) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_subset_scores_as_in_the_whole(model: Reranker, cached: bool) -> None:
-    encoded = Tokenized.of(all_pairs(), encoder(), model)
+    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     pairs = CachedInteractions.compute(model, encoded) if cached else encoded
     whole = scoring.score_tokenized(model, pairs)
     rows = np.array([40, 3, 3, 17])

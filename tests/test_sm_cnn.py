@@ -166,7 +166,7 @@ def test_every_switch_scores_as_written_out(changes: dict[str, Any]) -> None:
 
 def test_texts_are_relu_and_maximum_of_their_windows() -> None:
     model = small(seed=4)
-    encoded = Tokenized.of(every_pair(), encoder(), model)
+    encoded = Tokenized.from_pairs(every_pair(), encoder(), model)
     queries, posts, _ = encoded.batch(np.arange(len(every_pair())), torch.device("cpu"))
     with torch.no_grad():
         q, d = model.encode_queries(queries).vectors, model.encode_posts(posts).vectors
@@ -282,7 +282,7 @@ def test_training_changes_vectors_only_where_it_may(configuration: str, tmp_path
         loss="pointwise", sampling="pairs", batch_pairs=20, epochs=1, steps=6, learning_rate=0.01
     )
     relevant = np.arange(len(every_pair())) % 3 == 0
-    examples = Examples(Tokenized.of(every_pair(), encoder(), model), relevant)
+    examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), relevant)
     train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
     moved = (model.vectors(ids).detach() != before).any(dim=1)
     assert not moved[0], "padding has a vector"

@@ -39,7 +39,7 @@ from indexes.posts import Post
 from pipeline.collections.trec import read_run, write_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator, evaluate, mean
-from rerankers.engine.precomputed_posts import PrecomputedPosts
+from rerankers.engine.precomputed import PrecomputedPosts
 from rerankers.models._mp_hcnn_matches import PairMatches, PerspectiveMatches
 from rerankers.text.spans import Word
 
@@ -403,13 +403,13 @@ def test_a_fusions_run_is_measured_and_timed_once(
     fused: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup, results = fused
-    table_of, calls = PrecomputedPosts.table, []
+    reader, calls = PrecomputedPosts.reader, []
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
-        return table_of(*arguments)
+        return reader(*arguments)
 
-    monkeypatch.setattr(PrecomputedPosts, "table", counted)
+    monkeypatch.setattr(PrecomputedPosts, "reader", counted)
     ql, rm3, measured = finished = table("fusion").finish(results[:3], setup)
     qrels = setup.collection("mb2012").qrels
     assert qrels is not None

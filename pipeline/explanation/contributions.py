@@ -134,7 +134,9 @@ def _contributions(
 
     model = cast("FeatureModel", reranker.checkpoint.model)
     pairs = ranking.candidates.pairs()
-    features = represent_tokenized(model, Tokenized.of(pairs, reranker.checkpoint.encoder, model))
+    features = represent_tokenized(
+        model, Tokenized.from_pairs(pairs, reranker.checkpoint.encoder, model)
+    )
     added = model.contributions(features.to(model.device_of()))
     added = added - added.mean(dim=0)
     doc_ids = ranking.candidates.run[ranking.topic.query_id]

@@ -133,7 +133,7 @@ class Trainer:
             checkpoint.save(new, self.model, outcome.model, self.encoder, metrics, extras, parts)
 
     def _examples(self, model: Reranker, data: JudgedCandidates) -> Examples:
-        tokenized = Tokenized.of(data.candidates.pairs(), self.encoder, model)
+        tokenized = Tokenized.from_pairs(data.candidates.pairs(), self.encoder, model)
         # Corrupted pairs are made during training, so they cannot be compared beforehand.
         if model.interactions_are_fixed() and self.settings.sampling != "corrupted":
             return Examples(CachedInteractions.compute(model, tokenized), data.relevant())

@@ -18,9 +18,7 @@ import torch
 
 from rerankers.base import Pairs, Reranker, require_choice
 from rerankers.engine.batch_scorer import PRECISIONS, BatchScorer, Rows, Scored
-from rerankers.engine.precomputed_folder import keys_of_posts
-from rerankers.engine.precomputed_posts import PrecomputedPosts
-from rerankers.engine.precomputed_vectors import PrecomputedVectors
+from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.engine.threads import one_thread_each
 from rerankers.engine.tokenized import Scorable, Tokenized
 from rerankers.errors import RerankerError
@@ -69,17 +67,17 @@ def score(
     on_cpu = model.device_of().type == "cpu" and precision == "fp32"
     if not (isinstance(precomputed, PrecomputedVectors) and on_cpu):
         stored = precomputed if isinstance(precomputed, PrecomputedPosts) else None
-        encoded = Tokenized.of(pairs, encoder, model, stored)
+        encoded = Tokenized.from_pairs(pairs, encoder, model, stored)
         return score_tokenized(model, encoded, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
-    known = precomputed.keys.find(keys_of_posts(pairs))[pairs.post_index]
+    known = precomputed.find(pairs)[pairs.post_index]
     for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
         if len(rows):
             part = pairs if len(rows) == len(pairs) else pairs.part(rows)
             if known[rows[0]] >= 0:
-                encoded = Tokenized.by(part, known[rows], encoder, model, precomputed)
+                encoded = Tokenized.from_precomputed(part, known[rows], encoder, model, precomputed)
             else:
-                encoded = Tokenized.of(part, encoder, model)
+                encoded = Tokenized.from_pairs(part, encoder, model)
             scores[rows] = score_tokenized(model, encoded, batch_size, progress)
     return scores
 

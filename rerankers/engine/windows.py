@@ -26,7 +26,7 @@ def windows_of(texts: Ragged, values: Ids, width: int) -> list[Ids]:
         values: [T] number above 0 of each place.
 
     Returns:
-        Columns: ``values`` [T] of the windows' first places, second places, …; 0 beyond a text's end.
+        Columns: ``values`` [T] at the windows' first place, second place, …; 0 beyond the end.
     """
     columns = [values]
     for shift in range(1, width):

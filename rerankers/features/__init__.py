@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.engine.precomputed_folder import keys_of_posts
 from rerankers.engine.threads import side_by_side
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
@@ -40,7 +39,7 @@ from rerankers.features._word_table import WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.engine.precomputed_posts import PrecomputedPosts
+    from rerankers.engine.precomputed import PrecomputedPosts
     from rerankers.text.vectors import UnitVectors
     from rerankers.text.vocabulary import Idf
 
@@ -141,7 +140,7 @@ def table(
     if not len(pairs) or not found:
         return FeatureTable(names, values)
     words = precomputed.words(idf, vectors) if precomputed else WordTable(idf, vectors)
-    find_posts = _posts_of(pairs, words, precomputed)
+    read_posts = _post_reader(pairs, words, precomputed)
     # A fixed order, as rounding of sums depends on it.
     order = np.lexsort((pairs.post_index, pairs.query_index))
     borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
@@ -150,7 +149,7 @@ def table(
         numbers = pairs.post_index[rows]
         candidates = CandidateList(
             pairs.queries[int(pairs.query_index[rows[0]])],
-            find_posts(numbers),
+            read_posts(numbers),
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
             {name: signal[rows] for name, signal in pairs.signals.items()},
             words,
@@ -162,12 +161,11 @@ def table(
     return FeatureTable(names, values)
 
 
-def _posts_of(
+def _post_reader(
     pairs: Pairs, words: WordTable, precomputed: PrecomputedPosts | None
 ) -> Callable[[npt.NDArray[np.int64]], PostTable]:
-    """A function that returns the posts with given numbers [N]."""
+    """A function from posts [N] of pairs to their table."""
     if precomputed is None:
         # All posts at once, as topics share posts.
         return PostTable.read(pairs.texts, pairs.urls, words).take
-    keys_of_posts(pairs)  # Cached here, before threads ask for them.
-    return lambda numbers: precomputed.table(pairs, numbers, words)
+    return precomputed.reader(pairs, words)

@@ -103,7 +103,7 @@ def find_matches(
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     with torch.inference_mode():
-        inputs = Tokenized.of(pairs, encoder, model).batch(rows, model.device_of())
+        inputs = Tokenized.from_pairs(pairs, encoder, model).batch(rows, model.device_of())
         queries, posts = model.encode_queries(inputs[0]), model.encode_posts(inputs[1])
         by_perspective = {
             name: [

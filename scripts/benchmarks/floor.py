@@ -47,7 +47,7 @@ def measure(workload: Workload) -> list[Row]:
 
 
 def _share(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    tokenized = Tokenized.of(workload.pairs, encoder, model)
+    tokenized = Tokenized.from_pairs(workload.pairs, encoder, model)
     count = len(workload.pairs)
     least, padded = needed(model, tokenized), needed_padded(model, tokenized)
     timings = alternate(

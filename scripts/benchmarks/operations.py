@@ -27,7 +27,7 @@ def measure(workload: Workload) -> list[Row]:
 
 
 def _shares(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    tokenized = Tokenized.of(workload.pairs, encoder, model)
+    tokenized = Tokenized.from_pairs(workload.pairs, encoder, model)
     with threads(1):
         score_tokenized(model, tokenized)  # computes and caches the model's tables
         profile = cProfile.Profile()

@@ -63,7 +63,7 @@ def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workloa
     vectors on disk.
     """
     pairs = workload.pairs
-    tokenized = Tokenized.of(pairs, encoder, model)
+    tokenized = Tokenized.from_pairs(pairs, encoder, model)
     padded = PaddedPairs(tokenized, model)
     ways: dict[str, Way] = {
         PLAIN: lambda: padded.score(model),
@@ -111,7 +111,7 @@ def folder_size(directory: Path) -> int:
 
 def _compare_with_theirs(model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
     """Their K-NRM and ours on the same padded pairs, both with random weights."""
-    tokenized = Tokenized.of(workload.pairs, encoder, model)
+    tokenized = Tokenized.from_pairs(workload.pairs, encoder, model)
     try:
         theirs = _their_way(model, tokenized, encoder)
     except ModuleNotFoundError as error:

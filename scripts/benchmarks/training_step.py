@@ -57,7 +57,7 @@ def measure(workload: Workload) -> list[Row]:
     encoder = workload.encoder(VECTOR_SIZE)
     config = dataclasses.replace(CONFIG, dropout=0.0)
     models = {name: workload.random_model("mp_hcnn", config, encoder) for name in (PLAIN, OURS)}
-    tokenized = Tokenized.of(pairs, encoder, models[OURS])
+    tokenized = Tokenized.from_pairs(pairs, encoder, models[OURS])
     steps = both_ways(
         models, tokenized.subset(fold.training), data.relevant()[fold.training], workload.rounds
     )

@@ -46,7 +46,7 @@ def way_of(model: Reranker) -> Any:
     """The module of a model's fast path, None if it has none.
 
     Besides ``FastPath``, a module whose posts can be precomputed (see
-    :mod:`rerankers.engine.precompute`) has ``tower_inputs(model)`` and ``towers(model, *texts)``
+    :mod:`rerankers.engine.precomputed`) has ``tower_inputs(model)`` and ``towers(model, *texts)``
     for vectors of windows, or ``PostVectors(model, packed)`` for one vector of each post's input
     ``VECTOR_INPUT``.
     """

@@ -71,9 +71,9 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         super().__init__(model, encoded)
         self.tower_inputs = tower_inputs(model)
         # Precomputed posts need no tower; queries always do.
-        computed = [encoded.queries] if encoded.stored else [encoded.queries, encoded.posts]
+        computed = [encoded.queries] if encoded.post_towers else [encoded.queries, encoded.posts]
         self.query_towers = towers(model, *computed, precision=precision)
-        self.post_towers = encoded.stored or self.query_towers
+        self.post_towers = encoded.post_towers or self.query_towers
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""

@@ -13,7 +13,6 @@ from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
 from rerankers.engine.windows import Ids, distinct, used_ids, windows_of
 from rerankers.models.sm_cnn import Model, SentenceVectors
-from rerankers.text.inputs import TokenIds
 from rerankers.text.ragged import Ragged
 
 _CPU = torch.device("cpu")
@@ -70,9 +69,8 @@ class FastPath(PerQueryFastPath[SentenceVectors]):
         super().__init__(model, encoded)
         self.words = encoded.posts[WORDS]
         self.vectors_of: Callable[[Ids], Tensor]
-        if encoded.stored:
-            (stored,) = encoded.stored[VECTOR_INPUT].levels
-            self.words = TokenIds(self.words.values.reshape(-1), self.words.starts)
+        if encoded.post_towers:
+            (stored,) = encoded.post_towers[VECTOR_INPUT].levels
             self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
         else:
             self.vectors_of = PostVectors(model, encoded.posts[VECTOR_INPUT]).vectors

@@ -1,0 +1,420 @@
+"""Posts precomputed for one checkpoint: a folder of arrays that scoring maps into memory.
+
+``precomputed.json``       types and shapes of the arrays, the checkpoint and its source of IDF
+``keys`` [N, 2], ``rows``  hash of each distinct post (text and URL), ascending, and its row below
+
+For a model over features alone (:class:`PrecomputedPosts`):
+
+``column.NAME.values``, ``column.NAME.starts``  columns of a :class:`PostTable`, ragged
+``known.NAME``                                  its words, see :class:`KnownWords`
+
+For a model whose fast path can precompute posts (:class:`PrecomputedVectors`):
+
+``input.NAME.values``, ``input.NAME.starts``    token ids, ragged; of an input that a tower encodes,
+                                                the row of each place's window at every depth
+``tower.NAME.DEPTH``                            vectors [U, F] of distinct windows, or of posts
+
+Posts are found by their content, not by an id: a post that is missing, or whose text has changed,
+is computed when it is scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rerankers.base import Pairs, Reranker
+from rerankers.engine import fast_paths
+from rerankers.engine.arrays import Arrays, ArrayWriter
+from rerankers.engine.towers import WINDOWS, TabulatedTower, TowerInput
+from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
+from rerankers.engine.windows import distinct
+from rerankers.errors import RerankerError
+from rerankers.features._post_table import COLUMNS, PostTable
+from rerankers.features._word_table import KnownWords, WordTable
+from rerankers.text.inputs import TokenIds
+from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.vectors import UnitVectors
+from rerankers.text.vocabulary import Idf
+
+if TYPE_CHECKING:
+    from rerankers.checkpoint import TrainedReranker
+
+FORMAT = 2
+"""Version of the files, and of how texts are read: folders of another version are refused."""
+
+BLOCK = 4096
+"""Posts that are computed together; more would need more memory."""
+
+Progress = Callable[[int], None]
+"""Called with the number of posts of each finished block."""
+
+_KNOWN = ("idf", "stem", "vector", "is_stop_word", "is_personal")
+
+
+def can_precompute(model: Reranker) -> bool:
+    """Whether a model scores faster with precomputed posts."""
+    return _has_features_alone(model) or fast_paths.can_encode(fast_paths.way_of(model))
+
+
+def precompute(
+    checkpoint: TrainedReranker,
+    posts: Sequence[tuple[str, str]],
+    directory: Path,
+    progress: Progress = lambda posts_done: None,
+) -> int:
+    """Write the precomputed posts of a checkpoint into an empty folder.
+
+    The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
+
+    Args:
+        checkpoint: on the CPU.
+        posts: text and URL ("" without one) of each; equal posts are written once.
+        directory: empty or missing.
+        progress: called with the number of posts of each finished block.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        RerankerError: precomputed posts are of no use to the model, or the folder is not empty or
+            cannot be written.
+    """
+    model = checkpoint.model
+    if not can_precompute(model):
+        raise RerankerError(
+            f"{checkpoint.directory}: found a model {checkpoint.name}, expected a model over "
+            f"features alone, or one of {', '.join(fast_paths.encodable())}; precomputed posts do "
+            "not make other models faster"
+        )
+    has_features_alone = _has_features_alone(model)
+    write = _write_posts if has_features_alone else _write_vectors
+    if has_features_alone:
+        posts = [*posts, ("", "")]  # Candidates from runs may have no text.
+    # In the order of the collection, where retweets are neighbours.
+    distinct_posts = list(dict.fromkeys(posts))
+    texts, urls = [text for text, _ in distinct_posts], [url for _, url in distinct_posts]
+    keys = keys_of(texts, urls)
+    rows = np.lexsort((keys[:, 1], keys[:, 0]))
+    description = {
+        "version": version_of(checkpoint.directory),
+        "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
+        "idf": checkpoint.encoder.idf.source,
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise RerankerError(f"{directory}: found files, expected an empty folder")
+        with ArrayWriter(directory, description) as writer:
+            writer.append("keys", keys[rows])
+            writer.append("rows", rows)
+            write(checkpoint, texts, urls, writer, progress)
+    except OSError as error:
+        raise RerankerError(f"{directory}: cannot be written ({error})") from None
+    return writer.size
+
+
+def open_precomputed(
+    checkpoint: TrainedReranker, directory: Path, remedy: str
+) -> PrecomputedVectors | PrecomputedPosts:
+    """Map the precomputed posts of a checkpoint into memory.
+
+    Args:
+        checkpoint: the checkpoint in use.
+        directory: folder that :func:`precompute` has filled.
+        remedy: how to make the folder again, for messages.
+
+    Raises:
+        RerankerError: there is no such folder, or it belongs to another checkpoint or format, or
+            is damaged.
+    """
+    arrays = Arrays(directory, remedy)
+    found, version = str(arrays.description.get("version")), version_of(checkpoint.directory)
+    if found != version:
+        raise arrays.error(
+            directory,
+            f"found posts precomputed by the checkpoint {arrays.description.get('checkpoint')} as "
+            f"it was ({found[:12]}), expected those of the one in use ({version[:12]})",
+        )
+    is_table = _has_features_alone(checkpoint.model)
+    return PrecomputedPosts(arrays) if is_table else PrecomputedVectors(arrays)
+
+
+def version_of(checkpoint: Path) -> str:
+    """Hash of everything that precomputed posts depend on.
+
+    ``config.json`` holds the SHA-256 of the checkpoint's other files.
+
+    Raises:
+        RerankerError: it cannot be read.
+    """
+    try:
+        config = (checkpoint / "config.json").read_bytes()
+    except OSError as error:
+        raise RerankerError(f"{checkpoint}: found no whole checkpoint ({error})") from None
+    return hashlib.sha256(f"{FORMAT} ".encode() + config).hexdigest()
+
+
+def _has_features_alone(model: Reranker) -> bool:
+    return bool(model.feature_families) and not model.post_inputs
+
+
+def keys_of(texts: Sequence[str], urls: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """128 bits of BLAKE2b for each of N posts: [N, 2]."""
+    # Some posts hold half a surrogate pair.
+    digests = [
+        hashlib.blake2b(f"{text}\0{url}".encode(errors="surrogatepass"), digest_size=16).digest()
+        for text, url in zip(texts, urls, strict=True)
+    ]
+    return np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
+
+
+def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """:func:`keys_of` the posts of pairs, computed once: [D, 2]."""
+    texts, urls, found = pairs.memo.get("keys", (None, None, None))
+    # dataclasses.replace may have given the pairs other posts, but the same memo.
+    if texts is not pairs.texts or urls is not pairs.urls:
+        found = keys_of(pairs.texts, pairs.urls)
+        pairs.memo["keys"] = pairs.texts, pairs.urls, found
+    keys: npt.NDArray[np.uint64] = found
+    return keys
+
+
+class Precomputed:
+    """The posts of a folder.
+
+    Args:
+        arrays: of the folder.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._keys, self._rows = arrays["keys"], arrays["rows"]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, pairs: Pairs) -> Rows:
+        """The row [D] of each post of pairs, -1 for missing ones."""
+        wanted = keys_of_posts(pairs)
+        if not len(self) or not len(wanted):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        # Of two keys with the same first half one is never found: then its post is computed.
+        places = np.searchsorted(self._keys[:, 0], wanted[:, 0]).clip(max=len(self) - 1)
+        is_found = (self._keys[places] == wanted).all(axis=1)
+        return np.where(is_found, self._rows[places], -1)
+
+
+class PrecomputedPosts(Precomputed):
+    """Posts as a table for features, whose words have been looked up.
+
+    Attributes:
+        posts: the table.
+        known: its words.
+        idf: source of the words' IDF.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
+        self.posts = PostTable(columns, np.arange(len(columns[COLUMNS[0]])))
+        words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
+        self.known = KnownWords(words, stems, *(arrays[f"known.{name}"] for name in _KNOWN))
+        self.idf = str(arrays.description.get("idf"))
+
+    def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
+        """A table of the words, which can grow.
+
+        Args:
+            idf: if it is another source, the IDF of all words is looked up again.
+            vectors: the checkpoint's.
+        """
+        known = self.known
+        if idf.source != self.idf:
+            known = replace(known, idf=idf.weights(known.words))
+        return WordTable(idf, vectors, known)
+
+    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
+        """A function from posts [N] of pairs to their table; it reads posts that are missing here.
+
+        Args:
+            pairs: texts and URLs.
+            words: from :meth:`words`; new posts add their words.
+        """
+        rows = self.find(pairs)
+
+        def read(posts: Rows) -> PostTable:
+            found = rows[posts]
+            known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+            table = self.posts.take(found[known])
+            if not len(new):
+                return table
+            texts = [pairs.texts[post] for post in posts[new].tolist()]
+            urls = [pairs.urls[post] for post in posts[new].tolist()]
+            found[known], found[new] = np.arange(len(known)), len(known) + np.arange(len(new))
+            return PostTable.joined([table, PostTable.read(texts, urls, words)]).take(found)
+
+        return read
+
+
+@dataclass(frozen=True)
+class PrecomputedTower:
+    """Vectors of distinct windows at each depth, in place of a tower that computes them.
+
+    Attributes:
+        levels: depth + 1 of [U, F].
+    """
+
+    levels: Sequence[Tensor]
+
+    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
+        """Similarities of a query with posts [T, depth + 1], at each depth."""
+        found = []
+        for depth, (level, asked) in enumerate(zip(self.levels, query.levels, strict=True)):
+            windows = posts.values[:, depth]
+            first, rows = distinct([windows])
+            used, columns = torch.from_numpy(windows[first]), asked.T.contiguous()
+            parts = [
+                level.index_select(0, used[start : start + WINDOWS]) @ columns
+                for start in range(0, len(used), WINDOWS)
+            ]
+            found.append(WindowSimilarities(torch.cat([*parts, query.padding]), rows, posts))
+        return found
+
+
+class PrecomputedVectors(Precomputed):
+    """Vectors of posts, which only have to be compared with the query's.
+
+    Attributes:
+        inputs: input -> token ids, or rows of windows.
+        towers: tower -> its vectors.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self.inputs = {
+            name: TokenIds(arrays[f"input.{name}.values"], arrays[f"input.{name}.starts"])
+            for name in arrays.names("input")
+        }
+        self.towers = {
+            tower: PrecomputedTower(
+                [
+                    torch.from_numpy(arrays[f"tower.{tower}.{depth}"])
+                    for depth in range(len(arrays.names(f"tower.{tower}")))
+                ]
+            )
+            for tower in arrays.names("tower")
+        }
+
+
+def _write_posts(
+    checkpoint: TrainedReranker,
+    texts: Sequence[str],
+    urls: Sequence[str],
+    writer: ArrayWriter,
+    progress: Progress,
+) -> None:
+    """The columns of a :class:`PostTable`, and its words."""
+    words = WordTable(checkpoint.encoder.idf, checkpoint.model.unit_vectors())
+    for start in range(0, len(texts), BLOCK):
+        block = PostTable.read(texts[start : start + BLOCK], urls[start : start + BLOCK], words)
+        for name in COLUMNS:
+            writer.append_lists(f"column.{name}", block.column(name))
+        progress(len(block))
+    words.look_up()
+    known = words.known()
+    writer.append("known.words", _lines(known.words))
+    writer.append("known.stems", _lines(known.stems))
+    for name in _KNOWN:
+        writer.append(f"known.{name}", getattr(known, name))
+
+
+@torch.inference_mode()
+def _write_vectors(
+    checkpoint: TrainedReranker,
+    texts: Sequence[str],
+    urls: Sequence[str],
+    writer: ArrayWriter,
+    progress: Progress,
+) -> None:
+    """The inputs of a model, and the vectors that its fast path gives."""
+    model, way = checkpoint.model, fast_paths.way_of(checkpoint.model)
+    inputs = checkpoint.encoder.posts(texts, urls, model.post_inputs)
+    blocks = [
+        np.arange(start, min(start + BLOCK, len(texts))) for start in range(0, len(texts), BLOCK)
+    ]
+    if hasattr(way, "PostVectors"):
+        for name, ids in inputs.items():
+            writer.append_lists(f"input.{name}", ids)
+        vectors = way.PostVectors(model, inputs[way.VECTOR_INPUT])
+        writer.append(f"tower.{way.VECTOR_INPUT}.0", np.zeros((0, vectors.size), np.float32))
+        for rows in blocks:
+            writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors.vectors(rows).numpy())
+            progress(len(rows))
+        return
+    read: dict[str, TowerInput] = way.tower_inputs(model)
+    towers = {
+        name: _TowerWriter(name, tower, writer) for name, tower in way.towers(model, inputs).items()
+    }
+    for name in inputs.keys() - read.keys():
+        writer.append_lists(f"input.{name}", inputs[name])
+    for name, (tower, _) in read.items():
+        nothing = np.zeros((0, len(towers[tower].tower.sizes)), np.int32)
+        writer.append_lists(f"input.{name}", Ragged(nothing, np.zeros(1, np.int64)))
+    for rows in blocks:
+        for name, (tower, longest) in read.items():
+            windows = towers[tower].windows_of(inputs[name].take(rows, longest))
+            writer.append_lists(f"input.{name}", windows)
+        progress(len(rows))
+
+
+class _TowerWriter:
+    """Writes the distinct windows of blocks of posts.
+
+    Args:
+        name: of the tower.
+        tower: computes the vectors.
+        writer: of the folder.
+    """
+
+    def __init__(self, name: str, tower: TabulatedTower, writer: ArrayWriter) -> None:
+        self.tower, self._writer = tower, writer
+        self._names = [f"tower.{name}.{depth}" for depth in range(len(tower.sizes))]
+        for array, size in zip(self._names, tower.sizes, strict=True):
+            writer.append(array, np.zeros((0, size), np.float32))
+        writer.append(self._names[0], tower.terms.numpy())
+
+    def windows_of(self, posts: Ragged) -> Ragged:
+        """The row of each place's window at every depth: lists of [T, depth + 1]."""
+        written = [0, *(self._writer.rows(name) for name in self._names[1:])]
+        found = self.tower.walk(posts, self._append)
+        rows = np.stack(
+            [which + shift for which, shift in zip(found, written, strict=True)], axis=1
+        )
+        if rows.max(initial=0) > np.iinfo(np.int32).max:
+            raise RerankerError(
+                f"found more than {np.iinfo(np.int32).max:,} distinct windows, expected fewer; "
+                "precompute the collection in parts"
+            )
+        return Ragged(rows.astype(np.int32), posts.starts)
+
+    def _append(self, depth: int, vectors: Tensor) -> None:
+        self._writer.append(self._names[depth], (vectors * self.tower.scale(vectors)).numpy())
+
+
+def _lines(words: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Words without line ends as UTF-8, each with a line end."""
+    text = "".join(f"{word}\n" for word in words)
+    return np.frombuffer(text.encode(errors="surrogatepass"), dtype=np.uint8)
+
+
+def _split(lines: npt.NDArray[np.uint8]) -> list[str]:
+    """The words of :func:`_lines`."""
+    return lines.tobytes().decode(errors="surrogatepass").split("\n")[:-1]

@@ -1,0 +1,264 @@
+"""Precomputed posts: scores stay the same, and stale or damaged folders are refused."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_lists import VECTORS
+from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+
+from rerankers import checkpoint, features
+from rerankers.base import FIRST_STAGE, MASKED_WORDS, PRIOR, Pairs
+from rerankers.checkpoint import TrainedReranker
+from rerankers.engine.precomputed import (
+    PrecomputedPosts,
+    PrecomputedVectors,
+    keys_of,
+    keys_of_posts,
+    open_precomputed,
+    precompute,
+)
+from rerankers.errors import RerankerError
+from rerankers.text.vocabulary import Idf
+
+REMEDY = "make them again"
+
+Posts = list[tuple[str, str]]
+
+WINDOWS: list[tuple[str, dict[str, Any]]] = [
+    ("robust", {}), ("paper", {}), ("robust", {"depth": 0}), ("robust", {"use_words": False}),
+    ("robust", {"use_post_trigrams": False, "use_url_trigrams": False}),
+    ("robust", {"similarity": "dot", "normalization": "post"}),
+]  # fmt: skip
+
+ONE_VECTOR: list[tuple[str, dict[str, Any]]] = [
+    ("static", {}), ("static", {"prior": False}), ("text", {}), ("nonstatic", {"width": 1}),
+]  # fmt: skip
+
+FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "temporal",
+            "soft_match")  # fmt: skip
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
+OTHER = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
+
+
+def saved(
+    directory: Path, name: str = "mp_hcnn", configuration: str = "robust", **changes: Any
+) -> TrainedReranker:
+    model = small_model(name, configuration, **changes).eval()
+    checkpoint.save(directory, name, model, encoder(), {})
+    return TrainedReranker(name, model, encoder(), {}, directory)
+
+
+def saved_fusion(directory: Path) -> TrainedReranker:
+    return saved(directory, "fusion", "all", families=",".join(FAMILIES))
+
+
+def precomputed(directory: Path, ready: TrainedReranker, posts: Posts) -> Any:
+    precompute(ready, posts, directory)
+    return open_precomputed(ready, directory, REMEDY)
+
+
+def scores_with(ready: TrainedReranker, found: Any, pairs: Pairs) -> Any:
+    return dataclasses.replace(ready, precomputed=found).score(pairs)
+
+
+@pytest.mark.parametrize(("configuration", "changes"), WINDOWS)
+def test_scores_with_vectors_of_windows(
+    configuration: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    ready, pairs = saved(tmp_path / "checkpoint", "mp_hcnn", configuration, **changes), all_pairs()
+    found = precomputed(tmp_path / "posts", ready, POSTS)
+    assert isinstance(found, PrecomputedVectors) and (found.find(pairs) >= 0).all()
+    scores = scores_with(ready, found, pairs)
+    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("configuration", "changes"), ONE_VECTOR)
+def test_scores_with_one_vector_for_each_post(
+    configuration: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """The texts of two posts have changed since, and runs have a prior for all."""
+    ready, pairs = saved(tmp_path / "checkpoint", "sm_cnn", configuration, **changes), all_pairs()
+    prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
+    pairs = dataclasses.replace(pairs, signals={PRIOR: prior})
+    found = precomputed(tmp_path / "posts", ready, POSTS[2:])
+    (vectors,) = found.towers[MASKED_WORDS].levels
+    assert vectors.shape == (len(POSTS) - 2, ready.model.config.filters)
+    scores = scores_with(ready, found, pairs)
+    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+def test_missing_posts_are_computed_when_they_are_scored(tmp_path: Path) -> None:
+    ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
+    # A repeated post, and one whose text has changed since.
+    changed = [(POSTS[0][0] + " again", POSTS[0][1]), *POSTS[1:4], POSTS[2]]
+    found = precomputed(tmp_path / "posts", ready, changed)
+    assert len(found) == 4
+    assert found.find(pairs).tolist() == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
+    scores = scores_with(ready, found, pairs)
+    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("save", [saved, saved_fusion])
+def test_blocks_do_not_change_scores(
+    save: Callable[[Path], TrainedReranker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, pairs = save(tmp_path / "checkpoint"), all_pairs()
+    monkeypatch.setattr("rerankers.engine.precomputed.BLOCK", 2)
+    done: list[int] = []
+    size = precompute(ready, POSTS, tmp_path / "posts", done.append)
+    assert sum(done) == len(POSTS) + (save is saved_fusion) and max(done) == 2
+    files = [path for path in (tmp_path / "posts").iterdir() if path.name != "precomputed.json"]
+    assert size == sum(path.stat().st_size for path in files)
+    scores = scores_with(ready, open_precomputed(ready, tmp_path / "posts", REMEDY), pairs)
+    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+def test_no_posts(tmp_path: Path) -> None:
+    ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
+    found = precomputed(tmp_path / "posts", ready, [])
+    assert (found.find(pairs) == -1).all()
+    np.testing.assert_array_equal(scores_with(ready, found, pairs), ready.score(pairs))
+
+
+def pairs_of(posts: Posts) -> Pairs:
+    """All queries with all posts, with dates and first-stage scores."""
+    pairs, random = all_pairs([*QUERIES, "zzz new"], posts), np.random.default_rng(0)
+    ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
+    scores = random.random(len(pairs), dtype=np.float32)
+    return dataclasses.replace(
+        pairs, doc_ids=[str(doc_id) for doc_id in ids], signals={FIRST_STAGE: scores}
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, len(EVERY) // 2, len(EVERY)])
+def test_features_of_precomputed_posts(count: int, tmp_path: Path) -> None:
+    ready, pairs = saved_fusion(tmp_path / "checkpoint"), pairs_of(EVERY)
+    found = precomputed(tmp_path / "posts", ready, EVERY[:count])
+    assert isinstance(found, PrecomputedPosts)
+    assert len(found) == len({*EVERY[:count], ("", "")}), "a post without text is always there"
+    for idf in (encoder().idf, OTHER):
+        plain = features.table(pairs, FAMILIES, idf, VECTORS)
+        again = features.table(pairs, FAMILIES, idf, VECTORS, found)
+        np.testing.assert_array_equal(again.values, plain.values)
+    before = len(found.known.words)
+    np.testing.assert_array_equal(scores_with(ready, found, pairs), ready.score(pairs))
+    assert len(found.known.words) == before
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_do_not_change_features(tmp_path: Path) -> None:
+    ready, pairs = saved_fusion(tmp_path / "checkpoint"), pairs_of(EVERY)
+    found = precomputed(tmp_path / "posts", ready, EVERY[::2])
+    tables = []
+    for count in (1, 4):
+        with threads(count):
+            tables.append(features.table(pairs, FAMILIES, encoder().idf, VECTORS, found).values)
+            assert torch.get_num_threads() == count
+    np.testing.assert_array_equal(*tables)
+
+
+def test_a_key_is_a_hash_of_text_and_url() -> None:
+    keys = keys_of(["a", "a", "ab", "a"], ["", "b", "", ""])
+    assert len({tuple(key) for key in keys.tolist()}) == 3
+    assert keys[0].tolist() == keys[3].tolist()
+    assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
+
+
+def test_keys_are_computed_once_for_the_same_posts(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(
+        "rerankers.engine.precomputed.keys_of",
+        lambda texts, urls: (calls.append(len(texts)), keys_of(texts, urls))[1],
+    )
+    pairs = all_pairs()
+    expected = keys_of(pairs.texts, pairs.urls)
+    np.testing.assert_array_equal(keys_of_posts(pairs), expected)
+    fewer = dataclasses.replace(pairs, signals={})
+    np.testing.assert_array_equal(keys_of_posts(fewer), expected)
+    assert len(calls) == 1
+    others = dataclasses.replace(pairs, texts=["other", *pairs.texts[1:]])
+    changed = (keys_of_posts(others) != expected).all(axis=1)
+    assert np.flatnonzero(changed).tolist() == [0]
+
+
+@pytest.mark.parametrize("save", [saved, saved_fusion])
+def test_another_checkpoint_is_refused(
+    save: Callable[[Path], TrainedReranker], tmp_path: Path
+) -> None:
+    ready = save(tmp_path / "checkpoint")
+    precompute(ready, POSTS, tmp_path / "posts")
+    config = tmp_path / "checkpoint" / "config.json"
+    config.write_text(config.read_text().replace('"idf"', '"IDF"'))
+    with pytest.raises(RerankerError, match=r"checkpoint .*checkpoint as it was.*make them again"):
+        open_precomputed(ready, tmp_path / "posts", REMEDY)
+
+
+def cut(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-4])
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def half_described(folder: Path) -> None:
+    path = folder / "precomputed.json"
+    description = json.loads(path.read_text())
+    del description["arrays"]["keys"]
+    path.write_text(json.dumps(description))
+
+
+def undescribed(folder: Path) -> None:
+    (folder / "precomputed.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("save", "damage", "message"),
+    [
+        (saved, cut("tower.words.0"), r"tower\.words\.0: has \d+ bytes, expected \d+ bytes"),
+        (saved, without("input.trigrams.values"), r"input\.trigrams\.values: is missing"),
+        (saved, undescribed, "found no description of precomputed posts"),
+        (saved, half_described, "found no array keys"),
+        (saved_fusion, cut("column.trigrams.values"), r"has \d+ bytes, expected \d+ bytes"),
+        (saved_fusion, without("known.words"), r"known\.words: is missing"),
+    ],
+)
+def test_damaged_folders_are_refused(
+    save: Callable[[Path], TrainedReranker],
+    damage: Callable[[Path], None],
+    message: str,
+    tmp_path: Path,
+) -> None:
+    ready = save(tmp_path / "checkpoint")
+    precompute(ready, POSTS, tmp_path / "posts")
+    damage(tmp_path / "posts")
+    with pytest.raises(RerankerError, match=f"{message}.*make them again"):
+        open_precomputed(ready, tmp_path / "posts", REMEDY)
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    ready = saved(tmp_path / "checkpoint", "knrm", "words")
+    with pytest.raises(RerankerError, match=r"found a model knrm, expected .* mp_hcnn, sm_cnn;"):
+        precompute(ready, [("a", "")], tmp_path / "posts")
+    assert not (tmp_path / "posts").exists()
+
+
+def test_only_an_empty_folder_is_written(tmp_path: Path) -> None:
+    ready = saved(tmp_path / "checkpoint")
+    precompute(ready, POSTS, tmp_path / "posts")
+    with pytest.raises(RerankerError, match="found files, expected an empty folder"):
+        precompute(ready, [("a", "")], tmp_path / "posts")
