@@ -1,4 +1,4 @@
-"""Families of features against naive computations, and what a table of them is."""
+"""Families of features against naive computations, and the table of features."""
 
 import dataclasses
 import re
@@ -57,7 +57,7 @@ def test_overlap_is_that_of_sets() -> None:
     assert found["overlap.words"] != found["overlap.content_words"]
 
 
-def test_links_are_searched_for_the_words_of_the_query() -> None:
+def test_query_words_are_found_in_links() -> None:
     pairs = all_pairs()
     found = table(pairs, "links")
     for row, (query, _, url) in enumerate(texts_of(pairs)):
@@ -68,7 +68,7 @@ def test_links_are_searched_for_the_words_of_the_query() -> None:
     assert {0.0, 1.0} < set(found["links.query_words"])
 
 
-def test_no_link_has_no_word_of_its_placeholder() -> None:
+def test_the_placeholder_of_a_missing_link_has_no_words() -> None:
     for nothing in ("", "  ", "http://", "https://www."):
         found = table(lists(["short url"], [nothing], "url"), "links")
         assert found == {"links.has_url": [0.0], "links.query_words": [0.0]}, nothing
@@ -76,7 +76,7 @@ def test_no_link_has_no_word_of_its_placeholder() -> None:
     assert found == {"links.has_url": [1.0], "links.query_words": [1.0]}
 
 
-def test_words_across_two_links_are_in_neither() -> None:
+def test_a_word_across_the_border_of_two_links_is_in_neither() -> None:
     found = table(
         lists(["x"] * 3, ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é"]), "links"
     )
@@ -100,7 +100,7 @@ def test_words_across_two_links_are_in_neither() -> None:
         ("", []),
     ],
 )
-def test_what_a_hashtag_is(text: str, expected: list[str]) -> None:
+def test_hashtags_of_a_text(text: str, expected: list[str]) -> None:
     assert hashtags(text) == expected
 
 
@@ -111,8 +111,8 @@ def test_hashtags_match_by_their_words() -> None:
     assert found["hashtags.query_words"] == [0, 0.5, 1, 0, 1, 0.5, 0]
 
 
-def test_the_first_stage_is_seen_in_its_list() -> None:
-    """Two queries with candidates in no order; equal scores have the best rank of them."""
+def test_first_stage_scores_are_normalised_by_topic() -> None:
+    """Candidates of two queries are mixed; equal scores share the best rank."""
     scores = np.array([3.0, -1.0, 5.0, 3.0, 9.0, 9.0], dtype=np.float32)
     query_index = np.array([0, 1, 0, 0, 1, 0])
     posts = np.arange(6)
@@ -127,7 +127,7 @@ def test_the_first_stage_is_seen_in_its_list() -> None:
         assert found["first_stage.reciprocal_rank"][row] == pytest.approx(1 / rank)
 
 
-def test_equal_scores_and_no_scores_tell_nothing() -> None:
+def test_equal_and_missing_first_stage_scores() -> None:
     pairs = lists(["x", "y", "z"])
     equal = with_signals(pairs, first_stage=np.full(3, 7.0, dtype=np.float32))
     expected = {"first_stage.minmax": [0.0] * 3, "first_stage.reciprocal_rank": [1.0] * 3}
@@ -135,13 +135,13 @@ def test_equal_scores_and_no_scores_tell_nothing() -> None:
     assert table(pairs, "first_stage") == {"first_stage.score": [0.0] * 3, **expected}
 
 
-def test_the_prior_is_the_signal_and_0_without_it() -> None:
+def test_the_prior_is_the_signal_or_0() -> None:
     pairs, values = lists(["x", "y"]), np.array([0.25, 1.4], dtype=np.float32)
     assert table(with_signals(pairs, prior=values), "prior")["prior.rank"] == values.tolist()
     assert table(pairs, "prior") == {"prior.rank": [0.0, 0.0]}
 
 
-def test_columns_are_the_families_side_by_side_in_the_order_asked_for() -> None:
+def test_columns_follow_the_order_of_families() -> None:
     pairs, chosen = all_pairs(), ("links", "overlap")
     both = features.table(pairs, chosen, IDF)
     assert both.names == features.names_of(chosen)
@@ -151,7 +151,7 @@ def test_columns_are_the_families_side_by_side_in_the_order_asked_for() -> None:
 
 
 @pytest.mark.parametrize("family", features.families())
-def test_every_family_is_finite_named_and_indifferent_to_order(family: str) -> None:
+def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: str) -> None:
     found = features.find(family)
     assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME"}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
@@ -166,29 +166,32 @@ def test_every_family_is_finite_named_and_indifferent_to_order(family: str) -> N
     assert np.isfinite(values).all() and np.ptp(values, axis=0).all()
     order = random.permutation(len(pairs))
     shuffled = dataclasses.replace(
-        pairs, query_index=pairs.query_index[order], post_index=pairs.post_index[order],
+        pairs,
+        query_index=pairs.query_index[order],
+        post_index=pairs.post_index[order],
         signals={name: value[order] for name, value in signals.items()},
-    )  # fmt: skip
+    )
     again = features.table(shuffled, [family], IDF, VECTORS).values
     np.testing.assert_array_equal(again, values[order])
 
 
-def test_tables_of_nothing() -> None:
+def test_tables_without_pairs_or_families() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     empty = Pairs([], [], [], nothing, nothing)
     assert features.table(empty, features.families(), IDF).values.shape == (
-        0, len(features.names_of(features.families())),
-    )  # fmt: skip
+        0,
+        len(features.names_of(features.families())),
+    )
     assert features.table(all_pairs(), [], IDF).values.shape == (len(all_pairs()), 0)
 
 
-def test_an_unknown_family_is_an_error_that_lists_the_known() -> None:
+def test_an_unknown_family_is_an_error_that_lists_all() -> None:
     with pytest.raises(RerankerError, match=r"'hashtag'.*hashtags.*overlap"):
         features.table(all_pairs(), ["hashtag"], IDF)
 
 
 def test_corrupted_pairs_have_features_too() -> None:
-    """A further pair is in no run, so its prior is 0; its texts are compared as any others."""
+    """A corrupted pair is in no run, so its prior is 0."""
     model = small_model("sm_cnn", "static")
     model.feature_families = ("prior", "overlap")
     pairs = with_signals(all_pairs(QUERIES[:2], POSTS[:3]), prior=np.arange(1, 7, dtype=np.float32))
@@ -219,7 +222,7 @@ def test_a_model_without_its_features_says_so() -> None:
         model(*encoded.batch(np.arange(3), model.device_of()))
 
 
-def test_what_a_run_says_is_read_where_a_family_has_its_signals() -> None:
+def test_signals_of_models() -> None:
     def signals(name: str, configuration: str) -> set[str]:
         return features.signals_of(small_model(name, configuration).feature_families)
 

@@ -13,7 +13,7 @@ from fusion_samples import (
     pairs_that_rm3_orders,
     represented,
     require_new_topics_ordered,
-)  # fmt: skip
+)
 from reranking_samples import all_pairs, encoder, small_config, vocabulary
 
 from pipeline.collections import named
@@ -49,37 +49,33 @@ def fitted(**changes: Any) -> Model:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """By two objectives, with features that nothing is known of in training, and word vectors."""
+    """Two objectives, features unknown in training, and word vectors."""
     return fitted(families=f"{SMALL},soft_match", objectives=TWO)
 
 
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
-    """Posts without it, which are never relevant, end up below the others."""
+    """Posts without it are never relevant and end up below the others."""
     model = small()
     require_new_topics_ordered(model)
     shares = model.importances()
     assert sum(share for name, share in shares.items() if name.startswith("signal:rm3.")) > 0.9
 
 
-def test_the_prototype_is_the_default() -> None:
-    config = Config()
-    chosen = config.families.split(",")
-    assert chosen[:6] == [f"signal:{name}" for name in (
-        "ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3"
-    )]  # fmt: skip
-    assert set(chosen[6:-1]) == {*features.families()} - {"signal:NAME", "prior"}
-    assert chosen[-1] == "signal:sm_cnn"
-    model = fitted(families="signal:rm3", trees=3, objectives="lambdarank")
+def test_the_default_reads_all_families_but_the_prior() -> None:
+    chosen = Config().families.split(",")
+    signals = [name for name in chosen if name.startswith("signal:")]
+    assert {*chosen} - {*signals} == {*features.families()} - {"signal:NAME", "prior"}
+    assert signals[-1] == "signal:sm_cnn"
+
+
+def test_settings_reach_lightgbm() -> None:
+    model = fitted(families="signal:rm3", trees=3, objectives="lambdarank", bagging=0.7)
     settings = model.files()["model.txt"].decode()
     for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):
         assert f"[{line}]" in settings
-    assert (config.learning_rate, config.leaves, config.minimum_leaf) == (0.1, 7, 100)
-    assert (config.feature_fraction, config.bagging, config.penalty) == (0.3, 0.7, 5.0)
-    assert (config.truncation, config.trees, config.parts) == (100, 200, 0)
-    assert config.objectives == "lambdarank,lambdarank_sum,binary"
 
 
-def test_scores_of_objectives_are_averaged(model: Model) -> None:
+def test_scores_are_the_mean_over_objectives(model: Model) -> None:
     """Each list of trees is that of its objective and seed alone; importances are, too."""
     pairs, _ = pairs_that_rm3_orders()
     values = represented(model, pairs)
@@ -92,8 +88,9 @@ def test_scores_of_objectives_are_averaged(model: Model) -> None:
     assert not torch.equal(first, second)
     torch.testing.assert_close(model.head(values), (first + second) / 2)
     assert model.files() == {
-        "model.txt": alone[0].files()["model.txt"], "model_2.txt": alone[1].files()["model.txt"]
-    }  # fmt: skip
+        "model.txt": alone[0].files()["model.txt"],
+        "model_2.txt": alone[1].files()["model.txt"],
+    }
 
 
 def test_scores_are_sums_of_leaves(model: Model) -> None:
@@ -112,13 +109,13 @@ def test_each_objective_has_its_own_number_of_trees() -> None:
     assert chosen.boosters[0].num_trees() == first.boosters[0].num_trees()
 
 
-def test_it_is_the_same_every_time(model: Model) -> None:
+def test_training_is_deterministic(model: Model) -> None:
     again = fitted(families=model.config.families, objectives=TWO)
     assert again.files() == model.files()
 
 
-def test_what_is_not_known_reaches_the_trees_as_such(model: Model) -> None:
-    """By the engine, and by what the training command keeps of comparisons."""
+def test_unknown_signals_reach_the_trees_as_nan(model: Model) -> None:
+    """In scoring, and in the cached interactions of training."""
     pairs, _ = pairs_that_rm3_orders()
     encoded = Tokenized.from_pairs(pairs, encoder(), model)
     unknown = np.isnan(pairs.signals["rm3"])
@@ -137,7 +134,7 @@ def test_what_is_not_known_reaches_the_trees_as_such(model: Model) -> None:
 
 
 def test_contributions_add_up_to_the_scores(model: Model) -> None:
-    """But for a number that is the same for all pairs; what no tree has read adds nothing."""
+    """But for a constant; features that no tree reads add nothing."""
     values = represented(model, pairs_that_rm3_orders()[0])
     parts = model.contributions(values)
     assert parts.shape == values.shape
@@ -177,7 +174,9 @@ def load(directory: Path) -> checkpoint.TrainedReranker:
     return checkpoint.load(directory, NAME, idf=encoder().idf)
 
 
-def test_a_checkpoint_has_all_that_it_needs(model: Model, tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_gives_the_same_scores_and_contributions(
+    model: Model, tmp_path: Path
+) -> None:
     """The trees of both objectives, and the word vectors with which the trees were grown."""
     pairs, _ = pairs_that_rm3_orders()
     loaded = load(save(model, tmp_path / "saved"))
@@ -191,7 +190,7 @@ def test_a_checkpoint_has_all_that_it_needs(model: Model, tmp_path: Path) -> Non
     assert torch.equal(found.contributions(values), model.contributions(values))
 
 
-def test_a_split_of_the_known_from_the_unknown_is_kept(tmp_path: Path) -> None:
+def test_a_split_of_known_from_unknown_values_is_kept(tmp_path: Path) -> None:
     """LightGBM writes its threshold as infinite: every number is on one side of it."""
     pairs, _ = pairs_that_rm3_orders()
     known = ~np.isnan(pairs.signals["rm3"])
@@ -206,7 +205,9 @@ def test_a_split_of_the_known_from_the_unknown_is_kept(tmp_path: Path) -> None:
     assert found[known].min() > found[~known].max()
 
 
-def test_word_vectors_are_the_same_while_training_and_after(model: Model, tmp_path: Path) -> None:
+def test_word_vectors_are_the_same_in_training_and_after_loading(
+    model: Model, tmp_path: Path
+) -> None:
     """In eight bits in both, and near those that were given."""
     before = model.unit_vectors()
     loaded = load(save(model, tmp_path / "saved")).model
@@ -222,7 +223,7 @@ def test_word_vectors_are_the_same_while_training_and_after(model: Model, tmp_pa
     assert represented(model, all_pairs())[:, column].any()
 
 
-def test_vectors_that_are_loaded_later_are_those_that_count(model: Model) -> None:
+def test_loading_replaces_the_word_vectors(model: Model) -> None:
     other = small(families=model.config.families)
     assert other.unit_vectors() is not None
     state = other.state_dict()
@@ -233,7 +234,7 @@ def test_vectors_that_are_loaded_later_are_those_that_count(model: Model) -> Non
     np.testing.assert_allclose(found.matrix, before.matrix[:, ::-1], rtol=1e-6)
 
 
-def test_there_are_no_vectors_where_no_family_compares_words_by_them() -> None:
+def test_a_model_without_families_that_compare_vectors_has_none() -> None:
     model = small()
     assert model.unit_vectors() is None and not model.state_dict()
 
@@ -250,14 +251,14 @@ def test_there_are_no_vectors_where_no_family_compares_words_by_them() -> None:
         ({"families": "signal:,links"}, "signal with the name ''"),
     ],
 )
-def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         Config(**changes)
 
 
 @pytest.mark.parametrize("name", ["fusion", "linear_fusion"])
-def test_candidates_of_the_pipeline_with_another_rankers_scores(name: str, tmp_path: Path) -> None:
-    """Two made-up years to learn from and one to rank; a ranker that nobody knew adds nothing."""
+def test_candidates_with_the_scores_of_another_ranker(name: str, tmp_path: Path) -> None:
+    """Two made-up years to learn from and one to rank; an unknown ranker changes nothing."""
     data = microblog_samples.write_data(tmp_path / "data")
     known = load_training_data([named.find(year, data) for year in ("mb2011", "mb2013")])
     texts = [post.text for post in known.candidates.posts.values()]
@@ -294,7 +295,7 @@ def _perfect(data: JudgedCandidates) -> Run:
     return run
 
 
-def test_without_trees_it_says_nothing() -> None:
+def test_a_model_without_trees_is_an_error() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     model = small()
     for ask in (

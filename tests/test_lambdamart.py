@@ -1,4 +1,4 @@
-"""LambdaMART: what it learns, what is kept of it, and how it is trained by the command."""
+"""LambdaMART: learning, configurations, and training by the command."""
 
 import dataclasses
 import json
@@ -21,7 +21,6 @@ from rerankers.base import FIRST_STAGE, Pairs
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
-from rerankers.models._boosting import FILE
 from rerankers.models.lambdamart import Config, Model
 from rerankers.training.loop import Examples
 from rerankers.training.loop import train as train_model
@@ -60,42 +59,48 @@ def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
     return float(np.mean(np.arange(1, len(places) + 1) / places))
 
 
-def test_it_learns_a_rule_over_two_families_and_ranks_new_topics_by_it() -> None:
+def test_a_rule_over_two_families_is_learnt_for_new_topics() -> None:
     pairs, relevant = pairs_with_a_rule()
     new = pairs.query_index >= TOPICS - 3
     split = [
         dataclasses.replace(
-            pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows],
+            pairs,
+            query_index=pairs.query_index[rows],
+            post_index=pairs.post_index[rows],
             signals={FIRST_STAGE: pairs.signals[FIRST_STAGE][rows]},
         )
         for rows in (~new, new)
-    ]  # fmt: skip
+    ]
     model = fit(unfitted(trees=60, minimum_leaf=5), split[0], relevant[~new])
     scores = scoring.score(model, split[1], encoder())
     of_query = split[1].query_index
     by_model, by_run = (
-        np.mean([
-            average_precision(values[of_query == q], relevant[new][of_query == q])
-            for q in np.unique(of_query)
-        ])
+        np.mean(
+            [
+                average_precision(values[of_query == q], relevant[new][of_query == q])
+                for q in np.unique(of_query)
+            ]
+        )
         for values in (scores, split[1].signals[FIRST_STAGE])
-    )  # fmt: skip
+    )
     assert by_model > 0.95 > by_run
 
 
-def test_it_is_the_same_every_time_and_in_any_order_of_topics() -> None:
+def test_training_is_deterministic_and_independent_of_the_order_of_topics() -> None:
     pairs, relevant = pairs_with_a_rule()
     first, again = (fit(unfitted(), pairs, relevant) for _ in range(2))
     assert first.files() == again.files()
     order = np.argsort(-pairs.query_index, kind="stable")
     turned = dataclasses.replace(
-        pairs, query_index=pairs.query_index[order], post_index=pairs.post_index[order],
+        pairs,
+        query_index=pairs.query_index[order],
+        post_index=pairs.post_index[order],
         signals={FIRST_STAGE: pairs.signals[FIRST_STAGE][order]},
-    )  # fmt: skip
+    )
     assert fit(unfitted(), turned, relevant[order]).files() == first.files()
 
 
-def test_parts_choose_fewer_trees_where_there_is_nothing_to_learn() -> None:
+def test_parts_choose_few_trees_for_random_labels() -> None:
     pairs, _ = pairs_with_a_rule()
     noise = np.random.default_rng(1).random(len(pairs)) < 0.3
     chosen = fit(unfitted(trees=40, parts=3), pairs, noise)
@@ -107,9 +112,11 @@ def test_parts_choose_fewer_trees_where_there_is_nothing_to_learn() -> None:
 def test_each_configuration_has_its_families() -> None:
     text = ("first_stage", "overlap")
     expected = {
-        "all": (*text, "links", "hashtags"), "text": text, "text_url": (*text, "links"),
+        "all": (*text, "links", "hashtags"),
+        "text": text,
+        "text_url": (*text, "links"),
         "text_hashtag": (*text, "hashtags"),
-    }  # fmt: skip
+    }
     assert next(iter(Model.configurations)) == "all"
     for name, families in expected.items():
         model = small_model(NAME, name)
@@ -132,12 +139,12 @@ def test_each_configuration_has_its_families() -> None:
         ({"families": "overlap,urls"}, "'urls', expected one of .*links"),
     ],
 )
-def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         Config(**changes)
 
 
-def test_without_trees_it_neither_scores_nor_is_saved(tmp_path: Path) -> None:
+def test_a_model_without_trees_neither_scores_nor_is_saved(tmp_path: Path) -> None:
     model = unfitted()
     with pytest.raises(RerankerError, match="without trees; train it before it is used"):
         scoring.score(model, all_pairs(), encoder())
@@ -145,46 +152,36 @@ def test_without_trees_it_neither_scores_nor_is_saved(tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})
 
 
-def test_nothing_to_learn_from_is_an_error() -> None:
+def test_topics_without_relevant_posts_are_an_error() -> None:
     pairs, relevant = pairs_with_a_rule()
     with pytest.raises(RerankerError, match="found no training topic with both"):
         fit(unfitted(), pairs, np.zeros_like(relevant))
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    checkpoint.save(tmp_path / "saved", NAME, small_model(NAME, "all"), encoder(), {})
-    return tmp_path / "saved"
-
-
-def load(directory: Path) -> checkpoint.TrainedReranker:
-    return checkpoint.load(directory, NAME, idf=encoder().idf)
-
-
-def test_a_checkpoint_is_text_and_json(saved: Path) -> None:
-    assert (saved / FILE).read_text().startswith("tree\n")
-    config = json.loads((saved / "config.json").read_text())
-    assert tuple(config["features"]) == features.names_of(
-        Model.configurations["all"].families.split(",")
-    )
-    expected = scoring.score(small_model(NAME, "all"), all_pairs(), encoder())
-    np.testing.assert_array_equal(load(saved).score(all_pairs()), expected)
-
-
-def test_training_options_of_steps_are_refused() -> None:
+def test_options_of_training_steps_are_refused() -> None:
     options = train.Options(NAME, test="mb2012", epochs=3, learning_rate=0.1, seed=2)
     with pytest.raises(UsageError, match=r"--epochs, --learning-rate: found for lambdamart.*--set"):
         train.main(options)
 
 
-def test_the_command_trains_what_the_pipeline_can_use(tmp_path: Path) -> None:
+def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
     """Three made-up years, one of them left out; the run's scores and texts reach the trees."""
     data, output = microblog_samples.write_data(tmp_path / "data"), tmp_path / "trained"
     changes = ("minimum_leaf=1", "trees=10", "parts=2")
-    train.main(train.Options(
-        NAME, test="mb2012", configuration="text_url", set=changes, folds=2, device="cpu",
-        threads=1, vectors=data / "vectors.txt", data=data, output=output,
-    ))  # fmt: skip
+    train.main(
+        train.Options(
+            NAME,
+            test="mb2012",
+            configuration="text_url",
+            set=changes,
+            folds=2,
+            device="cpu",
+            threads=1,
+            vectors=data / "vectors.txt",
+            data=data,
+            output=output,
+        )
+    )
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["trained_on"] == ["mb2011", "mb2013"] and metrics["epochs"] == 0
     assert metrics["training"] == {"seed": 1}

@@ -1,4 +1,4 @@
-"""The learned fusion of weights: against plain formulas, and what is kept of it."""
+"""The linear fusion against plain formulas, and its checkpoint."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from fusion_samples import (
     pairs_that_rm3_orders,
     represented,
     require_new_topics_ordered,
-)  # fmt: skip
+)
 from reranking_samples import all_pairs, encoder, vocabulary
 from scipy.optimize import minimize
 
@@ -48,9 +48,12 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
 
 
 def naive_loss(
-    weights: np.ndarray, values: np.ndarray, relevant: np.ndarray, queries: np.ndarray,
+    weights: np.ndarray,
+    values: np.ndarray,
+    relevant: np.ndarray,
+    queries: np.ndarray,
     penalty: float,
-) -> float:  # fmt: skip
+) -> float:
     """The docstring's formula, topic by topic."""
     losses = []
     for query in np.unique(queries):
@@ -78,12 +81,14 @@ def test_the_weights_have_the_least_loss(penalty: float) -> None:
     found = minimize(naive_loss, np.zeros(7), (standardised, relevant, queries, penalty), tol=1e-10)
     np.testing.assert_allclose(model.weights.numpy(), found.x, atol=1e-4)
     np.testing.assert_allclose(
-        model.head(torch.from_numpy(values)).numpy(), standardised @ model.weights.numpy(),
-        rtol=1e-5, atol=1e-5,
-    )  # fmt: skip
+        model.head(torch.from_numpy(values)).numpy(),
+        standardised @ model.weights.numpy(),
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
-def test_unknown_values_are_the_mean_of_the_known(model: Model) -> None:
+def test_unknown_values_count_as_the_mean_of_the_known(model: Model) -> None:
     pairs, _ = pairs_that_rm3_orders()
     values = represented(model, pairs)
     for column, name in enumerate(model.names):
@@ -104,16 +109,17 @@ def test_unknown_values_are_the_mean_of_the_known(model: Model) -> None:
     assert not model.contributions(values)[unknown].any()
 
 
-def test_a_feature_that_is_always_the_same_has_no_weight_and_adds_nothing_later(
+def test_a_constant_feature_has_no_weight(
     model: Model,
 ) -> None:
-    """Neither has one that was never known; later it may be."""
+    """Nor has one that is unknown in training."""
     pairs, _ = pairs_that_rm3_orders()
     values = represented(model, pairs)
     still = [
-        column for column in range(values.shape[1])
+        column
+        for column in range(values.shape[1])
         if len(values[:, column][~values[:, column].isnan()].unique()) < 2
-    ]  # fmt: skip
+    ]
     names = {model.names[column] for column in still}
     assert {"signal:unknown.gap", "soft_match.feedback_5"} <= names < set(model.names)
     assert not model.weights[still].any()
@@ -133,13 +139,7 @@ def test_contributions_add_up_to_the_scores(model: Model) -> None:
     torch.testing.assert_close(parts[:, column], weighted, rtol=1e-4, atol=1e-5)
 
 
-def test_importances_are_the_sizes_of_weights(model: Model) -> None:
-    assert model.importances() == dict(
-        zip(model.names, np.abs(model.weights.numpy()).tolist(), strict=True)
-    )
-
-
-def test_it_is_the_same_every_time_and_whatever_the_batch(model: Model) -> None:
+def test_weights_are_deterministic_and_scores_independent_of_the_batch(model: Model) -> None:
     again = fitted(model.config.families).state_dict()
     for name, value in model.state_dict().items():
         assert torch.equal(again[name], value), name
@@ -167,8 +167,11 @@ def test_a_checkpoint_is_json_and_tensors_and_gives_the_same_scores(
     pairs, _ = pairs_that_rm3_orders()
     loaded = load(save(model, tmp_path / "saved"))
     assert {file.name for file in (tmp_path / "saved").iterdir()} == {
-        "config.json", "metrics.json", "model.safetensors", "vocabulary.json"
-    }  # fmt: skip
+        "config.json",
+        "metrics.json",
+        "model.safetensors",
+        "vocabulary.json",
+    }
     np.testing.assert_array_equal(loaded.score(pairs), scoring.score(model, pairs, encoder()))
     found = loaded.model
     assert isinstance(found, Model) and found.importances() == model.importances()
@@ -178,7 +181,7 @@ def test_a_checkpoint_is_json_and_tensors_and_gives_the_same_scores(
     np.testing.assert_array_equal(after.matrix, before.matrix)
 
 
-def test_weights_that_are_no_numbers_are_not_scores(model: Model) -> None:
+def test_weights_that_are_nan_are_an_error(model: Model) -> None:
     broken = unfitted(model.config.families)
     broken.load_state_dict(model.state_dict())
     broken.weights[0] = torch.nan
@@ -186,21 +189,21 @@ def test_weights_that_are_no_numbers_are_not_scores(model: Model) -> None:
         scoring.score(broken, all_pairs(), encoder())
 
 
-def test_the_families_are_those_of_the_trees_but_the_neural_score() -> None:
+def test_both_fusions_read_the_same_families_but_for_the_neural_score() -> None:
     assert f"{Config().families},signal:sm_cnn" == fusion.Config().families
     assert len(unfitted(Config().families).weights) == len(
         features.names_of(Config().families.split(","))
     )
 
 
-def test_settings_that_cannot_be() -> None:
+def test_impossible_settings_are_errors() -> None:
     with pytest.raises(RerankerError, match="setting penalty: found 0, expected one above 0"):
         Config(penalty=0)
     with pytest.raises(RerankerError, match="'urls', expected one of"):
         Config(families="urls")
 
 
-def test_without_weights_it_says_nothing() -> None:
+def test_a_model_without_weights_is_an_error() -> None:
     model = unfitted()
     values = torch.zeros(1, len(model.names))
     for ask in (model.head, model.contributions):
