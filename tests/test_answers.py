@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answer_samples import write_data
 from conftest import Command, Result
+from data_samples import write_answers
 from reranking_samples import encoder, small_model
 
 from indexes.errors import CollectionError
@@ -28,7 +28,7 @@ NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa"]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data"))
+    return write_answers(tmp_path_factory.mktemp("data"))
 
 
 FILES: dict[str, list[str]] = {
@@ -376,7 +376,7 @@ def test_an_untrained_model_says_how_to_train_it(
 
 
 def test_the_samples_are_the_same_every_time(data: Path, tmp_path: Path) -> None:
-    again = write_data(tmp_path)
+    again = write_answers(tmp_path)
     for path in data.rglob("*.*"):
         if path.is_file():
             assert (again / path.relative_to(data)).read_bytes() == path.read_bytes()

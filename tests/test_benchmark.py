@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answer_samples import write_data
 from benchmarks import (
     floor,
     fused,
@@ -26,6 +25,7 @@ from benchmarks import (
 )
 from benchmarks.measuring import Timing
 from benchmarks.workload import Workload
+from data_samples import write_answers
 from reranking_samples import AWKWARD, all_pairs, encoder, small_model
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -305,7 +305,7 @@ def test_training_steps_are_measured_both_ways(small_training: None) -> None:
 
 
 def test_answer_selection_is_measured_with_the_model_of_tweets(tmp_path: Path) -> None:
-    work = workload("trecqa-raw", write_data(tmp_path / "data"))
+    work = workload("trecqa-raw", write_answers(tmp_path / "data"))
     assert len(work.pairs) == 24
     assert process.arguments(work)[-2:] == ["--checkpoint", str(work.directory)]
     assert growth.measure(work, sizes=(2,))

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from answer_samples import write_data as write_answers
+from data_samples import write_answers, write_microblog
 from experiments import systems
 from experiments.cells import Cell, Setup, is_finished, read_result, run_cell, run_cells
 from experiments.systems import ALL_FAMILIES, FUSION_ABLATIONS, FUSION_STAGES
 from experiments.tables import TABLES
-from microblog_samples import write_data as write_microblog
 
 from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import microblog_samples
 import numpy as np
 import pytest
 import torch
+from data_samples import write_microblog
 from fusion_samples import (
     fit,
     pairs_that_rm3_orders,
@@ -259,7 +259,7 @@ def test_impossible_settings_are_errors(changes: dict[str, Any], message: str) -
 @pytest.mark.parametrize("name", ["fusion", "linear_fusion"])
 def test_candidates_with_the_scores_of_another_ranker(name: str, tmp_path: Path) -> None:
     """Two made-up years to learn from and one to rank; an unknown ranker changes nothing."""
-    data = microblog_samples.write_data(tmp_path / "data")
+    data = write_microblog(tmp_path / "data")
     known = load_training_data([named.find(year, data) for year in ("mb2011", "mb2013")])
     texts = [post.text for post in known.candidates.posts.values()]
     words = Vocabulary.build(texts, read_vectors(data / "vectors.txt"))

@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import microblog_samples
 import numpy as np
 import pytest
 import torch
+from data_samples import write_microblog
 from reranking_samples import all_pairs, encoder, small_config, small_model, vocabulary
 
 from pipeline import train
@@ -166,7 +166,7 @@ def test_options_of_training_steps_are_refused() -> None:
 
 def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
     """Three made-up years, one of them left out; the run's scores and texts reach the trees."""
-    data, output = microblog_samples.write_data(tmp_path / "data"), tmp_path / "trained"
+    data, output = write_microblog(tmp_path / "data"), tmp_path / "trained"
     changes = ("minimum_leaf=1", "trees=10", "parts=2")
     train.main(
         train.Options(

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from microblog_samples import write_data
+from data_samples import write_microblog
 
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
@@ -34,7 +34,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small data folder, and a home folder beside it."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
-    return write_data(tmp_path / "data")
+    return write_microblog(tmp_path / "data")
 
 
 def run(script: ModuleType, *arguments: str) -> None:

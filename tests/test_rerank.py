@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from microblog_samples import write_data
+from data_samples import write_microblog
 
 from pipeline import rerank, search
 from pipeline.collections import named
@@ -22,7 +22,7 @@ Command = Callable[..., tuple[int, list[str], str]]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up collections with more posts a topic than P@30 counts."""
-    return write_data(tmp_path_factory.mktemp("data"), topics=6, posts=40)
+    return write_microblog(tmp_path_factory.mktemp("data"), topics=6, posts=40)
 
 
 def python(home: Path, data: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_samples import write_microblog
 from experiments import systems
 from experiments.cells import Cell, Result, Setup, run_cells
 from experiments.systems import ALL_FAMILIES, FUSION_ABLATIONS, FUSION_STAGES, System
@@ -33,7 +34,6 @@ from experiments.tables.topics import (
     YearGains,
     categories_of,
 )
-from microblog_samples import write_data
 
 from indexes.posts import Post
 from pipeline.collections.trec import read_run, write_run
@@ -162,7 +162,7 @@ def test_the_ablation_has_differences_to_all_families() -> None:
 
 
 def test_only_judged_years_are_shown_by_default(tmp_path: Path) -> None:
-    data = write_data(tmp_path)
+    data = write_microblog(tmp_path)
     assert table("table3").default_collections(data) == ["mb2011", "mb2012", "mb2013"]
 
 
@@ -243,7 +243,7 @@ def test_recall_counts_relevant_posts_alike_and_as_deep_as_asked() -> None:
 
 def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
     """A perfect run against the reversed one, and against itself."""
-    setup = Setup(tmp_path / "kept", write_data(tmp_path / "data", topics=8))
+    setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data", topics=8))
     collection = setup.collection("mb2011")
     qrels = collection.qrels
     assert qrels is not None
@@ -274,7 +274,7 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
 
 
 def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
-    data = write_data(tmp_path)
+    data = write_microblog(tmp_path)
     (data / "embeddings").mkdir()
     vectors = [word + b" " + np.float32(1).tobytes() + b"\n" for word in (b"lol", b"news")]
     with gzip.open(data / "embeddings" / "glove.6B.100d.bin.gz", "wb") as stream:
@@ -337,7 +337,7 @@ def test_categories_of_matches(post: str, url: str, phrase: float, expected: lis
 def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """QL and a hardly trained MP-HCNN on a small collection."""
     folder = tmp_path_factory.mktemp("tables")
-    setup = Setup(folder / "kept", write_data(folder / "data"), "cpu")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
     quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
     cells = [Cell("QL", "run:ql", (), "mb2011"), Cell("MP-HCNN", "mp_hcnn", quick, "mb2011")]
     results, failures = run_cells(cells, setup)
@@ -381,7 +381,7 @@ def test_evidence_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None
 def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Official runs, a small fusion of QL's candidates, and one on held-out topics."""
     folder = tmp_path_factory.mktemp("fusion")
-    setup = Setup(folder / "kept", write_data(folder / "data"), "cpu")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
     vectors = ("--vectors", str(folder / "data" / "vectors.txt"))
     settings = (f"families={SMALL}", "trees=5", "minimum_leaf=1")
     quick = ("--folds", "2", *vectors, *(w for setting in settings for w in ("--set", setting)))

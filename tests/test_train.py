@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import answer_samples
-import microblog_samples
 import numpy as np
 import pytest
+from data_samples import write_answers, write_microblog
 from safetensors.numpy import load_file
 
 from pipeline import train as command
@@ -38,12 +37,12 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return microblog_samples.write_data(tmp_path_factory.mktemp("data"))
+    return write_microblog(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return answer_samples.write_data(tmp_path_factory.mktemp("answers"))
+    return write_answers(tmp_path_factory.mktemp("answers"))
 
 
 def train(data: Path, *arguments: str | Path) -> None:
@@ -101,7 +100,7 @@ def test_checkpoint_of_the_other_years(trained: Path) -> None:
 def test_weights_do_not_depend_on_the_judgments_of_the_test_year(
     trained: Path, tmp_path: Path
 ) -> None:
-    other = microblog_samples.write_data(tmp_path / "other")
+    other = write_microblog(tmp_path / "other")
     qrels = other / "microblog" / "qrels.microblog2012.txt"
     lines = [line.rsplit(" ", 1) for line in qrels.read_text().splitlines()]
     qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))

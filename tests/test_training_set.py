@@ -3,9 +3,8 @@
 import math
 from pathlib import Path
 
-import answer_samples
-import microblog_samples
 import pytest
+from data_samples import write_answers, write_microblog
 
 from pipeline.collections import named
 from pipeline.command.errors import DataError, UsageError
@@ -22,7 +21,7 @@ from rerankers.base import PRIOR
 @pytest.fixture(scope="module")
 def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up years whose second run has other ranks, and lacks some posts and a topic."""
-    folder = microblog_samples.write_data(tmp_path_factory.mktemp("microblog"), topics=4, posts=6)
+    folder = write_microblog(tmp_path_factory.mktemp("microblog"), topics=4, posts=6)
     path = folder / "microblog" / "runs" / "run.microblog2011.RM3.txt"
     kept = []
     for line in path.read_text().splitlines():
@@ -35,7 +34,7 @@ def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return answer_samples.write_data(tmp_path_factory.mktemp("answers"))
+    return write_answers(tmp_path_factory.mktemp("answers"))
 
 
 def worth(rank: int) -> float:

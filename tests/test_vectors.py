@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from microblog_samples import write_data
+from data_samples import write_microblog
 
 from pipeline import vectors as command
 from pipeline.command.options import parse_arguments
@@ -19,7 +19,7 @@ def run(*arguments: str | Path) -> None:
 def test_vectors_of_the_posts_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_data(tmp_path / "data")
+    data = write_microblog(tmp_path / "data")
     path = tmp_path / "posts.bin"
     small = ["--size", "6", "--epochs", "2", "--data", data]
     run(*small, "--output", path)
