@@ -1,12 +1,12 @@
-"""Explain a ranking: where posts of one topic stood before, where they stand now, and why.
+"""Explain a ranking: ranks of a topic's posts before and after reranking, and reasons.
 
     python -m pipeline.explain --topics mb2012 --query-id 51
     python -m pipeline.explain --topics mb2012 --query-id 51 --candidates ql --output page.html
     python -m pipeline.explain --topics sample --query-id 1 --doc-id 164 --doc-id 165
     python -m pipeline.explain --topics mb2012 --query-id 84 --reranker fusion
 
-For MP-HCNN the matches of its similarity layer are shown, as in table 6 of Rao et al. (AAAI 2019);
-for a fusion the contribution of each family of features to a post's score.
+The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of Rao et al. (AAAI
+2019); for a fusion the contribution of each family of features to a post's score.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ EXPLAINED = (DEFAULT_RERANKER, *FUSIONS)
 
 @dataclass(frozen=True)
 class Options(RankingOptions):
-    """What to explain, and how it was ranked."""
+    """Topic, posts and ranking to explain."""
 
     query_id: str = option("the topic to explain", required=True)
     doc_id: tuple[str, ...] = option(
-        "a post to explain; may be given several times (default: the best ones of the new ranking "
-        "and those that rose and fell most)",
+        "a post to explain; may be given several times (default: the best of the new ranking, "
+        "and the largest gains and losses in rank)",
         many=True,
     )
     show: int | None = option(
-        f"posts shown of the new ranking's best (default: {DEFAULT_SHOW})", parse=positive_int
+        f"number of best posts of the new ranking (default: {DEFAULT_SHOW})", parse=positive_int
     )
     output: Path | None = option(
-        "write an HTML page in place of the terminal's view", parse=output_file, metavar="HTML"
+        "write an HTML page instead of printing", parse=output_file, metavar="HTML"
     )
 
     def problems(self) -> list[str]:
@@ -79,7 +79,7 @@ class Options(RankingOptions):
 
 
 def main(options: Options) -> None:
-    """Rank the topic's candidates, choose posts, show where they stand and why."""
+    """Rerank the topic's candidates, choose posts, and explain their ranks."""
     setup = set_up(options)
 
     from indexes.files import atomic_file

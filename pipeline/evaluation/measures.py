@@ -64,7 +64,7 @@ class Evaluator:
         self.measures = parse_measures(measures)
         self.query_ids = list(qrels)
         # pytrec_eval corrupts memory on a topic with negative grades only, and gives wrong figures
-        # for one without grades; an irrelevant document with an empty id stands for them.
+        # for one without grades; one irrelevant document with an empty id replaces them.
         judged = {
             query_id: grades if max(grades.values(), default=-1) >= 0 else {"": 0}
             for query_id, grades in qrels.items()

@@ -185,7 +185,6 @@ def explain_post(post: Post, found: PairMatches, bounds: Sequence[float]) -> Pos
         for column in columns
         if column.perspective != "url_trigrams" or found.url
     }
-    # Single words say most about a text; pieces of several letters about a URL, one long word.
     depth = min(1, max(column.level for column in columns))
     # Single words say most about a text; pieces of several letters about a URL, one long word.
     text_column = ("words", 0) if "words" in found.matches else ("post_trigrams", depth)
