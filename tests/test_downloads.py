@@ -3,6 +3,8 @@
 import hashlib
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,9 +87,12 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def entry(server: Server) -> Entry:
     return Entry(
-        "some/file.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), ("mb2011",),
+        "some/file.bin",
+        len(CONTENT),
+        hashlib.sha256(CONTENT).hexdigest(),
+        ("mb2011",),
         f"http://127.0.0.1:{server.server_port}/file.bin",
-    )  # fmt: skip
+    )
 
 
 def place(folder: Path) -> Path:
@@ -126,10 +131,15 @@ def test_what_an_earlier_call_left_is_not_fetched_again(
     assert place(tmp_path).read_bytes() == CONTENT
 
 
-def test_a_server_without_ranges_sends_everything_anew(
-    entry: Entry, server: Server, tmp_path: Path
+@pytest.mark.parametrize(
+    "behaviours",
+    [["truncate", "no ranges"], ["503", "503", "serve"], ["wrong bytes", "serve"]],
+    ids=" then ".join,
+)
+def test_a_later_attempt_succeeds(
+    behaviours: list[str], entry: Entry, server: Server, tmp_path: Path
 ) -> None:
-    server.behaviours = ["truncate", "no ranges"]
+    server.behaviours = behaviours
     fetch(entry, tmp_path, QUICK)
     assert place(tmp_path).read_bytes() == CONTENT
 
@@ -137,12 +147,6 @@ def test_a_server_without_ranges_sends_everything_anew(
 def test_a_part_of_other_content_is_thrown_away(entry: Entry, tmp_path: Path) -> None:
     place(tmp_path).parent.mkdir()
     place(tmp_path).with_name("file.bin.part").write_bytes(b"x" * 1000)
-    fetch(entry, tmp_path, QUICK)
-    assert place(tmp_path).read_bytes() == CONTENT
-
-
-def test_a_busy_server_is_asked_again(entry: Entry, server: Server, tmp_path: Path) -> None:
-    server.behaviours = ["503", "503", "serve"]
     fetch(entry, tmp_path, QUICK)
     assert place(tmp_path).read_bytes() == CONTENT
 
@@ -158,12 +162,6 @@ def test_bad_content_never_gets_the_final_name(
     assert not place(tmp_path).exists()
     assert entry.url in str(error.value)
     assert str(place(tmp_path)) in str(error.value)
-
-
-def test_wrong_bytes_once_are_replaced(entry: Entry, server: Server, tmp_path: Path) -> None:
-    server.behaviours = ["wrong bytes", "serve"]
-    fetch(entry, tmp_path, QUICK)
-    assert place(tmp_path).read_bytes() == CONTENT
 
 
 def test_files_that_are_there_are_checked_before_they_are_trusted(
@@ -234,3 +232,43 @@ def test_selecting() -> None:
         select(["mb2021", "glove"])
     assert len(error.value.problems) == 2
     assert "did you mean 'mb20" in str(error.value)
+
+
+# The command scripts/fetch_data.py
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "fetch_data.py"
+
+
+def fetch_data(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def test_list_shows_paths_and_what_is_missing(tmp_path: Path) -> None:
+    result = fetch_data("mb11", "--list", "--data", tmp_path)
+    assert result.returncode == 0
+    assert "microblog/topics.microblog2011.txt" in result.stdout
+    assert "0 of" in result.stdout
+
+
+def test_check_fails_and_names_each_missing_file(tmp_path: Path) -> None:
+    result = fetch_data("mb2013", "--check", "--data", tmp_path)
+    assert result.returncode == 1
+    assert "microblog/qrels.microblog2013.txt" in result.stdout
+    assert "missing or damaged" in result.stderr
+
+
+def test_unknown_names_are_usage_errors(tmp_path: Path) -> None:
+    result = fetch_data("mb2021", "--bogus", "--data", tmp_path)
+    assert result.returncode == 2
+    assert "--bogus" in result.stderr
+    assert "Traceback" not in result.stderr
+    result = fetch_data("mb2021", "--data", tmp_path)
+    assert result.returncode == 2
+    assert "did you mean 'mb20" in result.stderr
+
+
+def test_check_of_the_data(data_dir: Path) -> None:
+    result = fetch_data("mb2012", "--check", "--data", data_dir)
+    assert result.returncode == 0, result.stderr

@@ -34,12 +34,16 @@ def read_one(tmp_path: Path, record: Any) -> Post:
         ({"id": 7, "contents": "hi", "url": "http://a.b"}, Post("7", "hi", "http://a.b")),
         ({"id": "blog-1", "text": "", "url": None}, Post("blog-1", "", "")),
         # id_str is exact where a program has rounded id
-        ({"id": 34952194402811900, "id_str": "34952194402811904", "text": "x"},
-         Post("34952194402811904", "x", "")),
-        ({"id": 1, "text": "cut o…", "full_text": "cut off no more"},
-         Post("1", "cut off no more", "")),
+        (
+            {"id": 34952194402811900, "id_str": "34952194402811904", "text": "x"},
+            Post("34952194402811904", "x", ""),
+        ),
+        (
+            {"id": 1, "text": "cut o…", "full_text": "cut off no more"},
+            Post("1", "cut off no more", ""),
+        ),
     ],
-)  # fmt: skip
+)
 def test_forms_of_a_post(tmp_path: Path, record: Any, expected: Post) -> None:
     assert read_one(tmp_path, record) == expected
 
@@ -253,9 +257,9 @@ def test_bad_pair_folders(tmp_path: Path, changed: dict[str, Any], message: str)
 def test_a_line_by_the_names_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n")
     (tmp_path / "b").write_text("x\r\n\n")
-    assert list(parallel_lines(tmp_path, ["a"], ["b", "c"])) == [
-        (1, {"a": "1", "b": "x"}), (2, {"a": "2", "b": ""})
-    ]  # fmt: skip
+    first, second = parallel_lines(tmp_path, ["a"], ["b", "c"])
+    assert first == (1, {"a": "1", "b": "x"})
+    assert second == (2, {"a": "2", "b": ""})
 
 
 def test_the_pool_of_2011(data_dir: Path) -> None:

@@ -13,8 +13,12 @@ from rerankers.text.skip_gram import train
 from rerankers.text.vectors import WordVectors, concatenated, read_vectors, reduced, word2vec_bytes
 
 # Two subjects that share no word.
-POSTS = ["storm wind coast warning", "coast storm flood wind", "goal match cup final",
-         "final cup match referee"] * 60  # fmt: skip
+POSTS = [
+    "storm wind coast warning",
+    "coast storm flood wind",
+    "goal match cup final",
+    "final cup match referee",
+] * 60
 
 
 def nearness(path: Path, one: str, other: str) -> float:

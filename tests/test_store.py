@@ -62,14 +62,14 @@ def test_the_first_place_up_to_a_number(tmp_path: Path) -> None:
             assert {int(doc_id) for doc_id in visible} == {n for n in numbers if n <= limit}
 
 
-@pytest.mark.parametrize(
-    ("doc_id", "number"),
-    [("0", True), ("34952194402811904", True), (str(2**63 - 1), True), (str(2**63), False),
-     ("-1", False), ("1.5", False), ("1e5", False), ("٣", False), ("²", False), ("", False),
-     ("1" * 5000, False)],
-)  # fmt: skip
-def test_what_is_a_number(doc_id: str, number: bool) -> None:
-    assert is_number(doc_id) is number
+@pytest.mark.parametrize("doc_id", ["0", "34952194402811904", str(2**63 - 1)])
+def test_ids_that_are_numbers(doc_id: str) -> None:
+    assert is_number(doc_id)
+
+
+@pytest.mark.parametrize("doc_id", [str(2**63), "-1", "1.5", "1e5", "٣", "²", "", "1" * 5000])
+def test_ids_that_are_not_numbers(doc_id: str) -> None:
+    assert not is_number(doc_id)
 
 
 def test_paths_with_odd_characters(tmp_path: Path) -> None:

@@ -3,12 +3,20 @@
 import itertools
 import string
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerankers.text import words as reading
-from rerankers.text.words import TRIGRAM_COUNT, character_trigrams, url_text, words
+from rerankers.text.lexicon import Lexicon
+from rerankers.text.words import (
+    TRIGRAM_COUNT,
+    character_trigrams,
+    url_text,
+    url_trigrams,
+    words,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ def test_words(raw: str, expected: str) -> None:
         ("rt @names : hello @url", "RT @bob: hello http://t.co/x"),
         ("17 5 %", "17 5%"),
     ],
-)  # fmt: skip
+)
 def test_stanford_escapes_end_as_the_same_words_as_the_raw_post(stanford: str, raw: str) -> None:
     assert words(stanford) == words(raw)
 
@@ -175,10 +183,62 @@ def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     texts = [f"a{chr(code)}b {chr(code)}c d{chr(code)}" for code in range(128)]
     assert reading.tokens_of([*texts, "日本"]) == [*reading.tokens_of(texts), "日本", reading.END]
     assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == [
-        "rock'n'roll", "tis", "the", "o", "clock", reading.END,
-    ]  # fmt: skip
+        "rock'n'roll",
+        "tis",
+        "the",
+        "o",
+        "clock",
+        reading.END,
+    ]
 
 
 def test_contractions_next_to_each_other() -> None:
     """The cut before an n makes no end of a word for the one before it."""
     assert words("lh'mn't dn't's i'd've") == ["lh'm", "n't", "d", "n't", "s", "i", "d", "ve"]
+
+
+# Many texts at once, against one after the other
+
+BATCH = [
+    "Sooooo good, isn't it?\nRT @x: http://t.co/a",
+    "",
+    "a_b -LRB- c -RRB-",
+    "good it’s ŚĆ",
+    "\n",
+]
+
+
+def check_batch(texts: list[str]) -> None:
+    lexicon = Lexicon.from_texts(texts)
+    by_word = lexicon.trigrams()
+    assert len(lexicon.texts) == len(texts)
+    for text, start, end in zip(
+        texts, lexicon.texts.starts[:-1], lexicon.texts.starts[1:], strict=True
+    ):
+        rows = lexicon.texts.values[start:end]
+        assert [lexicon.words[row] for row in rows] == words(text)
+        trigrams = by_word.values[by_word.starts[start] : by_word.starts[end]]
+        np.testing.assert_array_equal(trigrams, character_trigrams(words(text)).values)
+
+
+def test_every_text_is_read_as_alone() -> None:
+    check_batch(BATCH)
+    check_batch([])
+
+
+@given(st.lists(st.text(max_size=30), max_size=6))
+def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
+    check_batch(texts)
+
+
+def test_each_text_has_one_end() -> None:
+    assert reading.tokens_of(BATCH).count(reading.END) == len(BATCH)
+
+
+def test_urls_are_read_as_alone() -> None:
+    urls = ["http://www.bbc.co.uk/News?x=1", "", "é", "a", "http://x.org/" + "y" * 30]
+    found = url_trigrams(urls)
+    expected = [character_trigrams([url_text(url)]).values for url in urls]
+    np.testing.assert_array_equal(found.values, np.concatenate(expected))
+    assert found.lengths.tolist() == [len(row) for row in expected]
+    assert len(url_trigrams([])) == 0
