@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 BASH_SCRIPTS = [ROOT / "scripts" / "quickstart", ROOT / "scripts" / "test", ROOT / ".ci" / "run"]
 
-# Makes "environments" that hold a copy of itself; writes down what it is asked to run; the first
-# installation whose arguments contain the text in the file `fail` fails.
+# Makes "environments" that hold a copy of itself, and writes down what it is asked to run. What
+# fails is an installation whose arguments contain the text in the file `fail`, or a tool so named.
 STAND_IN = """#!/usr/bin/env bash
 case "$1 $2" in
     "-m venv") rm -rf "$4" && mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
@@ -24,7 +24,9 @@ case "$1 $2" in
             fi
         fi ;;
     "-c "*) [ ! -f "$NOTES/old" ] ;;
-    *) echo "$*" >>"$NOTES/calls" && echo "$PWD $MALLOC_TRIM_THRESHOLD_" >"$NOTES/seen" ;;
+    *)
+        echo "$*" >>"$NOTES/calls" && echo "$PWD $MALLOC_TRIM_THRESHOLD_" >"$NOTES/seen"
+        [ ! -f "$NOTES/fail" ] || [[ "$*" != "-m $(cat "$NOTES/fail")"* ]] ;;
 esac
 """
 
@@ -72,6 +74,13 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 SEARCH = "-m pipeline.search --topics sample"
+
+
+@pytest.mark.parametrize("failing", ["ruff check", "mypy", "pytest"])
+def test_the_test_script_fails_where_one_check_fails(checkout: Checkout, failing: str) -> None:
+    checkout.run("quickstart")
+    (checkout.notes / "fail").write_text(failing)
+    assert checkout.run("test").returncode == 1
 
 
 def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None:
@@ -136,14 +145,16 @@ def test_an_old_python_is_refused_in_words(checkout: Checkout) -> None:
     ("arguments", "selection"),
     [(["-k", "trec"], "-k trec"), (["--quick"], "-m not slow and not data")],
 )
-def test_the_test_script_adds_its_tools_and_fails_fast(
+def test_the_test_script_adds_its_tools_and_checks_all(
     checkout: Checkout, arguments: list[str], selection: str
 ) -> None:
     checkout.run("quickstart")
     assert checkout.run("test", *arguments).returncode == 0
     assert f"{checkout.root}[cpu,dev]" in checkout.installations
-    *style, tests = [call for call in checkout.calls if call.startswith("-m ")]
-    assert style == ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+    first, second, *both = [call for call in checkout.calls if call.startswith("-m ")]
+    assert (first, second) == ("-m ruff check .", "-m ruff format --check .")
+    types, tests = sorted(both)  # they run side by side
+    assert types == "-m mypy"
     assert tests.startswith("-m pytest ") and tests.endswith(selection)
 
 
