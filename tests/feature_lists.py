@@ -1,4 +1,4 @@
-"""Lists of candidates at random, shared by the tests of families of features."""
+"""Random candidate lists, shared by the tests of families of features."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,31 +20,34 @@ VECTORS = UnitVectors(vocabulary().known, vocabulary().vectors)
 
 @dataclasses.dataclass(frozen=True)
 class TextList(CandidateList):
-    """A list of candidates that has kept its texts."""
+    """A list of candidates with its texts."""
 
     texts: Sequence[str] = ()
 
 
 def candidate_list(
-    query: str, texts: Sequence[str], doc_ids: Sequence[str],
-    signals: Mapping[str, npt.NDArray[np.float32]], vectors: UnitVectors | None = None,
+    query: str,
+    texts: Sequence[str],
+    doc_ids: Sequence[str],
+    signals: Mapping[str, npt.NDArray[np.float32]],
+    vectors: UnitVectors | None = None,
     urls: Sequence[str] = (),
-) -> TextList:  # fmt: skip
-    """Candidates of texts, without links unless ``urls`` has one for each."""
+) -> TextList:
+    """Candidates with these texts, and links if ``urls`` has one for each."""
     words = WordTable(IDF, vectors)
     posts = PostTable.read(texts, urls or [""] * len(texts), words)
     return TextList(query, posts, doc_ids, signals, words, vectors, texts)
 
 
 def with_vectors(candidates: TextList, vectors: UnitVectors) -> TextList:
-    """The same candidates, and vectors of words."""
+    """The same candidates with word vectors."""
     return candidate_list(
         candidates.query, candidates.texts, candidates.doc_ids, candidates.signals, vectors
     )
 
 
 def only(candidates: TextList, rows: npt.NDArray[np.int64]) -> TextList:
-    """The candidates ``rows`` alone."""
+    """The candidates ``rows`` only."""
     return candidate_list(
         candidates.query,
         [candidates.texts[row] for row in rows],
@@ -57,7 +60,7 @@ def only(candidates: TextList, rows: npt.NDArray[np.int64]) -> TextList:
 def random_list(
     query: str, count: int = 60, seed: int = 0, doc_ids: bool = True, scores: bool = True
 ) -> TextList:
-    """Posts of words that are drawn from those of the samples; awkward ones among them.
+    """Posts of random words of the samples, and some awkward posts.
 
     Scores have one decimal, so that some are equal.
     """
@@ -70,18 +73,20 @@ def random_list(
     ids = random.integers(2**54, 2**54 + 172_800_000 * 2**22, size=count)
     first_stage = random.normal(size=count).round(1).astype(np.float32)
     return candidate_list(
-        query, texts, [str(i) for i in ids] if doc_ids else [],
+        query,
+        texts,
+        [str(i) for i in ids] if doc_ids else [],
         {FIRST_STAGE: first_stage} if scores else {},
-    )  # fmt: skip
+    )
 
 
 def of_texts(query: str, *texts: str) -> TextList:
-    """These posts, without scores, links and identifiers."""
+    """These posts without scores, links and identifiers."""
     return candidate_list(query, texts, [], {})
 
 
 def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:
-    """Feature -> its values, of which there must be as many as names."""
+    """Feature -> its values."""
     found = features.find(family)
     values = found.compute(candidates)
     assert values.shape == (len(candidates), len(found.NAMES)) and values.dtype == np.float32

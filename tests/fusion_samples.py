@@ -1,4 +1,4 @@
-"""Pairs with the scores of made-up rankers, shared by the tests of the learned fusions."""
+"""Pairs with scores of made-up rankers, shared by the tests of both fusions."""
 
 import dataclasses
 from pathlib import Path
@@ -41,15 +41,17 @@ def pairs_that_rm3_orders(topics: int = TOPICS) -> tuple[Pairs, np.ndarray]:
 
 
 def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
-    """The pairs that are ``chosen`` [P] alone."""
+    """The ``chosen`` [P] pairs only."""
     return dataclasses.replace(
-        pairs, query_index=pairs.query_index[chosen], post_index=pairs.post_index[chosen],
+        pairs,
+        query_index=pairs.query_index[chosen],
+        post_index=pairs.post_index[chosen],
         signals={name: values[chosen] for name, values in pairs.signals.items()},
-    )  # fmt: skip
+    )
 
 
 def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
-    """The model, fitted by the training loop, which has no step for it."""
+    """The model, fitted by the training loop without steps."""
     examples = Examples(Tokenized.from_pairs(pairs, encoder(), model), relevant)
     history = train(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
     assert history.epochs == []
@@ -57,12 +59,12 @@ def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
 
 
 def represented(model: Reranker, pairs: Pairs) -> torch.Tensor:
-    """The features of pairs [P, K], through the engine."""
+    """Features of pairs [P, K], by the engine."""
     return represent_tokenized(model, Tokenized.from_pairs(pairs, encoder(), model))
 
 
 def require_new_topics_ordered(model: Reranker) -> None:
-    """Fit to all topics but the last three, which are then to have the relevant posts first."""
+    """Fit to all topics but the last three; there the relevant posts must come first."""
     pairs, relevant = pairs_that_rm3_orders()
     new = pairs.query_index >= TOPICS - 3
     fit(model, of_topics(pairs, ~new), relevant[~new])

@@ -1,4 +1,4 @@
-"""The family ``phrases`` against searches by loops."""
+"""The family ``phrases`` against naive searches."""
 
 import itertools
 
@@ -39,13 +39,20 @@ def expected(query: str, text: str) -> dict[str, float]:
 
 
 QUERIES = [
-    "bbc world service cuts", "water shortages in egypt", "protests", "the", "", "cut cut cuts",
-    "is the water of the world in egypt", "café", "no such thing, zzz",
-]  # fmt: skip
+    "bbc world service cuts",
+    "water shortages in egypt",
+    "protests",
+    "the",
+    "",
+    "cut cut cuts",
+    "is the water of the world in egypt",
+    "café",
+    "no such thing, zzz",
+]
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_phrases_are_searched(query: str) -> None:
+def test_features_of_random_lists(query: str) -> None:
     candidates = random_list(query, 80, seed=len(query))
     short = [text for text in candidates.texts if len(words(text)) < 40]
     found = computed("phrases", of_texts(query, *short))
@@ -54,7 +61,7 @@ def test_phrases_are_searched(query: str) -> None:
             assert found[name][row] == pytest.approx(value, rel=1e-6), (name, text)
 
 
-def test_what_phrases_say() -> None:
+def test_an_example() -> None:
     texts = ["BBC cut the bbc cuts!", "cuts: BBC", "bbc", "the", "cut", "bbc"]
     found = computed("phrases", of_texts("the bbc cuts", *texts))
     assert found["pairs"] == [1, 0, 0, 0, 0, 0]
@@ -63,7 +70,7 @@ def test_what_phrases_say() -> None:
     assert found["first_place"] == [1, 1, 1, 0, 1, 1]
 
 
-def test_words_of_two_posts_are_no_phrase() -> None:
+def test_phrases_do_not_cross_posts() -> None:
     found = computed(
         "phrases", of_texts("bbc world cuts", "bbc", "world", "cuts bbc", "world cuts")
     )
@@ -75,7 +82,7 @@ def counted(identifiers: np.ndarray, text: np.ndarray, texts: int) -> list[int]:
     return np.bincount(text[distinct(identifiers, text)], minlength=texts).tolist()
 
 
-def test_identifiers_are_found_once_in_each_text() -> None:
+def test_distinct_trigrams_of_each_text() -> None:
     random = np.random.default_rng(0)
     identifiers = random.integers(0, 30, size=500).astype(np.uint64) << np.uint64(42)
     text = np.sort(random.integers(0, 9, size=500))
@@ -85,8 +92,8 @@ def test_identifiers_are_found_once_in_each_text() -> None:
     assert sorted(identifiers[one].tolist()) == sorted(set(identifiers.tolist()))
 
 
-def test_identifiers_that_share_a_slot_are_told_apart() -> None:
-    """In 1,000 texts of 40 identifiers each, many differ and are looked for in the same place."""
+def test_trigrams_with_hash_collisions_are_distinguished() -> None:
+    """1,000 texts with 40 identifiers each have many collisions."""
     random = np.random.default_rng(1)
     identifiers = random.integers(0, 60, size=40_000).astype(np.uint64) * np.uint64(2**21 + 1)
     text = np.repeat(np.arange(1000), 40)

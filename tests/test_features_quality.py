@@ -1,4 +1,4 @@
-"""The family ``quality`` against counts by loops."""
+"""The family ``quality`` against naive counts."""
 
 import re
 
@@ -37,7 +37,7 @@ def expected(text: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("query", ["bbc world service cuts", ""])
-def test_quality_is_counted(query: str) -> None:
+def test_features_of_random_lists(query: str) -> None:
     candidates = random_list(query, 100)
     found = computed("quality", candidates)
     for row, text in enumerate(candidates.texts):
@@ -45,19 +45,19 @@ def test_quality_is_counted(query: str) -> None:
             assert found[name][row] == pytest.approx(value, rel=1e-6), (name, text[:80])
 
 
-def test_letters_in_a_row_are_of_one_post() -> None:
+def test_repeated_letters_do_not_cross_posts() -> None:
     found = computed("quality", of_texts("", "so", "oo", "SoOo", "!!!", "111", "ooo", "www.x.org"))
     assert found["is_elongated"] == [0, 0, 1, 0, 0, 1, 1]
     assert found["exclamation_marks"] == [0, 0, 0, 3, 0, 0, 0]
     assert found["digits"] == [0, 0, 0, 0, 1, 0, 0]
 
 
-def test_a_retweet_begins_so() -> None:
+def test_beginnings_of_retweets() -> None:
     found = computed("quality", of_texts("", "RT @a: x", " rt x", "art", "rted", "x RT @a", ""))
     assert found["is_retweet"] == [1, 1, 0, 0, 0, 0]
 
 
-def test_what_the_posts_say_does_not_depend_on_the_query_or_the_others() -> None:
+def test_quality_is_independent_of_the_query_and_other_posts() -> None:
     texts = random_list("", 20).texts
     together = computed("quality", of_texts("egypt", *texts))
     for row, text in enumerate(texts):

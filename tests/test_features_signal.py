@@ -1,4 +1,4 @@
-"""The families ``signal:NAME`` against loops, and what can be asked for by a parameter."""
+"""The families ``signal:NAME`` against loops, and families with a parameter."""
 
 import dataclasses
 import math
@@ -39,7 +39,7 @@ def expected(scores: list[float]) -> dict[str, list[float]]:
 
 
 def random_scores(count: int, missing: float) -> list[float]:
-    """One decimal, so that some are equal."""
+    """With one decimal, so that some scores are equal."""
     random = np.random.default_rng(count)
     scores = (random.normal(size=count) * 3 - 8).round(1)
     return np.where(random.random(count) < missing, NAN, scores).tolist()
@@ -47,7 +47,7 @@ def random_scores(count: int, missing: float) -> list[float]:
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("count", [2, 9, 200])
-def test_scores_are_made_comparable(count: int, missing: float) -> None:
+def test_features_of_random_scores(count: int, missing: float) -> None:
     scores = random_scores(count, missing)
     found = computed("signal:rm3", scored(scores))
     for name, values in expected(scores).items():
@@ -55,7 +55,7 @@ def test_scores_are_made_comparable(count: int, missing: float) -> None:
         assert np.isnan(found[name]).tolist() == np.isnan(scores).tolist()
 
 
-def test_what_features_of_a_signal_say() -> None:
+def test_an_example() -> None:
     found = computed("signal:rm3", scored([5.0, NAN, 1.0, 3.0, 3.0]))
     np.testing.assert_allclose(found["gap"], [0, NAN, 4, 2, 2])
     np.testing.assert_allclose(found["minmax"], [1, NAN, 0, 0.5, 0.5])
@@ -66,19 +66,19 @@ def test_what_features_of_a_signal_say() -> None:
 
 @pytest.mark.parametrize("score", [0.1, -7.3, 0.0])
 @pytest.mark.parametrize("count", [1, 3, 10])
-def test_equal_scores_tell_nothing(score: float, count: int) -> None:
+def test_equal_scores(score: float, count: int) -> None:
     found = computed("signal:rm3", scored([score] * count + [NAN]))
     for name in FEATURES:
         assert found[name][:-1] == [0.0] * count and math.isnan(found[name][-1])
 
 
-def test_no_scores_are_no_numbers() -> None:
+def test_missing_scores_are_nan() -> None:
     for candidates in (scored([NAN, NAN]), scored([1.0, 2.0], "bm25")):
         assert np.isnan(list(computed("signal:rm3", candidates).values())).all()
     assert computed("signal:rm3", scored([])) == {name: [] for name in FEATURES}
 
 
-def test_a_table_has_two_signals_apart() -> None:
+def test_two_signals_in_one_table() -> None:
     pairs, chosen = all_pairs(["bbc", "egypt"]), ("signal:mp_hcnn", "links", "signal:rm3")
     scores = np.random.default_rng(2).normal(size=(2, len(pairs))).astype(np.float32)
     scores[1, ::5] = NAN
@@ -86,9 +86,10 @@ def test_a_table_has_two_signals_apart() -> None:
     found = features.table(pairs, chosen, IDF)
     assert found.names == (
         *(f"signal:mp_hcnn.{name}" for name in FEATURES),
-        "links.has_url", "links.query_words",
+        "links.has_url",
+        "links.query_words",
         *(f"signal:rm3.{name}" for name in FEATURES),
-    )  # fmt: skip
+    )
     assert features.signals_of(chosen) == {"rm3", "mp_hcnn"}
     for query in (0, 1):
         rows = pairs.query_index == query
@@ -97,7 +98,7 @@ def test_a_table_has_two_signals_apart() -> None:
             np.testing.assert_allclose(found.values[rows, columns], values, rtol=1e-4, atol=1e-5)
 
 
-def test_a_family_with_a_parameter_is_listed_by_what_it_is_called() -> None:
+def test_a_family_with_a_parameter_is_listed_with_its_name() -> None:
     assert "signal:NAME" in features.families() and "signal" not in features.families()
     assert features.find("signal:rm3").SIGNALS == ("rm3",)
 
@@ -117,12 +118,12 @@ def test_a_family_with_a_parameter_is_listed_by_what_it_is_called() -> None:
         ("", "found the feature family '', expected one of"),
     ],
 )
-def test_what_cannot_be_asked_for(name: str, message: str) -> None:
+def test_wrong_parameters_are_errors(name: str, message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         features.names_of([name])
 
 
-def test_corrupted_pairs_have_no_score_of_a_ranker() -> None:
+def test_corrupted_pairs_have_nan_as_scores() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("prior", "signal:rm3")
     signals = {name: np.zeros(len(all_pairs()), dtype=np.float32) for name in ("rm3", PRIOR)}

@@ -69,19 +69,25 @@ def feedback(texts: Sequence[str], scores: list[float], depth: int) -> list[floa
 
 # With words that come twice, that have no vector, or that are stop words, with others or alone.
 QUERIES = [
-    "bbc world service cuts", "cuts in the cuts of water", "water shortages in egypt", "the",
-    "was my bbc cut", "with me", "", "zzz",
-]  # fmt: skip
+    "bbc world service cuts",
+    "cuts in the cuts of water",
+    "water shortages in egypt",
+    "the",
+    "was my bbc cut",
+    "with me",
+    "",
+    "zzz",
+]
 
 
-def test_the_samples_have_words_with_vectors_and_without() -> None:
+def test_samples_have_words_with_and_without_vectors() -> None:
     assert {"was", "my", "with", "me"} <= set(KNOWN) and not {"the", "zzz"} & set(KNOWN)
     assert {len(asked(query)) for query in QUERIES} >= {0, 1, 2}
     assert asked("with me") == ["with", "me"] and "my" not in asked("was my bbc cut")
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_each_word_of_the_query_is_matched_with_the_nearest(query: str) -> None:
+def test_query_words_are_matched_with_the_nearest_words(query: str) -> None:
     candidates = with_vectors(random_list(query, 80, seed=len(query)), VECTORS)
     found = computed("soft_match", candidates)
     for row, text in enumerate(candidates.texts):
@@ -91,7 +97,7 @@ def test_each_word_of_the_query_is_matched_with_the_nearest(query: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "scores"), [(1, True), (4, True), (150, True), (150, False)])
-def test_the_best_candidates_are_a_centroid_of_the_others(count: int, scores: bool) -> None:
+def test_feedback_is_the_centroid_of_the_others(count: int, scores: bool) -> None:
     full = with_vectors(random_list("bbc cuts", 150, scores=scores), VECTORS)
     candidates = only(full, np.arange(150 - count, 150))
     found = computed("soft_match", candidates)
@@ -101,8 +107,8 @@ def test_the_best_candidates_are_a_centroid_of_the_others(count: int, scores: bo
     assert (count > 1) == bool(np.any(found["feedback_5"]))
 
 
-def test_what_is_left_without_a_post_that_is_most_of_the_centroid() -> None:
-    """One post of a score far above all others: its centroid is a thousandth of the whole."""
+def test_a_centroid_without_its_largest_part() -> None:
+    """One score is far above the others, whose centroid is a thousandth of the whole."""
     texts = [text for text in random_list("", 30, seed=4).texts if total(words(text)).any()][:12]
     scores = np.array([1000.0, *range(10, -1, -1)], dtype=np.float32)
     candidates = with_vectors(of_texts("bbc", *texts), VECTORS)
@@ -113,7 +119,7 @@ def test_what_is_left_without_a_post_that_is_most_of_the_centroid() -> None:
         np.testing.assert_allclose(found[f"feedback_{depth}"], expected, atol=1e-5)
 
 
-def test_a_match_is_the_same_to_the_last_bit_whatever_the_other_candidates() -> None:
+def test_matches_are_bit_identical_with_other_candidates() -> None:
     random, query = np.random.default_rng(0), "bbc world service cuts"
     known = sorted({word for text in random_list("", 60).texts for word in words(text)})
     vectors = UnitVectors(known, random.normal(size=(len(known), 100)).astype(np.float32))
@@ -125,7 +131,7 @@ def test_a_match_is_the_same_to_the_last_bit_whatever_the_other_candidates() -> 
             assert alone[name] == [whole[name][row]]
 
 
-def test_without_vectors_nothing_is_said() -> None:
+def test_features_without_vectors_are_0() -> None:
     assert not any(map(any, computed("soft_match", random_list("bbc cuts", 20)).values()))
     nothing = UnitVectors([], np.zeros((0, 5), dtype=np.float32))
     candidates = with_vectors(random_list("bbc cuts", 20), nothing)
@@ -136,7 +142,7 @@ def test_without_vectors_nothing_is_said() -> None:
     assert features.table(pairs, ["soft_match"], IDF, VECTORS).values.any()
 
 
-def test_vectors_have_the_length_1_and_unknown_words_none() -> None:
+def test_unit_vectors() -> None:
     found = UnitVectors(["a", "b", "c"], np.array([[3, 4], [0, 0], [0, -2]], dtype=np.float32))
     assert found.matrix.dtype == np.float32
     np.testing.assert_allclose(
@@ -145,7 +151,7 @@ def test_vectors_have_the_length_1_and_unknown_words_none() -> None:
     assert found.rows([]).shape == (0,)
 
 
-def test_a_word_of_posts_is_looked_up_once_for_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_is_looked_up_once_for_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for: list[str] = []
 
     def rows(tokens: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -12,21 +12,32 @@ from rerankers.base import FIRST_STAGE
 from rerankers.features.temporal import NAMES, WIDTHS, _times, milliseconds
 
 
-def test_the_time_of_an_identifier() -> None:
+def test_times_of_identifiers() -> None:
     assert milliseconds("0") is None
     assert milliseconds(str(2**22)) == 1_288_834_974_658
     assert milliseconds(str(2**63 - 1)) is not None
 
 
 @pytest.mark.parametrize(
-    "doc_id", ["", "doc1", "-29000000000000000", "2e17", "²" * 10, "٣" * 12, str(2**22 - 1),
-               str(2**63), "9" * 500, " 29000000000000000"],
-)  # fmt: skip
-def test_what_has_no_time(doc_id: str) -> None:
+    "doc_id",
+    [
+        "",
+        "doc1",
+        "-29000000000000000",
+        "2e17",
+        "²" * 10,
+        "٣" * 12,
+        str(2**22 - 1),
+        str(2**63),
+        "9" * 500,
+        " 29000000000000000",
+    ],
+)
+def test_identifiers_without_a_time(doc_id: str) -> None:
     assert milliseconds(doc_id) is None
 
 
-def test_times_of_a_list_are_those_of_its_identifiers() -> None:
+def test_times_of_a_list() -> None:
     usual = [str(n) for n in (2**54, 7, 2**22 - 1, 2**22, 10**18 - 1)]
     odd = ["", "doc1", "²", "0" * 30, str(2**63 - 1), str(2**63), "9" * 19, "-5"]
     for doc_ids in ([], usual, [*usual, "0001"], *([*usual, one] for one in odd)):
@@ -46,7 +57,7 @@ def expected(hours: Sequence[float], weights: Sequence[float], width: float) -> 
 
 
 @pytest.mark.parametrize("scores", [True, False])
-def test_densities_are_sums_over_the_others(scores: bool) -> None:
+def test_densities_are_sums_of_kernels_of_the_others(scores: bool) -> None:
     candidates = random_list("bbc", 50, scores=scores)
     found = computed("temporal", candidates)
     hours = [(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids]
@@ -61,8 +72,8 @@ def test_densities_are_sums_over_the_others(scores: bool) -> None:
         assert found["newer"][row] == pytest.approx(newer)
 
 
-def test_years_between_candidates_are_no_candidates() -> None:
-    """Gaps that no kernel reaches across, of which the grid keeps little."""
+def test_gaps_of_years() -> None:
+    """The grid cuts gaps that are wider than the kernels."""
     candidates = random_list("bbc", 40)
     later = [int(doc_id) + n % 4 * (10**10 << 22) for n, doc_id in enumerate(candidates.doc_ids)]
     candidates = dataclasses.replace(candidates, doc_ids=list(map(str, later)))
@@ -74,7 +85,7 @@ def test_years_between_candidates_are_no_candidates() -> None:
         assert found["density_24h"][row] == pytest.approx(density, rel=2e-3, abs=1e-6)
 
 
-def test_without_times_nothing_is_said() -> None:
+def test_features_without_times_are_0() -> None:
     for candidates in (
         random_list("bbc", 20, doc_ids=False),
         dataclasses.replace(random_list("bbc", 20), doc_ids=[f"doc{n}" for n in range(20)]),
@@ -85,7 +96,7 @@ def test_without_times_nothing_is_said() -> None:
 
 
 def test_candidates_without_a_time_do_not_change_the_others() -> None:
-    """The range of scores is that of all, so the worst and the best must have times."""
+    """The worst and the best candidate have times, as min–max is over all scores."""
     full = random_list("bbc", 30)
     order = np.argsort(full.signal(FIRST_STAGE))
     lost = order[5:12]

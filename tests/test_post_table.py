@@ -1,17 +1,31 @@
-"""Posts as a table: what is read of each, and that it does not matter what is read with it."""
+"""The tables of posts and words: columns of posts, and stems against NLTK's."""
+
+import itertools
+import string
 
 import numpy as np
 import pytest
 from feature_lists import IDF
+from nltk.stem import PorterStemmer
 from reranking_samples import AWKWARD, POSTS
 
 from rerankers.features._post_table import COLUMNS, PostTable
-from rerankers.features._word_table import WordTable
+from rerankers.features._word_table import WordTable, stem
 from rerankers.text.ragged import Ragged
 from rerankers.text.words import URL_PLACEHOLDER, hashtags, url_text, words
 
 TEXTS = [*AWKWARD.values(), *(text for text, _ in POSTS), "", "so\n\nmany\nlines", "#a_b ## c", ""]
 URLS = [*AWKWARD.values(), *(url for _, url in POSTS), "", "http://x.org/é", "http://", "\ud83d"]
+
+STEMMER = PorterStemmer()
+ENDINGS = [
+    *("", "9", "É", "News", "ational", "tional", "izer", "entli", "ousli", "ization", "ation"),
+    *("ator", "alism", "iveness", "fulness", "ousness", "aliti", "iviti", "biliti", "fulli"),
+    *("logi", "icate", "ative", "alize", "iciti", "ical", "ful", "ness", "ance", "ible", "ement"),
+    *("ment", "ous", "ied"),
+    *string.ascii_lowercase,
+    *map("".join, itertools.product(string.ascii_lowercase, repeat=2)),
+]
 
 
 def lists(column: Ragged) -> list[list[int]]:
@@ -21,7 +35,7 @@ def lists(column: Ragged) -> list[list[int]]:
     ]
 
 
-def test_what_is_read_of_a_post() -> None:
+def test_columns_of_posts() -> None:
     table = WordTable(IDF)
     posts = PostTable.read(TEXTS, URLS, table)
     tagged = [words(" ".join(hashtags(text))) for text in TEXTS]
@@ -38,7 +52,7 @@ def test_what_is_read_of_a_post() -> None:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_blocks_and_the_other_posts_change_nothing(
+def test_columns_are_independent_of_blocks_and_other_posts(
     column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = WordTable(IDF)
@@ -57,7 +71,7 @@ def test_blocks_and_the_other_posts_change_nothing(
     assert lists(both.column(column))[: len(TEXTS)] == lists(whole.column(column))
 
 
-def test_posts_that_are_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_posts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     tokens_of = "rerankers.text.lexicon.tokens_of"
     from rerankers.text.lexicon import tokens_of as original
@@ -74,3 +88,15 @@ def test_no_posts() -> None:
     for column in COLUMNS:
         assert lists(posts.column(column)) == []
     assert posts.counted.characters.tolist() == []
+
+
+@pytest.mark.parametrize("beginning", ["", "tr", "bat", "caress", "agree", "formaliz"])
+def test_stems_are_those_of_nltk_for_all_endings(beginning: str) -> None:
+    words = [beginning + ending for ending in ENDINGS]
+    assert [stem(word) for word in words] == [STEMMER.stem(word) for word in words]
+
+
+def test_stems_of_exceptions_are_those_of_nltk() -> None:
+    words = [each for word in STEMMER.pool for each in (word, word.upper())]
+    assert len(words) > 20
+    assert [stem(word) for word in words] == [STEMMER.stem(word) for word in words]
