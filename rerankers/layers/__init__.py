@@ -1,1 +1,1 @@
-"""Layers that models share."""
+"""Layers shared by models."""

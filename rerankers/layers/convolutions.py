@@ -1,4 +1,4 @@
-"""Convolutions over the terms of a text that know where the text ends."""
+"""Convolutions over the terms of padded texts."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -8,10 +8,9 @@ from rerankers.layers.embeddings import mask_of
 
 
 class MaskedConvolution(nn.Module):
-    """ReLU(convolution) over ``width`` terms from each term on; beyond a text's end are zeros.
+    """ReLU(convolution) over ``width`` terms from each term on, zeros after the text's end.
 
-    Equation of ``v_i`` in Rao et al. (2019), section 3.2. Positions without a term stay zero, so
-    the result does not depend on how far a text is padded.
+    Equation of ``v_i`` in Rao et al. (2019), section 3.2. Padding stays zero.
     """
 
     def __init__(self, size: int, filters: int, width: int) -> None:
@@ -41,7 +40,7 @@ class ConvolutionTower(nn.Module):
     """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
 
     Args:
-        vectors: module that turns identifiers into vectors of ``size`` numbers.
+        vectors: module from identifiers to vectors of ``size`` dimensions.
         size: E.
         filters: F of every convolution.
         width: terms under a filter.
@@ -66,11 +65,10 @@ class ConvolutionTower(nn.Module):
 
 
 class WideConvolution(nn.Module):
-    """Convolution over every window that holds a term: L + width - 1 positions for L terms.
+    """Convolution over every window with a term: L + width - 1 positions for L terms.
 
     The text is surrounded by width - 1 zero vectors on either side (Kalchbrenner et al. 2014,
-    section 3.1; Severyn & Moschitti 2015, section 3.1). No bias and no non-linearity: what follows
-    adds them, before or after pooling.
+    section 3.1; Severyn & Moschitti 2015, section 3.1). Bias and non-linearity follow in the model.
 
     Args:
         size: E.
@@ -88,8 +86,8 @@ class WideConvolution(nn.Module):
         """Convolve ``terms`` [B, L, E], zeros beyond ``lengths`` [B].
 
         Returns:
-            [B, L + width - 1, F], zeros beyond the text, and the new lengths [B]. A text without
-            terms has no window.
+            [B, L + width - 1, F], zeros after the text, and the new lengths [B], 0 for a text
+            without terms.
         """
         positions, margin = terms.shape[1] + self.width - 1, self.width - 1
         padded = F.pad(terms, (0, 0, margin, margin))

@@ -1,4 +1,4 @@
-"""Modules that turn identifiers into vectors: hashed, frozen in eight bits, or trained."""
+"""Term identifiers to masks and vectors: hashed, frozen in eight bits, or trained."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,27 +9,27 @@ from rerankers.base import require_choice
 from rerankers.text.vocabulary import Vocabulary
 
 TYPICAL_LENGTH = 6.0
-"""About the Euclidean length of a 100-dimensional GloVe vector; unknown words get as much."""
+"""Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
 
 _PART = 2048
 
 
 def mask_of(ids: Tensor) -> Tensor:
-    """1.0 where there is a term, 0.0 where there is padding; the shape of ``ids``."""
+    """1.0 for terms, 0.0 for padding, in the shape of ``ids``."""
     return ids.ne(0).float()
 
 
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
-    """Pseudo-random vectors that are the same on every machine and with every library version.
+    """Pseudo-random vectors, identical on every machine and with every library version.
 
-    Two different rows are nearly orthogonal, so an unknown term matches itself and nothing else.
+    Rows are nearly orthogonal, so an unknown term only matches itself.
     The generator is SplitMix64 (Steele et al. 2014) on the position of each number.
 
     Returns:
         [rows, size] numbers from -127 to 127.
     """
     codes = np.empty((rows, size), dtype=np.int8)
-    # A part at a time: the numbers in between take eight times the memory.
+    # In parts, since intermediate values take eight times the memory.
     for start in range(0, rows, _PART):
         part = codes[start : start + _PART]
         first, state = start * size, np.arange(part.size, dtype=np.uint64)
@@ -43,10 +43,10 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
 
 
 class HashedVectors(nn.Module):
-    """A fixed pseudo-random vector for each identifier from 1 on; nothing of it is stored.
+    """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints.
 
     Args:
-        rows: number of identifiers, padding (0, a zero vector) not counted.
+        rows: number of identifiers without padding (0, a zero vector).
         size: E.
         length: expected Euclidean length of a vector.
     """
@@ -59,7 +59,7 @@ class HashedVectors(nn.Module):
         table = np.zeros((rows + 1, size), dtype=np.int8)
         table[1:] = hashed_vectors(rows, size, seed)
         self.register_buffer("table", torch.from_numpy(table), persistent=False)
-        # Uniform whole numbers from -127 to 127 have the standard deviation 73.6.
+        # The standard deviation of uniform integers from -127 to 127 is 73.6.
         self.scale = length / (73.6 * size**0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class HashedVectors(nn.Module):
 
 
 class FrozenVectors(nn.Module):
-    """Word vectors that are not trained, kept in eight bits a number.
+    """Word vectors that are not trained, stored in eight bits per dimension.
 
     Identifier 0 is padding (a zero vector), 1 … V are known words, and the ``buckets`` identifiers
     after them belong to unknown words, whose vectors are hashed.
@@ -83,9 +83,11 @@ class FrozenVectors(nn.Module):
     scales: Tensor
 
     def __init__(
-        self, vectors: npt.NDArray[np.float32], buckets: int,
+        self,
+        vectors: npt.NDArray[np.float32],
+        buckets: int,
         unknown_length: float = TYPICAL_LENGTH,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         known, self.size = vectors.shape
         peak = np.abs(vectors).max(axis=1, keepdims=True, initial=1e-6)
@@ -109,7 +111,7 @@ class FrozenVectors(nn.Module):
 
 
 class TrainedVectors(nn.Embedding):
-    """Vectors that training changes: ``known`` first, then new ones drawn from U[low, high].
+    """Trained vectors: first ``known``, then new ones drawn from U[low, high].
 
     Args:
         known: [V, E] initial vectors of the identifiers 1 … V.
@@ -131,10 +133,10 @@ def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module
 
     Args:
         vocabulary: the words, with pre-trained vectors.
-        kind: ``static`` (pre-trained, left as they are), ``nonstatic`` (pre-trained, trained
-            further) or ``random`` (trained from random ones).
-        unknown: numbers of vectors that are not pre-trained are drawn from U[-unknown, unknown];
-            static ones are hashed to the same expected length.
+        kind: ``static`` (pre-trained, fixed), ``nonstatic`` (pre-trained, fine-tuned) or
+            ``random`` (random, trained).
+        unknown: vectors that are not pre-trained are drawn from U[-unknown, unknown]; for
+            ``static`` they are hashed, with the same expected length.
     """
     require_choice("vectors", kind, ("static", "nonstatic", "random"))
     vectors, buckets = vocabulary.vectors, vocabulary.buckets

@@ -1,4 +1,4 @@
-"""How many words a query and a post have in common."""
+"""Common words of a query and a post."""
 
 import numpy as np
 import torch
@@ -10,27 +10,27 @@ from rerankers.text.words import STOP_WORDS
 
 
 class StopWords(nn.Module):
-    """Tells stop words by their identifiers; a stop word without a vector is not told."""
+    """Recognises stop words by their identifiers, if they have pre-trained vectors."""
 
     is_stop: Tensor
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
         is_stop = np.array([False, *(word in STOP_WORDS for word in vocabulary.known)])
-        # Known from the vocabulary, so not stored with the weights.
+        # Derived from the vocabulary, so not stored in checkpoints.
         self.register_buffer("is_stop", torch.from_numpy(is_stop), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """1.0 where ``ids``, of any shape, is a term and no stop word."""
+        """1.0 where ``ids``, of any shape, are terms but not stop words."""
         known = self.is_stop[ids.clamp(max=len(self.is_stop) - 1)] & (ids < len(self.is_stop))
         return (ids.ne(0) & ~known).float()
 
 
 class WordOverlap(nn.Module):
-    """Distinct words that both texts have (Yu et al. 2014, section 4.2; Severyn & Moschitti 2015).
+    """Counts of distinct common words (Yu et al. 2014, 4.2; Severyn & Moschitti 2015).
 
     Args:
-        vocabulary: tells the stop words.
+        vocabulary: contains the stop words.
     """
 
     size = 4
@@ -59,7 +59,7 @@ class WordOverlap(nn.Module):
 
 
 def first_occurrences(ids: Tensor) -> Tensor:
-    """1.0 where a term of ``ids`` [B, L] is there for the first time in its text, else 0.0."""
+    """1.0 for the first occurrence of a term in its text, else 0.0: [B, L], as ``ids``."""
     same = ids.unsqueeze(2) == ids.unsqueeze(1)  # [B, L, L]
     earlier = torch.tril(same, diagonal=-1).any(dim=2)
     return (ids.ne(0) & ~earlier).float()

@@ -57,16 +57,13 @@ class PaddedSimilarities(NamedTuple):
 
 
 def weighted_mean(features: Tensor, weights: Tensor) -> Tensor:
-    """Mean of ``features`` [P, L, K] over L weighted by ``weights`` [P, L]: [P, K].
-
-    A text without terms has the mean 0.
-    """
+    """Mean of ``features`` [P, L, K] with ``weights`` [P, L]: [P, K], 0 for an empty text."""
     total = weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
     return torch.bmm((weights / total).unsqueeze(1), features).squeeze(1)
 
 
 def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
-    """Mean of ``values`` [B, L] over the ``width`` positions from each on that hold a term."""
+    """Mean of ``values`` [B, L] over the terms among the ``width`` positions from each on."""
     padding = (0, width - 1)
     sums = F.pad(values * mask, padding).unfold(1, width, 1).sum(dim=2)
     counts = F.pad(mask, padding).unfold(1, width, 1).sum(dim=2)
@@ -74,14 +71,12 @@ def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
 
 
 def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """The ``k`` highest values of each feature, in the order in which they are in the text.
-
-    Of equal values the earlier is kept.
+    """The ``k`` highest values of each feature, in text order; of equal values the earlier ones.
 
     Args:
         values: [B, L, F].
-        lengths: [B] positions of each text that are there; no other is ever kept.
-        k: [B] how many values to keep, at least 1.
+        lengths: [B] positions of each text, without padding.
+        k: [B] number of values to keep, at least 1.
 
     Returns:
         [B, K, F] with K the largest ``k``, 0 where a text has no more to keep, and how many of
@@ -95,7 +90,7 @@ def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor) -> tuple[Tensor, T
     inside_only = rows.masked_fill(outside, -torch.inf)
     best = inside_only.argsort(dim=2, descending=True, stable=True)[:, :, :most]  # [B, F, K]
     chosen = places[: best.shape[2]] < kept.unsqueeze(1)  # [B, K]
-    # What is not chosen goes to the end, so that the chosen places come first, in their order.
+    # Values that are not chosen are sorted to the end.
     best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values
     pooled = rows.gather(2, best.clamp(max=positions - 1)) * chosen.unsqueeze(1)
     return F.pad(pooled.transpose(1, 2), (0, 0, 0, most - best.shape[2])), kept

@@ -17,18 +17,16 @@ def unit_length(vectors: Tensor) -> Tensor:
 
 
 def partial_softmax(logits: Tensor, mask: Tensor, axis: int, length: int) -> Tensor:
-    """Softmax over ``length`` positions of which only those of ``mask`` are there.
-
-    A position that is not there has the logit 0: it matches nothing, and takes its share.
+    """Softmax over ``length`` positions, of which all but those of ``mask`` have the logit 0.
 
     Args:
         logits: [P, Lq, Ld].
-        mask: 1 for positions that are there, broadcast to ``logits``.
-        axis: to normalise over.
-        length: positions in all, at least as many as are there.
+        mask: 1 for terms, 0 for padding; broadcast to ``logits``.
+        axis: of the softmax.
+        length: all positions, at least as many as ``mask`` has.
 
     Returns:
-        [P, Lq, Ld], 0 where there is no position.
+        [P, Lq, Ld], 0 for padding.
     """
     logits = logits.masked_fill(mask == 0, -torch.inf)
     peak = logits.amax(dim=axis, keepdim=True).clamp_min(0.0)
@@ -41,8 +39,8 @@ class GaussianKernels(nn.Module):
     """Soft counts of matches at levels of similarity (Xiong et al. 2017, section 3.1).
 
     A kernel of mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s. The first
-    has the mean 1 and is so narrow that it counts exact matches; the means of the ``soft`` others
-    divide [-1, 1] evenly: 0.9, 0.7 … -0.9 for ten.
+    has the mean 1 and is so narrow that it counts exact matches; the ``soft`` others have means
+    that divide [-1, 1] evenly: 0.9, 0.7 … -0.9 for ten.
 
     Args:
         soft: number of the kernels after the first; there are K = soft + 1.
@@ -61,10 +59,10 @@ class GaussianKernels(nn.Module):
 
         Args:
             similarity: [P, Lq, Ld], cosines.
-            post_mask: [P, Ld], 1 where the post has a term.
+            post_mask: [P, Ld], 1 for terms.
         """
         column = post_mask.unsqueeze(2)
-        # One kernel after the other: what is in work at a time fits the processor's cache.
+        # One kernel at a time, so that intermediate values fit the processor's cache.
         sums = [
             torch.bmm(torch.exp((similarity - mean).square() * (-0.5 / width**2)), column)
             for mean, width in self.kernels

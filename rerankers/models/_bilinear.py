@@ -1,8 +1,8 @@
-"""What the two models of Yu et al. (2014) share: bilinear matching, and counts of common words.
+"""Base of the two models of Yu et al. (2014): bilinear matching and counts of common words.
 
 Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
-Selection*, 2014. The probability that an answer a is right for a question q is σ(qᵀ M a + b); with
-counts, a logistic regression over it and over the words that both have decides.
+Selection*, 2014. The probability that an answer a to a question q is correct is σ(qᵀ M a + b). With
+counts, a logistic regression combines it with the number of common words and their IDF.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ COUNTS = 2
 
 
 class ComposedTexts(NamedTuple):
-    """Texts as vectors [B, E], with the words that are counted."""
+    """Vectors [B, E] of texts, and their words for the counts."""
 
     vectors: Tensor
     words: Terms
@@ -37,11 +37,11 @@ class Config:
 
 
 class Bilinear(Reranker):
-    """Score of two composed vectors (section 3, equation 1); how they are composed is the model's.
+    """Bilinear score of two composed vectors (section 3, equation 1).
 
     Args:
-        config: whether a logistic regression adds the counts of common words.
-        vocabulary: has word vectors of E numbers, as many as composed ones, and tells stop words.
+        config: hyperparameters.
+        vocabulary: word vectors of E dimensions, as many as the composed vectors have.
     """
 
     config_type = Config
@@ -50,9 +50,16 @@ class Bilinear(Reranker):
         "plain": Config(count=False),
     }
     training_settings = Settings(
-        loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05,
-        weight_decay=1e-4, batch_pairs=50, steps=47, epochs=40, patience=10,
-    )  # fmt: skip
+        loss="pointwise",
+        sampling="pairs",
+        optimizer="adagrad",
+        learning_rate=0.05,
+        weight_decay=1e-4,
+        batch_pairs=50,
+        steps=47,
+        epochs=40,
+        patience=10,
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -101,7 +108,7 @@ class Bilinear(Reranker):
         return interactions["match"].flatten(1)
 
     def head(self, representations: Tensor) -> Tensor:
-        """qᵀ M a + b, or once it is fitted the regression's logit: [P]."""
+        """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
         if not self.count:
             return representations.sum(dim=1) + self.bias
         logits = representations[:, :-COUNTS].sum(dim=1) + self.bias
@@ -115,7 +122,7 @@ class Bilinear(Reranker):
         return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
 
     def needs_fit(self) -> bool:
-        """Whether the regression over counts comes after training."""
+        """Whether there are counts, and so a regression."""
         return self.count
 
     def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Words as counts of letter trigrams, and what the models that read them have in common.
+"""Base of DSSM and C-DSSM: letter trigrams of words, and cosines of semantic vectors.
 
-Huang et al. (2013), section 3.2, "word hashing": a word is #word#, cut into trigrams. A layer of a
-network that reads these counts is a sum of one vector for each trigram, so the counts, which are
-zero but for a few of 64,000, are never written out.
+Huang et al. (2013), section 3.2, "word hashing": a word is the counts of the trigrams of #word#. A
+layer over these counts is a sum of one vector for each trigram, so the counts, almost all of which
+are zero, are never computed.
 """
 
 from typing import Any
@@ -26,16 +26,24 @@ class SemanticModel(Reranker):
     """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3).
 
     Args:
-        config: has ``smoothing``, γ.
-        networks: one that reads both sides, or one for queries and one for posts; each turns the
-            identifiers of trigrams [B, L] into vectors of length 1, [B, K].
+        config: hyperparameters, with ``smoothing``, γ.
+        networks: one for both sides, or one for queries and one for posts; each maps trigram
+            identifiers [B, L] to vectors of length 1, [B, K].
     """
 
-    # The papers' loss: a clicked document among four others.
+    # The papers' loss: one clicked document and four others.
     training_settings = Settings(
-        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, batch_topics=12,
-        positives=3, negatives=4, steps=50, epochs=12, patience=4,
-    )  # fmt: skip
+        loss="listwise",
+        optimizer="adamw",
+        learning_rate=1e-3,
+        weight_decay=1e-3,
+        batch_topics=12,
+        positives=3,
+        negatives=4,
+        steps=50,
+        epochs=12,
+        patience=4,
+    )
     query_inputs = (TRIGRAMS,)
     post_inputs = (TRIGRAMS,)
 
@@ -55,11 +63,11 @@ class SemanticModel(Reranker):
         return vectors
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
-        """The cosine before it is summed: [P, 1, K]."""
+        """Products whose sum is the cosine: [P, 1, K]."""
         return {"products": (queries[query_of_post] * posts).unsqueeze(1)}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """What each dimension adds to the cosine: [P, K]."""
+        """Products of each dimension: [P, K]."""
         return interactions["products"][:, 0]
 
     def head(self, representations: Tensor) -> Tensor:
@@ -69,11 +77,11 @@ class SemanticModel(Reranker):
 
 
 class TrigramSums(nn.Module):
-    """A trained matrix times the trigram counts of texts or words.
+    """Product of a trained matrix and the trigram counts of texts or words.
 
     Args:
-        size: K, numbers in a trigram's vector.
-        buckets: rows of the matrix; with fewer than there are trigrams, some share a row.
+        size: K, dimensions of a trigram vector.
+        buckets: rows of the matrix; trigrams share rows if there are fewer.
     """
 
     def __init__(self, size: int, buckets: int) -> None:
@@ -83,9 +91,9 @@ class TrigramSums(nn.Module):
                 f"setting trigram_buckets: found {buckets}, expected 1 to {TRIGRAM_COUNT:,}"
             )
         self.buckets = buckets
-        # Row 0 belongs to padding and is never read.
+        # Row 0 is for padding and never read.
         self.weight = nn.Parameter(torch.empty(buckets + 1, size))
-        # A text has tens of trigrams: their sum begins about as large as tanh is steep.
+        # A text has tens of trigrams: their initial sum is in the steep range of tanh.
         nn.init.uniform_(self.weight, -0.1, 0.1)
 
     def rows_of(self, ids: Tensor) -> Tensor:
@@ -103,8 +111,8 @@ class TrigramSums(nn.Module):
         """Sums over each word of texts, ids [B, L].
 
         Returns:
-            [B, W, K] with W the most words of a text (at least 1), zeros where there is no word,
-            and the mask of words [B, W].
+            [B, W, K], W the words of the longest text (at least 1), 0 for padding; and the mask of
+            words [B, W].
         """
         present = ids > 0
         starts = begins_word(ids)
@@ -114,7 +122,7 @@ class TrigramSums(nn.Module):
         sums = self.weight.new_zeros(*mask.shape, self.weight.shape[1])
         trigrams = self.rows_of(ids[present])
         if len(trigrams):
-            # Row by row, words follow each other without a gap.
+            # In row order, words are consecutive.
             offsets = starts[present].nonzero().squeeze(1)
             words = F.embedding_bag(trigrams, self.weight, offsets, mode="sum")
             sums = sums.masked_scatter(mask.unsqueeze(2), words)
@@ -122,13 +130,10 @@ class TrigramSums(nn.Module):
 
 
 def begins_word(ids: Tensor) -> Tensor:
-    """Where a word begins: its first trigram is the only one that begins with # (class 0)."""
+    """Whether a trigram is its word's first, the only one that begins with # (class 0)."""
     return (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
 
 
 def unit_vectors(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Vectors [B, K] at length 1, so that their product is a cosine.
-
-    Where ``mask`` [B] is 0 the vector is 0, similar to nothing.
-    """
+    """Vectors [B, K] scaled to length 1; 0 where ``mask`` [B] is 0."""
     return unit_length(vectors) * mask.unsqueeze(1)

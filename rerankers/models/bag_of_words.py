@@ -1,15 +1,14 @@
-"""Bag of words: mean word vectors, matched by a matrix.
+"""Bag of words: mean word vectors with bilinear matching.
 
 Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
 Selection*, 2014.
 
-A text is the sum of its word vectors without stop words, divided by its length; a matrix turns an
-answer's vector into that of the question it would answer, and their product is the score. The
-configuration ``count`` adds two counts of common words by logistic regression.
+A text is the mean of its word vectors without stop words (section 3.1). A matrix maps the vector of
+an answer to that of its question; the dot product of the mapped vector and the question's is the
+score. The configuration ``count`` adds two counts of common words in a logistic regression.
 
-Where the paper is silent: the length is that of what is summed, so stop words dilute nothing.
-Counts are of distinct words, stop words included. Unknown words, which the paper gives one vector
-for all, have each one of its own.
+Choices where the paper is silent: the mean is over words that are not stop words. Counts are of
+distinct words, with stop words. Each unknown word has its own vector; in the paper all share one.
 """
 
 from torch import Tensor

@@ -1,14 +1,15 @@
-"""Bigrams: a convolution over pairs of words, averaged, matched by a matrix.
+"""Bigrams: the mean of a convolution over pairs of words, with bilinear matching.
 
 Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
 Selection*, 2014.
 
-A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams, so word order counts; a
-matrix turns an answer's vector into that of the question it would answer, and their product is
-the score. The configuration ``count`` adds two counts of common words by logistic regression.
+A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams (section 3.2), so word order
+counts. A matrix maps the vector of an answer to that of its question; the dot product of the mapped
+vector and the question's is the score. The configuration ``count`` adds two counts of common words
+in a logistic regression.
 
-Where the paper is silent: a text of one word has one bigram, of the word and nothing. Stop words
-stay, since leaving them out would make neighbours of words that are none.
+Choices where the paper is silent: a text of one word has one bigram, whose second word is zero.
+Stop words are kept; without them, bigrams would join words that are not adjacent.
 """
 
 import torch

@@ -1,36 +1,36 @@
-"""CNTN: convolutional sentence vectors that a tensor layer matches.
+"""CNTN: convolutional sentence vectors and a tensor layer.
 
 Xipeng Qiu and Xuanjing Huang: *Convolutional Neural Tensor Network Architecture for
 Community-based Question Answering*, IJCAI 2015.
 
 Two networks of wide convolutions and dynamic k-max pooling (Kalchbrenner et al. 2014), one for
-questions and one for answers, turn each text into a vector of 50 numbers. A tensor layer scores
-the two: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r slices of M. The same vectors find
-similar questions (``pipeline/archive.py``).
+questions and one for answers, encode each text as a vector of 50 dimensions. A tensor layer scores
+the pair: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r slices of M. The question vectors
+also retrieve similar questions (``pipeline/archive.py``).
 
 The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cntn_iv`` (r = 1),
 ``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity) and ``cntn_i`` (the
 same, M = I).
 
-Where the paper is silent, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* It sets k_top = n_s and also calls n_s the size of the sentence's vector, and does not say how
-  many feature maps there are. Here the topmost pooling keeps the 4 highest values of each of 50
-  feature maps, and a fully connected layer with tanh makes n_s = 50 numbers of these 200.
-* A text may have fewer values than are to be kept; what is missing is 0 after the tanh. So is
-  everything of a text without words, whose vector is the last layer's tanh(bias).
-* Of equal values the earlier is kept: which of them is decides the order of what is kept.
-* CNTN-I is called a cosine, which M = I is for vectors of length 1: there, and only there, v_q
-  and v_a are normalised. u, which it does not mention, is a scale that starts at 1.
-* In CNTN-III a question's answers are always in the same order, whatever the question is: tanh
-  grows with V_a v_a. It is here for comparison.
-* Word vectors are the pre-trained ones, left as they are; the paper trains vectors of 25 numbers
-  on 300,000 pairs. A few thousand pairs would only teach which words were in them.
-* Weights start from Xavier's uniform distribution and u at 1. The paper's ±0.01 lets three layers
-  of tanh begin at vectors of almost zero.
-* The learning rate is 0.003 in place of 0.1: Adagrad's first step changes every number by the
-  whole rate, and from 0.01 on that drives the tanhs to their ends, where every text has the same
-  vector and nothing is learned any more. L2 is the paper's; the margin γ, not given, is 1.
+* The paper sets k_top = n_s, but n_s is also the size of the sentence vector, and the number of
+  feature maps is not given. Here the last pooling keeps the 4 highest values of each of 50 feature
+  maps, and a fully connected layer with tanh maps these 200 values to n_s = 50.
+* A text with fewer values than are kept is padded with 0 after the tanh. The vector of a text
+  without words is tanh(bias) of the last layer.
+* Of equal values the earlier ones are kept, which determines their order.
+* The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So v_q and v_a are
+  normalised in CNTN-I only. u, which is not mentioned there, is a scale with initial value 1.
+* CNTN-III ranks answers in the same order for every question, since tanh is monotonic and V_a v_a
+  does not depend on the question. It is included for comparison.
+* Word vectors are pre-trained and fixed. The paper trains vectors of 25 dimensions on 300,000
+  pairs; a few thousand pairs would overfit them.
+* Weights are initialised by Xavier's uniform distribution, u by 1. With the paper's ±0.01, the
+  sentence vectors after three layers of tanh would be almost zero.
+* The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every parameter by
+  the whole rate, and from 0.01 on the tanh units saturate, so that all texts have the same vector.
+  L2 is the paper's; the margin γ is not given and set to 1.
 """
 
 from collections.abc import Mapping
@@ -57,15 +57,15 @@ class Config:
     slices: int = 5  # r, slices of the tensor (section 6.2)
     bilinear: str = "tensor"
     """M: ``tensor`` (trained), ``identity`` (on vectors of length 1) or ``none`` (0)."""
-    linear: bool = True  # Whether there are V and b
+    linear: bool = True  # V and b (section 6.2)
     activation: str = "tanh"  # f: ``tanh`` or ``identity``
     filters: int = 50  # F, feature maps of each convolution (not given)
     depth: int = 3  # d, convolutions with pooling (Table 2)
     width: int = 3  # m, words under a filter (Table 2)
-    top_k: int = 4  # Values kept of each feature map after the last convolution (see above)
-    sentence_size: int = 50  # n_s, numbers in a text's vector (Table 2)
+    top_k: int = 4  # Values of each feature map kept by the last pooling (see above)
+    sentence_size: int = 50  # n_s, dimensions of a sentence vector (Table 2)
     vectors: str = "static"
-    """``static`` (pre-trained, left alone), ``nonstatic`` (trained further) or ``random``."""
+    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned) or ``random``."""
 
     def __post_init__(self) -> None:
         require_choice("bilinear", self.bilinear, ("tensor", "identity", "none"))
@@ -93,10 +93,19 @@ class Model(Reranker):
         "cntn_i": Config(slices=1, bilinear="identity", linear=False, activation="identity"),
     }
     training_settings = Settings(
-        loss="pairwise", margin=1.0, optimizer="adagrad", learning_rate=0.003, weight_decay=1e-4,
-        sampling="corrupted", batch_topics=16, positives=1, negatives=10, steps=25, epochs=40,
+        loss="pairwise",
+        margin=1.0,
+        optimizer="adagrad",
+        learning_rate=0.003,
+        weight_decay=1e-4,
+        sampling="corrupted",
+        batch_topics=16,
+        positives=1,
+        negatives=10,
+        steps=25,
+        epochs=40,
         patience=10,
-    )  # fmt: skip
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -135,13 +144,12 @@ class Model(Reranker):
         return {"sentences": torch.cat([queries[query_of_post], posts], dim=1).unsqueeze(1)}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """The tensor layer without u, one number a slice: [P, r] (equation 1)."""
+        """The tensor layer before u: [P, r] (equation 1)."""
         sentences = interactions["sentences"][:, 0]
         query, post = sentences.chunk(2, dim=1)
         total = torch.zeros((), device=sentences.device)
         if self.config.bilinear == "tensor":
-            # [P, n_s] by [n_s, r · n_s]: v_qᵀ M of all slices in one product.
-            # Autocast to bfloat16 knows nothing of this product.
+            # v_qᵀ M of all slices in one product, which autocast does not convert.
             query, post = query.to(self.tensor.dtype), post.to(self.tensor.dtype)
             rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
             total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
@@ -158,7 +166,7 @@ class Model(Reranker):
 
 
 class SentenceNetwork(nn.Module):
-    """Words to a sentence vector by convolutions and dynamic k-max pooling (section 3).
+    """Convolutions with dynamic k-max pooling (section 3).
 
     Args:
         size: E of the word vectors.
@@ -178,7 +186,7 @@ class SentenceNetwork(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
-        """Word vectors [B, L, E] of texts of ``words`` [B] words to sentence vectors [B, n_s]."""
+        """Sentence vectors [B, n_s] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
         maps, lengths, depth = terms, words, len(self.convolutions)
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
@@ -186,15 +194,15 @@ class SentenceNetwork(nn.Module):
             maps, lengths = k_max_pooling(maps, lengths, kept)
             inside = torch.arange(maps.shape[1], device=maps.device) < lengths.unsqueeze(1)
             maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
-        # The topmost layer keeps top_k values whatever the text: [B, top_k, F].
+        # The last layer keeps top_k values of every text: [B, top_k, F].
         sentence: Tensor = torch.tanh(self.output(maps.flatten(1)))
         return sentence
 
 
 def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
-    """Values that pooling keeps after a layer, the first being 1, of texts of ``words`` [B] words.
+    """Values [B] kept by the pooling of a layer (from 1), for texts of ``words`` [B] words.
 
-    max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in whole numbers.
+    max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
     """
     return torch.div((depth - layer) * words + depth - 1, depth, rounding_mode="floor").clamp_min(
         top_k

@@ -1,32 +1,28 @@
-"""DRMM: a histogram of matches for each word of the query.
+"""DRMM: a histogram of similarities for each query word.
 
 Jiafeng Guo, Yixing Fan, Qingyao Ai and W. Bruce Croft: *A Deep Relevance Matching Model for Ad-hoc
 Retrieval*, CIKM 2016.
 
-Every word of the query is compared with every word of the post by cosine, and its cosines are
-sorted into bins of equal width; exact matches have a bin of their own. One small network turns a
-histogram into the evidence of its word, and a gate, a softmax over the words of the query, says
-how much each word counts. Histograms know neither the order nor the place of words.
+Every query word is compared with every word of the post by cosine. A histogram counts its cosines
+in bins of equal width, with one bin for exact matches; a small network maps it to one value. A term
+gate, a softmax over the query's words, weights these values. Histograms ignore order and position.
 
-Two configurations have names:
+Two named configurations:
 
 ``idf`` (the default)
-    Log-counts and a gate that reads a word's IDF, the best of the paper's variants: 162 numbers
-    are trained.
+    Log-counts and a gate by IDF, the paper's best variant: 162 trained parameters.
 
 ``vector``
-    The same with a gate that reads the word's vector.
+    The same with a gate by word vectors.
 
-What the paper leaves open, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* The logarithm is that of a count plus 1, as an empty bin has the count 0.
-* Exact matches are told by the words' identifiers. Another word is none, even if its cosine is 1;
-  a word without a vector matches itself, and otherwise whatever its hashed vector happens to be
-  near, which is about the middle bin.
-* The last tanh keeps the paper's scores within -1 and 1, which suits its hinge loss of margin 1
-  and no other. Ours is as steep at 0 and ends at ±``bound``; ``bound=1`` is the paper's.
-* IDF is between 0 and 1 here (the paper's is ln N/n), so the gate's weight starts at 5, not
-  near 0.
+* The logarithm is of the count plus 1, since empty bins have the count 0.
+* Exact matches are equal word identifiers, not cosines of 1. A word without a pre-trained vector
+  matches itself exactly; its hashed vector has about random cosines with other words.
+* The paper's tanh limits scores to [-1, 1], which only suits its hinge loss of margin 1. Ours has
+  the same slope at 0 and the limits ±``bound``; ``bound=1`` is the paper's.
+* IDF is in [0, 1] (the paper's is ln N/n), so the initial weight of the gate is 5, not about 0.
 * A query without words scores 0.
 """
 
@@ -46,8 +42,8 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
 GATE_START = 5.0
-"""Of the gate's weight on IDF: a word in 1 of 1,000,000 posts counts 50 times one that is in every
-second post."""
+"""Initial weight of IDF in the gate: a word in 1 of 1,000,000 posts gets 50 times the weight of one
+in every second post."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +52,11 @@ class Config:
 
     histogram: str = "log_count"
     """``count`` (CH), ``normalized`` (NH, shares of the post's words) or ``log_count`` (LCH)."""
-    bins: int = 30  # Of a histogram, the last for exact matches (paper: 30)
+    bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
     gate: str = "idf"
-    """What the gate reads of a word: ``idf`` or its ``vector`` (TV)."""
+    """Input of the gate: ``idf`` of a word or its ``vector`` (TV)."""
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
-    bound: float = 10.0  # Scores are within ± this (paper: 1)
+    bound: float = 10.0  # Limit of scores, ± (paper: 1)
 
     def __post_init__(self) -> None:
         require_choice("histogram", self.histogram, ("count", "normalized", "log_count"))
@@ -76,8 +72,8 @@ class TermVectors(NamedTuple):
     """A batch of texts.
 
     Attributes:
-        terms: as they were read.
-        vectors: [B, L, E] of length 1, zeros where there is no word.
+        terms: identifiers and weights.
+        vectors: [B, L, E] of length 1; 0 for padding.
     """
 
     terms: Terms
@@ -92,11 +88,18 @@ class Model(Reranker):
         "idf": Config(),
         "vector": Config(gate="vector"),
     }
-    # The paper's loss with margin 1; the loop's lists take the place of its triples.
+    # The paper's loss with margin 1, over lists instead of triples.
     training_settings = Settings(
-        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, batch_topics=12, positives=3,
-        negatives=7, steps=50, epochs=20, patience=5,
-    )  # fmt: skip
+        loss="pairwise",
+        learning_rate=1e-2,
+        weight_decay=1e-4,
+        batch_topics=12,
+        positives=3,
+        negatives=7,
+        steps=50,
+        epochs=20,
+        patience=5,
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -109,15 +112,15 @@ class Model(Reranker):
         )
         if config.gate == "idf":
             self.gate = nn.Parameter(torch.full((1,), GATE_START))
-        else:  # All words count alike at first.
+        else:  # Initially, all words have the same weight.
             self.gate = nn.Parameter(torch.zeros(vocabulary.vectors.shape[1]))
 
     def encode_queries(self, inputs: Inputs) -> TermVectors:
-        """Look Q queries up."""
+        """Vectors of the words of Q queries."""
         return self._encode(inputs)
 
     def encode_posts(self, inputs: Inputs) -> TermVectors:
-        """Look D posts up."""
+        """Vectors of the words of D posts."""
         return self._encode(inputs)
 
     def _encode(self, inputs: Inputs) -> TermVectors:
@@ -129,8 +132,8 @@ class Model(Reranker):
     ) -> Interactions:
         """Histograms [P, Lq, bins] and, for the gate, identifier and IDF of each word [P, Lq, 2].
 
-        An identifier stands for its word's vector: kept for every pair, vectors would be the
-        better part of the memory. Up to 2²⁴ it is exact as a number with a fraction.
+        Identifiers replace the words' vectors, which would take most of the memory if stored for
+        every pair. As float32 they are exact up to 2²⁴.
         """
         ids = queries.terms.ids[query_of_post]  # [P, Lq]
         cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
@@ -151,7 +154,7 @@ class Model(Reranker):
         return counts
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """Evidence of the query's words, added as the gate says: [P, 1]."""
+        """Sum of the words' values, weighted by the gate: [P, 1]."""
         ids, weights = interactions["words"].unbind(dim=2)
         evidence = bounded(self.evidence(interactions["histograms"]), self.config.bound)
         if self.config.gate == "idf":
@@ -161,24 +164,24 @@ class Model(Reranker):
         return torch.bmm(gates(logits, mask_of(ids)).unsqueeze(1), evidence).squeeze(2)
 
     def head(self, representations: Tensor) -> Tensor:
-        """The evidence is the score: [P]."""
+        """The sum is the score: [P]."""
         return representations.squeeze(1)
 
     def interactions_are_fixed(self) -> bool:
-        """Word vectors are not trained, and histograms could not pass a gradient on."""
+        """True: word vectors are fixed, and histograms have no gradient."""
         return True
 
 
 def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> Tensor:
-    """How many terms of the post are in each bin: [P, Lq, bins].
+    """Counts of the post's terms in each bin: [P, Lq, bins].
 
-    [-1, 1] is divided into bins - 1 parts of equal width, of which only the last has its end.
+    [-1, 1] is divided into bins - 1 parts of equal width; only the last includes its upper end.
 
     Args:
         cosine: [P, Lq, Ld].
-        exact: [P, Lq, Ld], where both terms are the same: these are in the last bin instead.
+        exact: [P, Lq, Ld], equal terms, which go to the last bin.
         post_mask: [P, Ld], 1 where the post has a term.
-        bins: in all.
+        bins: number of bins.
     """
     places = ((cosine + 1.0) * (0.5 * (bins - 1))).long().clamp(0, bins - 2)
     places = places.masked_fill(exact, bins - 1)
@@ -187,8 +190,8 @@ def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> T
 
 
 def gates(logits: Tensor, mask: Tensor) -> Tensor:
-    """Softmax of ``logits`` [P, Lq] over the terms of ``mask`` [P, Lq]; 0 where there is none."""
+    """Softmax of ``logits`` [P, Lq] over the terms of ``mask`` [P, Lq]; 0 for padding."""
     peak = logits.masked_fill(mask == 0, -torch.inf).amax(dim=1, keepdim=True)
-    # Without terms the peak is -inf; with them it is one of the logits, and the sum at least 1.
+    # Without terms the peak is -inf; otherwise it is a logit, and the sum is at least 1.
     exponentials = torch.exp((logits - peak.clamp_min(-1e4)).clamp_max(0.0)) * mask
     return exponentials / exponentials.sum(dim=1, keepdim=True).clamp_min(1e-6)

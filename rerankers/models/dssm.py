@@ -3,32 +3,33 @@
 Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero and Larry Heck: *Learning Deep
 Structured Semantic Models for Web Search using Clickthrough Data*, CIKM 2013.
 
-A text is the counts of the letter trigrams of its words. Layers with tanh turn them into a vector,
-and the cosine of the vectors of query and post, times a smoothing factor γ, is the score: γ is that
-of the softmax over one clicked and some other posts, by which the network is trained.
+A text is the vector of counts of the letter trigrams of its words. Layers with tanh map it to a
+semantic vector. The score is the cosine of query and post times a smoothing factor γ, which belongs
+to the softmax over one clicked and several other posts in training.
 
-Two configurations have names:
+Two named configurations:
 
 ``paper``
-    300, 300 and 128 units and one row of weights for each of the 64,000 trigrams (the paper counts
-    30,621 in its log, and gives each a row): 19 million numbers.
+    300, 300 and 128 units and one row of weights for each of the 64,000 trigrams (30,621 occur in
+    the paper's log): 19 million parameters.
 
 ``compact`` (the default)
-    A third of that width, about, and trigrams that share 16,384 rows. A step of training costs
-    what the size of the first layer costs, and words that share one trigram's row by chance still
-    differ in the others. Dropout, which the paper does without: on the topics of two years the
-    network otherwise knows its training posts by heart within an epoch or two.
+    About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a training
+    step grows with the size of the first layer; words that share a row for one trigram differ in
+    their other trigrams. Dropout (the paper has none) prevents overfitting within an epoch or two
+    on the topics of two years.
 
-Where the paper leaves it open, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* Query and post share all weights; the paper's formulas name one set, Microsoft's later code has
-  two networks. Shared, the cosine begins as one of common trigrams even for words that no
-  training topic has, which two unrelated networks would have to learn word by word.
-* γ = 10, as in that code; the paper only says that it is set on held-out data.
-* Weights of the first layer start from U[-0.1, 0.1], as a text has tens of trigrams where the
-  paper's ±sqrt(6 / (in + out)), kept for the other layers, would suppose thousands.
-* A text without a word has the vector 0, which is similar to nothing.
-* Clicks are relevance judgments: each relevant post stands against a topic's irrelevant ones.
+* Query and post share all weights. The paper's formulas have one set of weights, Microsoft's later
+  code has two networks. With shared weights, the initial cosine is one of common trigrams, also for
+  words outside of the training topics; two networks would have to learn it word by word.
+* γ = 10, as in that code; the paper tunes it on held-out data.
+* Weights of the first layer are initialised from U[-0.1, 0.1], since a text has tens of trigrams.
+  The paper's ±sqrt(6 / (in + out)), used for the other layers, would suit thousands.
+* The vector of a text without words is 0, and so is its cosine.
+* Relevance judgments replace clicks: each relevant post is trained with non-relevant ones of its
+  topic.
 """
 
 from collections.abc import Mapping
@@ -50,9 +51,9 @@ class Config:
     trigram_buckets: int = 16_384  # Rows of the first layer's weights, at most 64,000
     trigram_size: int = 96  # Units of the first layer (paper: 300)
     hidden: int = 96  # Units of the second layer (paper: 300)
-    sentence_size: int = 64  # Units of the last layer, numbers in a text's vector (paper: 128)
+    sentence_size: int = 64  # Units of the last layer (paper: 128)
     shared: bool = True  # Whether query and post share their weights
-    smoothing: float = 10.0  # γ, by which the cosine is multiplied (see above)
+    smoothing: float = 10.0  # γ, factor of the cosine (see above)
     dropout: float = 0.4  # Share of the units of the first two layers dropped in training
 
 
@@ -63,10 +64,13 @@ class Model(SemanticModel):
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
         "paper": Config(
-            trigram_buckets=TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128,
+            trigram_buckets=TRIGRAM_COUNT,
+            trigram_size=300,
+            hidden=300,
+            sentence_size=128,
             dropout=0.0,
         ),
-    }  # fmt: skip
+    }
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         count = 1 if config.shared else 2

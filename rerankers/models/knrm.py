@@ -1,35 +1,34 @@
-"""K-NRM and Conv-KNRM: kernels count how many matches there are at each level of similarity.
+"""K-NRM and Conv-KNRM: kernels count matches at several levels of similarity.
 
 Chenyan Xiong, Zhuyun Dai, Jamie Callan, Zhiyuan Liu and Russell Power: *End-to-End Neural Ad-hoc
 Ranking with Kernel Pooling*, SIGIR 2017. Zhuyun Dai, Chenyan Xiong, Jamie Callan and Zhiyuan Liu:
 *Convolutional Neural Networks for Soft-Matching N-Grams in Ad-hoc Search*, WSDM 2018.
 
-Every word of the query is compared with every word of the post by cosine. Eleven Gaussian kernels,
-one for exact matches and ten for levels from 0.9 to -0.9, turn a query word's cosines into soft
-counts. The logarithms of the counts, added over the query's words, are the features of a linear
-ranker.
+Every query word is compared with every word of the post by cosine. Eleven Gaussian kernels, one for
+exact matches and ten for levels from 0.9 to -0.9, turn the cosines of a query word into soft
+counts. A linear ranker reads the logarithms of the counts, summed over the query's words.
 
-Two configurations have names:
+Two named configurations:
 
 ``words`` (the default)
-    K-NRM with word vectors that stay as they are. The paper trains them, which is most of what it
-    gains, from the log of a search engine; a hundred topics would be learnt by heart
-    (``vectors="nonstatic"`` trains them all the same). Only 12 numbers are trained then.
+    K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors on a search
+    engine's log, the main source of its gains; a hundred topics would overfit them
+    (``vectors="nonstatic"`` trains them anyway).
 
 ``conv``
-    Conv-KNRM: convolutions make vectors of n-grams of 1, 2 and 3 words, the same ones for both
-    texts, and n-grams of every length are matched with those of every other.
+    Conv-KNRM: convolutions, shared by query and post, encode n-grams of 1, 2 and 3 words; n-grams
+    of all lengths are compared with each other.
 
-What the papers leave open, or where we differ:
+Deviations, and choices where the papers are silent:
 
-* Cosine makes words exact matches, not their identifiers, so an n-gram has exact matches too. An
-  unknown word has a hashed vector of its own, whose cosine with itself is 1.
-* A count below 1e-10 is raised to it before the logarithm is taken.
-* Logarithms are multiplied by 0.1, so that a linear layer as it is initialised gives small scores.
-* The papers' tanh keeps scores within -1 and 1, which suits their hinge loss of margin 1 and no
-  other. Ours is as steep at 0 and ends at ±``bound``; ``bound=1`` is the papers'.
-* An n-gram begins at every word; beyond the end of the text are zeros.
-* Padded words of the query add nothing, padded words of the post are not counted.
+* Exact matches are cosines of 1, not equal identifiers, so n-grams have exact matches, too. Each
+  unknown word has its own hashed vector, whose cosine with itself is 1.
+* Counts are at least 1e-10 before the logarithm.
+* Logarithms are multiplied by 0.1, so that the initial linear layer gives small scores.
+* The papers' tanh limits scores to [-1, 1], which only suits their hinge loss of margin 1. Ours has
+  the same slope at 0 and the limits ±``bound``; ``bound=1`` is the papers'.
+* An n-gram begins at every word, with zeros after the text's end.
+* Padding of the query adds nothing; padding of the post is not counted.
 """
 
 from collections.abc import Mapping
@@ -49,10 +48,10 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
 LEAST_COUNT = 1e-10
-"""Soft counts are at least this before their logarithm is taken."""
+"""Lower limit of soft counts, for their logarithm."""
 
 LOG_SCALE = 0.1
-"""What logarithms of soft counts are multiplied by."""
+"""Factor of the logarithms of soft counts."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,15 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``words``."""
 
     longest_ngram: int = 0
-    """h_max, words of the longest n-grams that convolutions make (Conv-KNRM: 3); 0 compares word
-    vectors as they are (K-NRM)."""
+    """h_max, words of the longest n-grams (Conv-KNRM: 3); 0 compares word vectors without
+    convolutions (K-NRM)."""
     filters: int = 128  # F of each convolution (Conv-KNRM: 128)
-    soft_kernels: int = 10  # Kernels besides that for exact matches (papers: 10)
-    sigma: float = 0.1  # Their width, in units of cosine (papers: 0.1)
-    exact_sigma: float = 1e-3  # Width of the kernel for exact matches (papers: 0.001)
-    bound: float = 10.0  # Scores are within ± this (papers: 1)
+    soft_kernels: int = 10  # Kernels in addition to the exact one (papers: 10)
+    sigma: float = 0.1  # Their width σ, in units of cosine (papers: 0.1)
+    exact_sigma: float = 1e-3  # Width σ of the exact kernel (papers: 0.001)
+    bound: float = 10.0  # Limit of scores, ± (papers: 1)
     vectors: str = "static"
-    """``static`` (pre-trained, left alone), ``nonstatic`` (trained further: papers) or
-    ``random``."""
+    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned; papers) or ``random``."""
 
     def __post_init__(self) -> None:
         require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
@@ -89,8 +87,8 @@ class NgramVectors(NamedTuple):
     """A batch of texts.
 
     Attributes:
-        levels: a tensor [B, L, F] for each length of n-grams: vectors of length 1, or of zeros.
-        mask: [B, L], 1 where a word is, and so where n-grams begin.
+        levels: vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams.
+        mask: [B, L], 1 for words, 0 for padding.
     """
 
     levels: list[Tensor]
@@ -105,11 +103,18 @@ class Model(Reranker):
         "words": Config(),
         "conv": Config(longest_ngram=3),
     }
-    # The papers' loss with margin 1 and Adam's 0.001; the loop's lists take the place of pairs.
+    # The papers' loss with margin 1, over lists instead of pairs.
     training_settings = Settings(
-        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, batch_topics=12, positives=3,
-        negatives=7, steps=50, epochs=20, patience=5,
-    )  # fmt: skip
+        loss="pairwise",
+        learning_rate=1e-2,
+        weight_decay=1e-4,
+        batch_topics=12,
+        positives=3,
+        negatives=7,
+        steps=50,
+        epochs=20,
+        patience=5,
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -142,7 +147,7 @@ class Model(Reranker):
     def interact(
         self, queries: NgramVectors, posts: NgramVectors, query_of_post: Tensor
     ) -> Interactions:
-        """Logarithms of soft counts of each pair of lengths side by side: [P, Lq, K]."""
+        """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
         turned = [post.transpose(1, 2) for post in posts.levels]  # [P, F, Ld]
         counts = [
             self.kernels(torch.bmm(query[query_of_post], post), posts.mask)

@@ -1,36 +1,36 @@
-"""MatchPyramid: the word-by-word similarity of two texts, read as an image.
+"""MatchPyramid: image recognition on the matrix of word similarities.
 
 Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan and Xueqi Cheng: *Text Matching as Image
 Recognition*, AAAI 2016.
 
 Every word of the query is compared with every word of the post. A convolution finds patterns in
-the matrix, dynamic pooling brings matrices of all sizes to one, and after a second convolution and
-pooling a perceptron of two layers scores what is left.
+this matrix, and dynamic pooling reduces matrices of all sizes to one size. After a second
+convolution and pooling, a perceptron of two layers gives the score.
 
-Of the paper's three ways to compare two words, two are configurations:
+Two of the paper's three similarities are named configurations:
 
 ``cosine`` (the default)
-    The cosine of their vectors. Rare words have short vectors, and what matters most, that they are
-    the same, would drown in dot products.
+    The cosine of word vectors. Rare words have short vectors, so their exact matches, the strongest
+    signal, hardly change a dot product.
 ``dot``
-    The product of their vectors.
+    The dot product of word vectors.
 
-The third, 1 for the same word and 0 otherwise, is the setting ``similarity`` = ``indicator``. To it
-all posts that have no word of the query are alike, so it can only refine a list of those that do.
+The third, 1 for equal words and 0 otherwise, is the setting ``similarity`` = ``indicator``. All
+posts without a query word get the same score from it.
 
-Where the paper leaves it open, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* Dynamic pooling cuts each text by its own length L into n parts, part i being the places from
-  ⌊i·L/n⌋ to before ⌈(i + 1)·L/n⌉: parts of a long text may share a word at their border, and a text
-  of fewer than n words has some of its words in several parts. Places beyond a text are in none, so
-  a score does not depend on how far a matrix is padded. A pair without a matrix has zeros.
-* Convolutions see zeros around a matrix, so what they give is as large as what they read.
-* Sizes are those that we take to be the paper's for its convolutions (8 maps of 5 × 5, 16 of 3 ×
-  3). Pooled sizes suit queries of 3 to 10 words: 5 × 10 first, then the maximum of 2 × 2.
-* Texts are cut to ``query_words`` and ``post_words``, which bounds the work.
-* Word vectors are the pre-trained ones, left as they are: a hundred topics would only teach which
-  words were in them. Dot products are divided by 36, the usual square of a vector's length.
-* Dropout, of the hidden layer, is our own. Two classes and a softmax are one logit.
+* Dynamic pooling divides each text by its own length L into n parts; part i has the positions from
+  ⌊i·L/n⌋ to before ⌈(i + 1)·L/n⌉. Adjacent parts of a long text may share a word, and a text of
+  fewer than n words has words in several parts. Padding is in no part, so scores do not depend on
+  it. A pair without words is pooled to zeros.
+* Convolutions pad a matrix with zeros and keep its size.
+* Sizes are our reading of the paper's: 8 maps of 5 × 5, then 16 of 3 × 3. Pooled sizes suit queries
+  of 3 to 10 words: 5 × 10 first, then the maximum of 2 × 2.
+* Texts are cut to ``query_words`` and ``post_words`` to limit the computation.
+* Word vectors are pre-trained and fixed, since a hundred topics would overfit them. Dot products
+  are divided by 36, the typical squared length of a vector.
+* Dropout of the hidden layer is our addition. A softmax over two classes is one logit.
 """
 
 from collections.abc import Mapping
@@ -56,13 +56,13 @@ class Config:
 
     similarity: str = "cosine"  # ``cosine``, ``dot`` or ``indicator``
     filters: int = 8  # Feature maps of the first convolution
-    width: int = 5  # Words on each side of its windows, an odd number
+    width: int = 5  # Words on each side of its window, odd
     deep_filters: int = 16  # Feature maps of the second convolution
-    deep_width: int = 3  # Places on each side of its windows, an odd number
+    deep_width: int = 3  # Positions on each side of its window, odd
     pooled_rows: int = 5  # Parts of a query after dynamic pooling
     pooled_columns: int = 10  # Parts of a post after dynamic pooling
-    query_words: int = 32  # Words of a query that are read
-    post_words: int = 80  # Words of a post that are read
+    query_words: int = 32  # Words of a query, at most
+    post_words: int = 80  # Words of a post, at most
     hidden: int = 64  # Units of the first fully connected layer
     dropout: float = 0.2  # Share of hidden units dropped in training
 
@@ -80,11 +80,11 @@ class Config:
 
 
 class WordVectors(NamedTuple):
-    """A batch of texts, as they are compared.
+    """A batch of texts.
 
     Attributes:
         ids: [B, L].
-        vectors: [B, L, E], of length 1 for cosines; without numbers (E = 0) for the indicator.
+        vectors: [B, L, E], of length 1 for cosines; [B, L, 0] for the indicator.
     """
 
     ids: Tensor
@@ -100,9 +100,17 @@ class Model(Reranker):
         "dot": Config(similarity="dot"),
     }
     training_settings = Settings(
-        loss="listwise", optimizer="adamw", learning_rate=1e-3, weight_decay=1e-3, batch_topics=12,
-        positives=3, negatives=7, steps=50, epochs=12, patience=4,
-    )  # fmt: skip
+        loss="listwise",
+        optimizer="adamw",
+        learning_rate=1e-3,
+        weight_decay=1e-3,
+        batch_topics=12,
+        positives=3,
+        negatives=7,
+        steps=50,
+        epochs=12,
+        patience=4,
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -110,7 +118,7 @@ class Model(Reranker):
         super().__init__()
         self.config = config
         if config.similarity != "indicator":
-            # Unknown words have the length of others, so that they match as well by dot products.
+            # Vectors of unknown words are as long as others, for the same range of dot products.
             size = vocabulary.vectors.shape[1]
             self.vectors = word_vectors(vocabulary, "static", TYPICAL_LENGTH * (3 / size) ** 0.5)
         self.first = convolution(1, config.filters, config.width)
@@ -149,14 +157,14 @@ class Model(Reranker):
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
 
     def matching_matrix(self, queries: WordVectors, posts: WordVectors) -> Tensor:
-        """The image: [P, Lq, Ld] of P queries and P posts; 0 where there is no word."""
+        """Similarities [P, Lq, Ld] of P queries and P posts; 0 for padding."""
         if self.config.similarity == "indicator":
             same = queries.ids.unsqueeze(2) == posts.ids.unsqueeze(1)
             return same * mask_of(queries.ids).unsqueeze(2)
         return torch.bmm(queries.vectors, posts.vectors.transpose(1, 2))
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """The second convolution and pooling, one map after the other: [P, K]."""
+        """The second convolution and pooling, flattened: [P, K]."""
         config = self.config
         patterns = interactions["patterns"][:, : config.pooled_rows]
         maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(1, 2)
@@ -169,7 +177,7 @@ class Model(Reranker):
 
 
 def convolution(before: int, after: int, width: int) -> nn.Conv2d:
-    """Over ``width`` × ``width`` places, with weights that suit a ReLU (He et al. 2015)."""
+    """Convolution of ``width`` × ``width``, initialised for a ReLU (He et al. 2015)."""
     layer = nn.Conv2d(before, after, width, padding=width // 2)
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     layer.bias = nn.Parameter(torch.zeros(after))
@@ -177,22 +185,22 @@ def convolution(before: int, after: int, width: int) -> nn.Conv2d:
 
 
 def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
-    """The highest value of each part of a text, cut by its own length.
+    """Maximum of each part of a text, divided by its own length.
 
     Args:
         maps: [P, F, L, M]; L is pooled.
-        lengths: [P] places of each text, from the first on, that are there.
+        lengths: [P] of each text, without padding.
         parts: n.
 
     Returns:
-        [P, F, n, M], 0 for a text without places.
+        [P, F, n, M], 0 for an empty text.
     """
     steps = torch.arange(parts, device=maps.device)
     starts = steps * lengths.unsqueeze(1) // parts  # [P, n]
     ends = -(-(steps + 1) * lengths.unsqueeze(1) // parts)
     longest = max(1, int((ends - starts).max()) if len(lengths) else 1)
     places = starts.unsqueeze(2) + torch.arange(longest, device=maps.device)
-    # A part that is shorter than the longest sees its last place again, which changes no maximum.
+    # Shorter parts repeat their last position, which does not change the maximum.
     places = torch.minimum(places, (ends - 1).clamp_min(0).unsqueeze(2)).flatten(1)  # [P, n · S]
     pairs = torch.arange(len(maps), device=maps.device).unsqueeze(1)
     values = maps.transpose(1, 2)[pairs, places]  # [P, n · S, F, M]

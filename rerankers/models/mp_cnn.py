@@ -1,37 +1,37 @@
 """MP-CNN: multi-perspective sentence similarity with convolutional networks (SentLevel).
 
 Hua He, Kevin Gimpel and Jimmy Lin: *Multi-Perspective Sentence Similarity Modeling with
-Convolutional Neural Networks*, EMNLP 2015; trained by pairs of answers as in Jinfeng Rao, Hua He
+Convolutional Neural Networks*, EMNLP 2015; trained with pairs of answers as in Jinfeng Rao, Hua He
 and Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection with Deep Neural Networks*, CIKM
 2016.
 
-A text is read by convolutions of several widths, some over whole word vectors and some over one
-dimension of them at a time, and by several kinds of pooling. Only what was pooled alike is
-compared: by width (vertically, all filters at once) and by filter (horizontally, all widths at
-once). Cosines and distances of these comparisons go through one hidden layer.
+Convolutions of several widths, over whole word vectors (holistic) and over single dimensions, are
+pooled in several ways. Results of the same pooling are compared: by width (vertically, all filters
+together) and by filter (horizontally, all widths together). A hidden layer reads the cosines and
+distances of these comparisons.
 
-Two configurations have names:
+Two named configurations:
 
 ``paper``
-    Sizes of the paper: as many holistic filters as a word vector has numbers, 20 filters for each
-    dimension, absolute differences element by element. That is thousands of features.
+    Sizes of the paper: as many holistic filters as dimensions of a word vector, 20 filters for each
+    dimension, absolute differences element by element. This gives thousands of features.
 
 ``compact`` (the default)
     For a few hundred relevant pairs: few filters for each dimension, and the sum of the absolute
-    differences in place of the differences, which leaves hundreds of features.
+    differences instead of all of them. This gives hundreds of features.
 
-Where the paper is silent, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* A window begins at each word; beyond a text's end are zeros. The paper's windows lie inside of
-  the text, and a text shorter than a window has none. Padding takes no part in any pooling.
-* Word vectors that are pooled as they are (the width of infinity) can be compared with another
-  width only where both have the same size, that is with as many filters as dimensions. Otherwise
-  they are compared with each other alone, and the horizontal comparison does without them.
-* Distances are not scaled down to the size of cosines: on TrecQA's development questions that
-  cost 0.09 of MRR in a short trial with 50 filters.
-* A text without words is pooled to zeros, and cosines divide by sqrt(x · x + 1e-8), so that it is
-  similar to nothing.
-* The papers train by plain SGD at a rate of 1e-3; here it is AdamW at the same rate.
+* A window begins at each word, with zeros after the text's end. The paper's windows lie inside the
+  text, so texts shorter than a window have none. Padding is never pooled.
+* Pooled word vectors (infinite width) are compared with other widths only if both have the same
+  size, that is, with as many filters as dimensions. Otherwise they are compared with each other
+  only, and are not part of the horizontal comparison.
+* Distances are not scaled to the range of cosines: this cost 0.09 of MRR on TrecQA's development
+  questions in a short trial with 50 filters.
+* A text without words is pooled to zeros. Cosines divide by sqrt(x · x + 1e-8), so its cosines are
+  0.
+* The papers train with SGD at a rate of 1e-3; here AdamW at the same rate.
 """
 
 from collections.abc import Mapping
@@ -53,14 +53,13 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     filters: int = 0
-    """F of each width of block A; 0 is E, the size of a word vector (300 or 525 in the paper)."""
+    """F of each width of block A; 0: E, the size of a word vector (300 or 525 in the paper)."""
     dimension_filters: int = 4  # Filters for each dimension and width of block B (paper: 20)
-    widths: int = 3  # Windows are of 1 to so many words (paper: 3); infinity comes in addition
+    widths: int = 3  # Windows have 1 to this many words (paper: 3), and infinitely many
     vectors: str = "static"
-    """``static`` (pre-trained, left alone), ``nonstatic`` (trained further) or ``random``."""
+    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned) or ``random``."""
     l1: str = "sum"
-    """Absolute differences of two vectors, one by one (``elements``, comU1 of the paper) or their
-    ``sum``."""
+    """Absolute differences of two vectors: ``elements`` (comU1 of the paper) or their ``sum``."""
     hidden: int = 150  # Units of the hidden layer (paper: 150)
     dropout: float = 0.5  # Share of hidden units dropped in training (CIKM 2016, section 4)
 
@@ -70,12 +69,12 @@ class Config:
 
 
 class PooledTexts(NamedTuple):
-    """Texts, pooled.
+    """Pooled convolutions of a batch of texts.
 
     Attributes:
-        holistic: block A, tensors [B, 3 poolings, N widths, ·] whose vectors can be compared
-            across widths; the first holds all widths of the convolutions.
-        dimensions: block B, [B, 2 poolings, N widths, filters, E]: the vectors of one filter.
+        holistic: block A, tensors [B, 3 poolings, N widths, ·]; all vectors of a tensor can be
+            compared; the first has all widths of the convolutions.
+        dimensions: block B, [B, 2 poolings, N widths, filters, E].
     """
 
     holistic: list[Tensor]
@@ -91,9 +90,19 @@ class Model(Reranker):
         "paper": Config(dimension_filters=20, l1="elements"),
     }
     training_settings = Settings(
-        loss="pairwise", margin=1.0, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-4,
-        batch_topics=12, positives=1, negatives=8, steps=40, epochs=15, patience=5, select="mrr",
-    )  # fmt: skip
+        loss="pairwise",
+        margin=1.0,
+        optimizer="adamw",
+        learning_rate=1e-3,
+        weight_decay=1e-4,
+        batch_topics=12,
+        positives=1,
+        negatives=8,
+        steps=40,
+        epochs=15,
+        patience=5,
+        select="mrr",
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -117,16 +126,19 @@ class Model(Reranker):
         return self._encode(inputs[WORDS].ids)
 
     def encode_posts(self, inputs: Inputs) -> PooledTexts:
-        """Encode D posts, by the same filters as queries."""
+        """Encode D posts with the filters of queries."""
         return self._encode(inputs[WORDS].ids)
 
     def _encode(self, ids: Tensor) -> PooledTexts:
         """Blocks A and B (section 3 of He et al. 2015)."""
         terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
         convolved = torch.stack(
-            [_pool_holistic(torch.tanh(linear(_windows(terms, width))), inside)
-             for width, linear in enumerate(self.holistic, start=1)], dim=2,
-        )  # [B, 3, N, F]  # fmt: skip
+            [
+                _pool_holistic(torch.tanh(linear(_windows(terms, width))), inside)
+                for width, linear in enumerate(self.holistic, start=1)
+            ],
+            dim=2,
+        )  # [B, 3, N, F]
         whole = _pool_holistic(terms, inside).unsqueeze(2)  # [B, 3, 1, E], the width of infinity
         if convolved.shape[3] == whole.shape[3]:
             holistic = [torch.cat([convolved, whole], dim=2)]
@@ -163,12 +175,12 @@ class Model(Reranker):
     def _unit_2(self, x: Tensor, y: Tensor) -> Tensor:
         """comU2: cosine and L2 distance of vectors [..., K]: [..., 2]."""
         lengths = torch.sqrt((x * x).sum(dim=-1) + 1e-8) * torch.sqrt((y * y).sum(dim=-1) + 1e-8)
-        # The root of 0 has no gradient.
+        # The square root has no gradient at 0.
         distance = torch.sqrt((x - y).square().sum(dim=-1) + 1e-12)
         return torch.stack([(x * y).sum(dim=-1) / lengths, distance], dim=-1)
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """All comparisons side by side: [P, K]."""
+        """All comparisons, concatenated: [P, K]."""
         return interactions["comparisons"].flatten(1)
 
     def head(self, representations: Tensor) -> Tensor:
@@ -179,7 +191,7 @@ class Model(Reranker):
 
 
 class _DimensionConvolution(nn.Module):
-    """Block B for one width: filters of their own for each dimension, tanh, max and min pooling."""
+    """Block B for one width: filters for each dimension, tanh, max and min pooling."""
 
     def __init__(self, size: int, filters: int, width: int) -> None:
         super().__init__()
@@ -189,40 +201,40 @@ class _DimensionConvolution(nn.Module):
         self.bias = nn.Parameter(torch.empty(filters, size).uniform_(-bound, bound))
 
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
-        """Words [B, L, E] of which those ``inside`` [B, L, 1] are there: [B, 2, filters, E]."""
+        """Pooled filters [B, 2, filters, E] of words [B, L, E], masked by ``inside`` [B, L, 1]."""
         count, length, size = terms.shape
         padded = F.pad(terms, (0, 0, 0, self.width - 1)).unsqueeze(2)  # [B, ·, 1, E]
         maps = self.bias.expand(count, length, -1, -1)  # [B, L, filters, E]
-        # Several times as fast as a convolution in groups, of one dimension each.
+        # Several times faster than a grouped convolution.
         for j in range(self.width):
             maps = torch.addcmul(maps, padded[:, j : j + length], self.weight[j])
-        # tanh grows with its argument, so it can wait until after the pooling.
+        # tanh is monotonic, so it can follow the pooling.
         pooled = torch.stack(_extremes(maps.flatten(2), inside), dim=1)
         return torch.tanh(pooled).unflatten(2, (-1, size))
 
 
 def _windows(terms: Tensor, width: int) -> Tensor:
-    """The ``width`` words from each on, side by side, zeros beyond the end: [B, L, width · E]."""
+    """Windows of ``width`` words from each word on, zeros after the end: [B, L, width · E]."""
     padded = F.pad(terms, (0, 0, 0, width - 1))
     return torch.cat([padded[:, j : j + terms.shape[1]] for j in range(width)], dim=2)
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
-    """Maximum and minimum over the positions inside of a text: [B, F] each, 0 without any."""
-    # Beyond a text its first position is repeated, which is neither a new maximum nor minimum.
+    """Maximum and minimum over a text's positions: [B, F] each, 0 for an empty text."""
+    # Padding repeats the first position, which does not change the maximum or minimum.
     maps = torch.where(inside, maps, maps[:, :1])
     there = inside.any(dim=1)
     return [torch.where(there, extreme, 0.0) for extreme in (maps.amax(dim=1), maps.amin(dim=1))]
 
 
 def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:
-    """Maximum, minimum and mean over the positions inside of a text: [B, 3, F]."""
+    """Maximum, minimum and mean over a text's positions: [B, 3, F]."""
     mean = (maps * inside).sum(dim=1) / inside.sum(dim=1).clamp_min(1)
     return torch.stack([*_extremes(maps, inside), mean], dim=1)
 
 
 def _features(config: Config, filters: int, size: int) -> int:
-    """How many numbers the structured comparison of two texts gives."""
+    """Number of features of the structured comparison."""
 
     def unit_1(elements: int) -> int:
         return 2 + (elements if config.l1 == "elements" else 1)

@@ -1,37 +1,37 @@
-"""PWIM: pairwise word interactions that a deep convolutional network reads (WordLevel).
+"""PWIM: a deep convolutional network over pairwise word interactions (WordLevel).
 
 Hua He and Jimmy Lin: *Pairwise Word Interaction Modeling with Deep Neural Networks for Semantic
-Similarity Measurement*, NAACL 2016; trained by pairs of answers as in Jinfeng Rao, Hua He and
+Similarity Measurement*, NAACL 2016; trained with pairs of answers as in Jinfeng Rao, Hua He and
 Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection with Deep Neural Networks*, CIKM 2016.
 
-A bidirectional LSTM reads both texts, and every word of one is compared with every word of the
-other: cosine, distance and dot product of four kinds of states make a cube of 12 layers, with a
-13th that tells words from padding. The similarity focus picks the pairs of words that match best,
-no word twice, and weakens all others. What is left is treated as an image.
+A bidirectional LSTM encodes both texts. Every pair of words is compared: cosine, distance and dot
+product of four kinds of states form a cube of 12 layers; a 13th is the mask of words. The
+similarity focus selects the best-matching pairs, each word at most once, and scales down all
+others. A convolutional network for images reads the cube.
 
-Two configurations have names:
+Two named configurations:
 
 ``paper``
     250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels.
 
 ``compact`` (the default)
-    A fifth of both, about, which a processor trains in minutes on a few thousand pairs.
+    About a fifth of both; trains in minutes on a CPU with a few thousand pairs.
 
-Where the paper is silent, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* Texts are cut to ``size`` words before they are read, not after; the cube is always of that size,
-  as padding takes part in a convolution. A text of more than ``size`` words loses its end.
-* The focus goes by the states of both directions side by side: once by the highest cosine, once by
-  the smallest distance. A place that either picks keeps its values.
-* Of pairs of words that match about equally well, the earlier is picked (``PER_PLACE``): where a
-  text repeats itself, rounding alone would decide.
-* The last pooling takes the maximum of all that is left (2 × 2 places for a size of 32), so any
-  ``size`` will do; poolings before it round up.
-* Each direction has its own LSTM, which both texts share; the authors' code has one for both
-  directions. There, distances are negated, which only turns the sign of weights.
-* Dropout, of the hidden layer, is our own.
-* Lengths are sqrt(x · x + 1e-8), so a state of zeros is similar to nothing.
-* Two classes and a softmax are one logit.
+* Texts are cut to ``size`` words before encoding, not after it. The cube always has this size,
+  since padding takes part in convolutions.
+* The focus selects by the concatenated states of both directions: once by the highest cosine, once
+  by the smallest distance. A pair selected by either keeps its values.
+* Of about equal matches the earlier one is selected (``PER_PLACE``); otherwise rounding would
+  decide in texts that repeat themselves.
+* The last pooling is a maximum over all remaining positions (2 × 2 for a size of 32), so that any
+  ``size`` is possible; the poolings before it round up.
+* Each direction has its own LSTM, shared by both texts; the authors' code has one LSTM for both
+  directions. It also negates distances, which only changes the sign of weights.
+* Dropout of the hidden layer is our addition.
+* Lengths are sqrt(x · x + 1e-8), so the cosine with a zero state is 0.
+* A softmax over two classes is one logit.
 """
 
 from collections.abc import Mapping
@@ -51,12 +51,12 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
 CHANNELS = (128, 164, 192, 192, 128)
-"""Of the paper's convolutions, each of 3 × 3 places."""
+"""Channels of the paper's convolutions, each of 3 × 3."""
 LAYERS = 13
-"""Of the cube: 3 comparisons of 4 kinds of states, and whether there are words."""
+"""Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words."""
 PER_PLACE = 2e-6
-"""By how much a match is preferred to one that is a place later (places are counted row by row).
-It is more than the rounding of a cosine and less than differences that mean anything."""
+"""Preference of a match over one that is a position later (positions count row by row). It is above
+the rounding error of a cosine and below relevant differences."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,12 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     lstm_units: int = 50  # Units of the LSTM in each direction (paper: 250)
-    channel_share: float = 0.1875  # Channels, as a share of the paper's; multiples of 8
-    size: int = 32  # Words of either text that are read (the authors' code: 32 to 64)
-    focus: bool = True  # Whether there is a similarity focus (the paper's ablation)
-    focus_weight: float = 0.1  # What pairs of words that are not picked are multiplied by (paper)
+    channel_share: float = 0.1875  # Channels, as a share of the paper's; rounded to multiples of 8
+    size: int = 32  # Words of each text, at most (authors' code: 32 to 64)
+    focus: bool = True  # Similarity focus (off in the paper's ablation)
+    focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
     vectors: str = "static"
-    """``static`` (pre-trained, left alone: paper), ``nonstatic`` (trained further) or
-    ``random``."""
+    """``static`` (pre-trained, fixed; paper), ``nonstatic`` (fine-tuned) or ``random``."""
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
     dropout: float = 0.2  # Share of hidden units dropped in training (authors' code: none)
 
@@ -86,17 +85,17 @@ class Config:
         """Channels of each convolution."""
         if self.channel_share == 1.0:
             return list(CHANNELS)
-        # Convolutions are computed for 8 channels at a time.
+        # Convolutions compute 8 channels at a time.
         return [max(8, 8 * round(self.channel_share * count / 8)) for count in CHANNELS]
 
 
 class LstmStates(NamedTuple):
-    """A batch of texts in context; zeros where there is no word.
+    """A batch of texts; 0 for padding.
 
     Attributes:
-        forward: [B, L, H] states of the LSTM that reads from the beginning.
-        backward: [B, L, H] states of the one that reads from the end.
-        mask: [B, L], 1 where there is a word.
+        forward: [B, L, H] states of the LSTM from the first word on.
+        backward: [B, L, H] states of the LSTM from the last word on.
+        mask: [B, L], 1 for words.
     """
 
     forward: Tensor
@@ -113,9 +112,18 @@ class Model(Reranker):
         "paper": Config(lstm_units=250, channel_share=1.0, dropout=0.0),
     }
     training_settings = Settings(
-        loss="pairwise", optimizer="rmsprop", learning_rate=1e-3, weight_decay=1e-4,
-        batch_topics=12, positives=1, negatives=8, steps=40, epochs=12, patience=5, select="mrr",
-    )  # fmt: skip
+        loss="pairwise",
+        optimizer="rmsprop",
+        learning_rate=1e-3,
+        weight_decay=1e-4,
+        batch_topics=12,
+        positives=1,
+        negatives=8,
+        steps=40,
+        epochs=12,
+        patience=5,
+        select="mrr",
+    )
     query_inputs = (WORDS,)
     post_inputs = (WORDS,)
 
@@ -133,21 +141,21 @@ class Model(Reranker):
         self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
 
     def encode_queries(self, inputs: Inputs) -> LstmStates:
-        """Read Q queries."""
+        """Encode Q queries."""
         return self._read(inputs)
 
     def encode_posts(self, inputs: Inputs) -> LstmStates:
-        """Read D posts."""
+        """Encode D posts."""
         return self._read(inputs)
 
     def _read(self, inputs: Inputs) -> LstmStates:
-        """Section 4; both kinds of text are read by the same LSTMs."""
+        """LSTM states (section 4)."""
         ids = inputs[WORDS].ids[:, : self.config.size]
         mask = mask_of(ids)
         vectors = self.vectors(ids)
         turned = backwards(ids).unsqueeze(2)
         forward, _ = self.from_beginning(vectors)
-        # Each text is turned around by itself, so neither direction comes to its padding first.
+        # Each text is reversed without its padding, so padding comes last in both directions.
         from_end, _ = self.from_end(vectors.gather(1, turned.expand_as(vectors)))
         backward = from_end.gather(1, turned.expand_as(from_end))
         return LstmStates(forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask)
@@ -155,7 +163,7 @@ class Model(Reranker):
     def interact(
         self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
     ) -> Interactions:
-        """Sections 5 and 6, the cube in focus: [P, Lq, size · 13], zeros where words are not."""
+        """The cube after the focus (sections 5, 6): [P, Lq, size · 13], 0 for padding."""
         config = self.config
         aligned = LstmStates(*(values[query_of_post] for values in queries))
         words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
@@ -167,7 +175,7 @@ class Model(Reranker):
         return {"cube": F.pad(cube, (0, 0, 0, config.size - cube.shape[2])).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
-        """Section 7, the convolutions: [P, channels of the last one]."""
+        """The convolutions (section 7): [P, channels of the last one]."""
         cube, size = interactions["cube"], self.config.size
         padded = F.pad(cube, (0, 0, 0, size - cube.shape[1]))
         image = padded.view(-1, size, size, LAYERS).permute(0, 3, 1, 2)
@@ -179,13 +187,13 @@ class Model(Reranker):
         return image.amax(dim=(2, 3))
 
     def head(self, representations: Tensor) -> Tensor:
-        """Section 7, the fully connected layers: [P]."""
+        """The fully connected layers (section 7): [P]."""
         scores: Tensor = self.score(representations).squeeze(1)
         return scores
 
 
 def convolution(before: int, after: int) -> nn.Conv2d:
-    """Over 3 × 3 places, with weights that keep the size of what passes five ReLUs (He 2015)."""
+    """Convolution of 3 × 3, initialised for a ReLU (He et al. 2015)."""
     layer = nn.Conv2d(before, after, 3, padding=1)
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     layer.bias = nn.Parameter(torch.zeros(after))
@@ -193,10 +201,7 @@ def convolution(before: int, after: int) -> nn.Conv2d:
 
 
 def backwards(ids: Tensor) -> Tensor:
-    """Where to find each word of texts [B, L] that are turned around: [B, L].
-
-    Padding stays where it is, at the end. Turned around twice, a text is as it was.
-    """
+    """Positions [B, L] that reverse texts [B, L]; padding stays at the end."""
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     from_end = ids.ne(0).sum(dim=1, keepdim=True) - 1 - places
     return torch.where(from_end >= 0, from_end, places)
@@ -205,8 +210,8 @@ def backwards(ids: Tensor) -> Tensor:
 def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
     """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
 
-    Cosine, distance and dot product of states side by side, then of forward, backward and added
-    states. What can be had of states side by side is the sum of both directions.
+    Cosine, distance and dot product of the concatenated states, then of forward, backward and added
+    states. Products of concatenated states are sums over both directions.
     """
     parts = [
         products(query, post)
@@ -227,7 +232,7 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
 def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Dot products and squared distances [P, Lq, Ld], squared lengths [P, Lq, 1] and [P, 1, Ld]."""
     dot = torch.bmm(query, post.transpose(1, 2))
-    # From differences: x² + y² - 2xy would leave rounding alone where two states are the same.
+    # By differences: for equal states, x² + y² - 2xy would be rounding error only.
     distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
     squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
     return dot, distance.square(), *squares
@@ -235,13 +240,13 @@ def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 @torch.no_grad()
 def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
-    """Section 6: which pairs of words are picked, by cosine or by distance [P, Lq, Ld].
+    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
 
     Args:
-        cosine: [P, Lq, Ld]; the highest are picked.
-        distance: [P, Lq, Ld]; the smallest are picked.
-        words: [P, Lq, Ld], where both words exist.
-        size: places of a row of the cube, whatever Ld is.
+        cosine: [P, Lq, Ld]; the highest are selected.
+        distance: [P, Lq, Ld]; the smallest are selected.
+        words: [P, Lq, Ld], False for padding.
+        size: positions in a row of the cube.
     """
     rows = torch.arange(words.shape[1], device=words.device).unsqueeze(1)
     columns = torch.arange(words.shape[2], device=words.device)
@@ -253,7 +258,7 @@ def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
 
 
 def pick(matches: Tensor, words: Tensor) -> Tensor:
-    """Best match first, no row and no column twice: [P, Lq, Ld] of ``matches`` where ``words``."""
+    """Greedy selection of the best matches, each row and column at most once: [P, Lq, Ld]."""
     pairs, rows, columns = matches.shape
     left = matches.masked_fill(~words, -torch.inf)
     picked = torch.zeros_like(words)

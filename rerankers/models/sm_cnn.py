@@ -3,19 +3,18 @@
 Aliaksei Severyn and Alessandro Moschitti: *Learning to Rank Short Text Pairs with Convolutional
 Deep Neural Networks*, SIGIR 2015.
 
-One wide convolution with max pooling turns each text into a vector, by filters of its own for
-queries and for posts. A similarity matrix compares the two vectors; a hidden layer joins both
-vectors, their similarity, word overlap and the rank that a run gave the post into one score.
+One wide convolution with max pooling encodes each text as a vector, with separate filters for
+queries and posts. A similarity matrix compares the two vectors. A hidden layer reads both vectors,
+their similarity, word overlap and the post's prior (from its rank in a run), and gives the score.
 
-Where the paper is silent, or where we differ:
+Deviations, and choices where the paper is silent:
 
-* Overlaps are plain counts and sums of IDF. (Divided by the number of words, as is also done, they
-  are too small to be learned in a few epochs: AP on TrecQA's development part fell by .07.) IDF is
-  that of the checkpoint.
-* The published text has lost which activation the hidden layer has: ReLU, like the convolution.
-* The rank feature of the tweet experiments is always there, and 0 where no run is reranked
-  (answer selection); ``--set prior=false`` leaves it out, ``--set overlap=false`` the overlap.
-* Digits are read as 0 for the vectors only; the overlap compares numbers as they are.
+* Overlaps are plain counts and sums of IDF. (Normalised by text length, they are too small to be
+  learned in a few epochs: AP on TrecQA's development set falls by .07.) IDF is the checkpoint's.
+* The paper does not name the activation of the hidden layer: ReLU, like the convolution.
+* The prior of the tweet experiments is always an input, and 0 where no run is reranked (answer
+  selection). ``--set prior=false`` removes it, ``--set overlap=false`` the overlap.
+* Digits are replaced by 0 for the vectors only; the overlap compares the original numbers.
 """
 
 from collections.abc import Mapping
@@ -48,12 +47,12 @@ from rerankers.training.settings import Settings
 class Config:
     """Hyperparameters; the defaults are section 4.1's."""
 
-    filters: int = 100  # F, convolutional feature maps
+    filters: int = 100  # F, feature maps of the convolution
     width: int = 5  # m, words under a filter
     vectors: str = "static"
-    """``static`` (pre-trained, left alone), ``nonstatic`` (trained further) or ``random``."""
-    overlap: bool = True  # Word overlap and IDF-weighted overlap, with and without stop words
-    prior: bool = True  # 1 / ln(rank + 1) of the run that is reranked
+    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned) or ``random``."""
+    overlap: bool = True  # Word overlap, plain and by IDF, with and without stop words
+    prior: bool = True  # 1 / ln(rank + 1) in the run to rerank (section 5)
     hidden: int = 0  # Units of the hidden layer; 0 is the size of the join layer
     dropout: float = 0.5  # Share of hidden units dropped in training
 
@@ -62,7 +61,7 @@ class Config:
 
 
 class SentenceVectors(NamedTuple):
-    """Texts as vectors [B, F], with the words that the overlap is counted on."""
+    """Vectors [B, F] of texts, and the words of their overlap."""
 
     vectors: Tensor
     words: Terms
@@ -79,9 +78,16 @@ class Model(Reranker):
         "text": Config(overlap=False, prior=False),
     }
     training_settings = Settings(
-        loss="pointwise", sampling="pairs", optimizer="adadelta", learning_rate=1.0,
-        weight_decay=1e-4, batch_pairs=50, steps=10, epochs=235, patience=47,
-    )  # fmt: skip
+        loss="pointwise",
+        sampling="pairs",
+        optimizer="adadelta",
+        learning_rate=1.0,
+        weight_decay=1e-4,
+        batch_pairs=50,
+        steps=10,
+        epochs=235,
+        patience=47,
+    )
     query_inputs = (WORDS, MASKED_WORDS)
     post_inputs = (WORDS, MASKED_WORDS)
 
@@ -156,5 +162,5 @@ class _Sentence(nn.Module):
         """Vectors of words [B, L, E] to one vector a text: [B, F]."""
         maps, lengths = self.convolution(terms, lengths)
         inside = torch.arange(maps.shape[1], device=maps.device) < lengths.unsqueeze(1)
-        # After a ReLU nothing is below 0, so zeros outside of the text are never the maximum.
+        # After a ReLU no value is below 0, so zeros outside of the text do not change the maximum.
         return (F.relu(maps + self.bias) * inside.unsqueeze(2)).amax(dim=1)
