@@ -34,7 +34,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
 from pipeline.reranking import LuceneRetriever
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.base import TRIGRAMS, WORDS
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS
 from rerankers.engine.scoring import score_tokenized
 from rerankers.engine.tokenized import Tokenized
 
@@ -64,12 +64,12 @@ def workload(collection: str = "sample", data: Path | None = None) -> Workload:
     return Workload(collection, 24, 1, "cpu", data)
 
 
-def counted_one_by_one(model: Any, encoded: Tokenized) -> int:
+def counted_one_by_one(model: Any, tokenized: Tokenized) -> int:
     """Multiply-adds of all pairs: one for each number, filter, offset and place, in loops."""
     config, total = model.config, 0
 
-    def cut(inputs: Any, view: str, row: int, longest: int) -> int:
-        return min(int(inputs[view].lengths[row]), longest)
+    def cut(inputs: Any, name: str, row: int, longest: int) -> int:
+        return min(int(inputs[name].lengths[row]), longest)
 
     def convolutions(tower: Any, length: int) -> int:
         count = 0
@@ -80,22 +80,21 @@ def counted_one_by_one(model: Any, encoded: Tokenized) -> int:
                     count += inputs * layer.weight.shape[1]
         return count
 
-    sides = [
-        (encoded.queries, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}),
-        (encoded.posts, {WORDS: config.post_words, TRIGRAMS: config.post_trigrams,
-                         "url_trigrams": config.url_trigrams}),
-    ]  # fmt: skip
+    query_limits = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
+    post_limits = {WORDS: config.post_words, TRIGRAMS: config.post_trigrams}
+    post_limits |= {URL_TRIGRAMS: config.url_trigrams}
+    sides = [(tokenized.queries, query_limits), (tokenized.posts, post_limits)]
     for inputs, limits in sides:
-        for view, longest in limits.items():
-            tower = model.towers[WORDS if view == WORDS else TRIGRAMS]
-            for row in range(len(inputs[view].lengths)):
-                total += convolutions(tower, cut(inputs, view, row, longest))
-    for query, post in zip(encoded.query_index, encoded.post_index, strict=True):
+        for name, longest in limits.items():
+            tower = model.towers[WORDS if name == WORDS else TRIGRAMS]
+            for row in range(len(inputs[name].lengths)):
+                total += convolutions(tower, cut(inputs, name, row, longest))
+    for query, post in zip(tokenized.query_index, tokenized.post_index, strict=True):
         for name, places in model.perspectives.items():
             tower = model.towers[WORDS if places.query_input == WORDS else TRIGRAMS]
             sizes = [level.shape[2] for level in tower(torch.ones(1, 1, dtype=torch.int64))]
-            terms = cut(encoded.queries, places.query_input, query, places.query_length)
-            others = cut(encoded.posts, places.post_input, post, places.post_length)
+            terms = cut(tokenized.queries, places.query_input, query, places.query_length)
+            others = cut(tokenized.posts, places.post_input, post, places.post_length)
             total += sum(1 for _ in itertools.product(range(terms), range(others))) * sum(sizes)
             if config.evidence == "terms":
                 first, *_, last = model.position[name]
@@ -109,19 +108,19 @@ def counted_one_by_one(model: Any, encoded: Tokenized) -> int:
 def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
     model = small_model("mp_hcnn", configuration, depth=3)
     posts = [("bbc world", "http://x.org/a"), *((text, text) for text in AWKWARD.values())]
-    encoded = Tokenized.from_pairs(all_pairs(["bbc world service", ""], posts), encoder(), model)
-    assert floor.needed(model, encoded) == counted_one_by_one(model, encoded)
+    tokenized = Tokenized.from_pairs(all_pairs(["bbc world service", ""], posts), encoder(), model)
+    assert floor.needed(model, tokenized) == counted_one_by_one(model, tokenized)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity: str) -> None:
     """Without mean pooling, which multiplies by a mask, no other products are in the model."""
     model = small_model("mp_hcnn", "paper", mean_pooling=False, similarity=similarity)
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    padded = plain.PaddedPairs(encoded, model)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    padded = plain.PaddedPairs(tokenized, model)
     with FlopCounterMode(display=False) as counter:
         padded.score(model)
-    assert 2 * floor.needed_padded(model, encoded) == counter.get_total_flops()
+    assert 2 * floor.needed_padded(model, tokenized) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize(
@@ -130,9 +129,9 @@ def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity
 )
 def test_all_ways_give_the_same_scores(name: str, configuration: str, tmp_path: Path) -> None:
     model = small_model(name, configuration).eval()
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    expected = score_tokenized(model, encoded)
-    found = plain.PaddedPairs(encoded, model).score(model)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    expected = score_tokenized(model, tokenized)
+    found = plain.PaddedPairs(tokenized, model).score(model)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     ways = scoring.precomputed(model, encoder(), all_pairs(), tmp_path)
     assert len(ways) == (name in ("mp_hcnn", "sm_cnn"))

@@ -24,12 +24,12 @@ STARTUP = "start-up: Python, imports"
 JAVA = "start-up: Java"
 RETRIEVAL = "retrieval"
 LOADING = "loading the model"
-READING = "reading texts"
+TOKENIZING = "tokenizing"
 TABLES = "computing tables"
 MATCHING = "matching"
 WRITING = "writing"
 REPORTS = "evaluation and reports"
-STAGES = (STARTUP, JAVA, RETRIEVAL, LOADING, READING, TABLES, MATCHING, WRITING, REPORTS)
+STAGES = (STARTUP, JAVA, RETRIEVAL, LOADING, TOKENIZING, TABLES, MATCHING, WRITING, REPORTS)
 
 ENDED = "ended"
 """End of the search in seconds since 1970; the interpreter's exit follows."""
@@ -40,7 +40,7 @@ _FUNCTIONS = {
     ("pipeline.reranking", "retriever_for"): RETRIEVAL,
     ("pipeline.reranking", "LuceneRetriever.search"): RETRIEVAL,
     ("pipeline.checkpoints", "load_reranker"): LOADING,
-    ("rerankers.engine.scoring", "score"): READING,
+    ("rerankers.engine.scoring", "score"): TOKENIZING,
     ("rerankers.engine.scoring", "score_tokenized"): MATCHING,
     ("rerankers.engine.fast_paths", "find"): TABLES,
     ("pipeline.collections.trec", "write_run"): WRITING,

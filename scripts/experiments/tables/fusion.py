@@ -36,7 +36,7 @@ from rerankers.models._feature_model import FeatureModel
 RECALL, IMPORTANCE = "recall", "importance"
 """Additional measures: recall of a stage; importance of the family that a row leaves out."""
 
-FROM_TEXTS, PRECOMPUTED = "ms for 1000", "ms for 1000, posts encoded"
+FROM_TEXTS, PRECOMPUTED = "ms for 1000", "ms for 1000, posts precomputed"
 """Additional measures: times of reranking, see :func:`milliseconds`."""
 
 DEPTH = 1000
