@@ -218,7 +218,7 @@ def test_fusion_is_trained_and_searched_with(
     (folder / "mp_hcnn").rename(tmp_path / "elsewhere")
     lacking = run(data, tmp_path, *search)
     assert lacking.returncode == 1
-    assert f"{folder}: found no mp_hcnn in this folder" in lacking.stderr
+    assert f"error: {folder / 'mp_hcnn'}" in lacking.stderr
 
 
 # Answer selection
