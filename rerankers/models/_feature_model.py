@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,19 +28,11 @@ FUSED = ",".join(
 """Families that both fusions read; ``signal`` covers ``prior``, as it reads the same runs."""
 
 
-class HasFamilies(Protocol):
-    """Hyperparameters of a model over features."""
-
-    @property
-    def families(self) -> str:
-        """Families of features, separated by commas: ``first_stage,overlap``."""
-
-
 class FeatureModel(Reranker):
     """A model fitted to the features of all training pairs at once.
 
     Args:
-        config: with the families.
+        config: hyperparameters, with ``families`` of features separated by commas.
         vocabulary: its vectors are stored in eight bits if a family compares word vectors.
 
     Attributes:
@@ -54,9 +46,9 @@ class FeatureModel(Reranker):
 
     vectors: FrozenVectors | None
 
-    def __init__(self, config: HasFamilies, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: Any, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.config: Any = config
+        self.config = config
         self.feature_families = tuple(config.families.split(","))
         self.names = features.names_of(self.feature_families)
         self.vectors = None
