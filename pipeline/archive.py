@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -104,21 +105,6 @@ class QuestionArchive:
         return cls(grouped, index, checkpoint)
 
     @classmethod
-    def open(
-        cls, directory: Path, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker
-    ) -> Self:
-        """Open the archive with a saved ``index``.
-
-        Raises:
-            DataError: see :meth:`build`.
-            CollectionError: the index is missing, damaged, or of other questions or another
-                checkpoint.
-        """
-        grouped = _grouped(pairs)
-        index = DenseIndex.open(directory, _fingerprint(grouped, checkpoint))
-        return cls(grouped, index, checkpoint)
-
-    @classmethod
     def cached(
         cls,
         directory: Path,
@@ -126,40 +112,37 @@ class QuestionArchive:
         checkpoint: TrainedReranker,
         rebuild: str,
     ) -> Self:
-        """Open the index in ``directory`` or, if :meth:`open` refuses it, build and save it.
+        """The same with the index in ``directory``, which is built if missing or out of date.
+
+        Args:
+            directory: folder of the index.
+            pairs: question–answer pairs.
+            checkpoint: encodes questions and scores answers.
+            rebuild: command that builds the index, for messages.
 
         Raises:
             DataError: see :meth:`build`.
             CollectionError: the folder is not an index.
         """
-        pairs = list(pairs)
+        grouped = _grouped(pairs)
         try:
-            return cls.open(directory, pairs, checkpoint)
+            index = DenseIndex.open(directory, _fingerprint(grouped, checkpoint))
         except CollectionError:
-            archive = cls.build(pairs, checkpoint)
-            archive.index.save(directory, rebuild)
-            return archive
+            index = cls.build(chain.from_iterable(grouped.values()), checkpoint).index
+            index.save(directory, rebuild)
+        return cls(grouped, index, checkpoint)
 
-    def search(self, topics: Sequence[Topic], hits: int = 20, skip_own: bool = False) -> Found:
-        """The nearest ``hits`` questions of the archive, with all their pairs.
-
-        Args:
-            topics: the questions.
-            hits: questions of the archive per topic.
-            skip_own: leave out the archive's question with the topic's query_id, as section 6.3
-                does for questions of the archive itself.
-        """
+    def search(self, topics: Sequence[Topic], hits: int = 20) -> Found:
+        """The nearest ``hits`` questions of the archive for each topic, with all their pairs."""
         if not topics:
             return {}
         vectors = question_vectors(self.checkpoint, [topic.text for topic in topics])
-        nearest, similarities = self.index.search(vectors, hits + skip_own)
+        nearest, similarities = self.index.search(vectors, hits)
         rows: list[tuple[int, ArchivedPair, float]] = []
-        for place, topic in enumerate(topics):
-            near = dict(zip(nearest[place], similarities[place].tolist(), strict=True))
-            if skip_own:
-                near.pop(topic.query_id, None)
-            for query_id in list(near)[:hits]:
-                rows += [(place, pair, near[query_id]) for pair in self.pairs[query_id]]
+        for place in range(len(topics)):
+            near = zip(nearest[place], similarities[place].tolist(), strict=True)
+            for query_id, similarity in near:
+                rows += [(place, pair, similarity) for pair in self.pairs[query_id]]
         scores = self._scores(topics, rows)
         found: dict[str, list[Match]] = {topic.query_id: [] for topic in topics}
         for (place, pair, similarity), score in zip(rows, scores.tolist(), strict=True):

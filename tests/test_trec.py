@@ -164,15 +164,6 @@ def test_a_run_may_be_empty(tmp_path: Path) -> None:
     assert read_run(write(tmp_path / "run", "")) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"), [("x", bytes), ("x.gz", gzip.compress), ("x.BZ2", bz2.compress)]
-)
-def test_compressed_files(tmp_path: Path, name: str, pack: Callable[[bytes], bytes]) -> None:
-    assert read_qrels(write(tmp_path / name, pack(b"1 0 a 1\n"))) == {"1": {"a": 1}}
-    assert read_run(write(tmp_path / name, pack(b"1 Q0 a 1 2 t\n"))) == {"1": {"a": 2}}
-    assert read_topics(write(tmp_path / name, pack(b"1\ta\n"))) == [Topic("1", "a")]
-
-
 @pytest.mark.parametrize("read", [read_qrels, read_run, read_topics])
 def test_files_that_cannot_be_read(tmp_path: Path, read: Callable[[Path], Any]) -> None:
     with pytest.raises(DataError, match="nowhere: cannot be read: No such file"):
