@@ -1,9 +1,9 @@
 """The four retrieval methods with their parameters.
 
-The defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012 topics of TREC
-Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both years' candidates;
-where the best value was at the edge of the grid, the next one was taken. So the figures of these
-methods on 2011 and 2012 are of parameters chosen there; 2013 and 2014 were not used.
+The defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012 topics of
+TREC Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both years'
+candidates; where the best value was at the edge of the grid, the next one was taken. So the figures
+of these methods on 2011 and 2012 are of parameters chosen there; 2013 and 2014 were not used.
 
 =================  =====  =====  ============================================================
 method             2011   2012   tried

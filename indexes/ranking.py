@@ -79,8 +79,8 @@ class Ranker:
         context = java_class("io.anserini.rerank.RerankerContext")(
             self._searcher, None, query, None, text, terms, visible, self._arguments
         )
-        # `feedback` keeps the Java object alive: during a call pyjnius itself does not, once another
-        # thread calls the same method.
+        # The variable `feedback` keeps the Java object alive: pyjnius does not during a call, once
+        # another thread calls the same method.
         if isinstance(method, RM3):
             feedback = self._rm3(method)
             return _as_lists(feedback.rerank(first, context))
