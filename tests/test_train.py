@@ -195,7 +195,7 @@ def test_fusion_is_trained_and_searched_with(
         *["fusion", "--test", "mb2012", "--folds", "2", "--output", folder],
         *[text for change in changes for text in ("--set", change)],
     )
-    assert "training mp_hcnn on folds of the topics" in capsys.readouterr().err
+    assert "training mp_hcnn on folds of topics" in capsys.readouterr().err
     metrics = metrics_of(folder)
     assert metrics["trained_on"] == ["mb2011", "mb2013"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"

@@ -194,8 +194,7 @@ class FusionPartTrainer:
             query_ids: of the queries of ``pairs``.
         """
         trainer = self.trainer(name)
-        print(f"training {name} on folds of the topics, for its scores of the others",
-              file=sys.stderr)  # fmt: skip
+        print(f"training {name} on folds of topics, for scores of the others", file=sys.stderr)
         outcome = trainer.train(self.state_directory / f"{name}.training")
         self.checkpoints[name] = self.state_directory / name
         trainer.save(self.checkpoints[name], outcome)
