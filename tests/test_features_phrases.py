@@ -2,12 +2,10 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from feature_lists import computed, of_texts, random_list
 
 from rerankers.features._word_table import stem
-from rerankers.text.characters import distinct
 from rerankers.text.words import STOP_WORDS, words
 
 
@@ -76,27 +74,3 @@ def test_phrases_do_not_cross_posts() -> None:
     )
     assert found["whole_query"] == [0, 0, 0, 0]
     assert found["pairs"] == [0, 0, 0, 0.5]
-
-
-def counted(identifiers: np.ndarray, text: np.ndarray, texts: int) -> list[int]:
-    return np.bincount(text[distinct(identifiers, text)], minlength=texts).tolist()
-
-
-def test_distinct_trigrams_of_each_text() -> None:
-    random = np.random.default_rng(0)
-    identifiers = random.integers(0, 30, size=500).astype(np.uint64) << np.uint64(42)
-    text = np.sort(random.integers(0, 9, size=500))
-    expected = [len(set(identifiers[text == row].tolist())) for row in range(10)]
-    assert counted(identifiers, text, 10) == expected
-    one = distinct(identifiers, text * 0)
-    assert sorted(identifiers[one].tolist()) == sorted(set(identifiers.tolist()))
-
-
-def test_trigrams_with_hash_collisions_are_distinguished() -> None:
-    """1,000 texts with 40 identifiers each have many collisions."""
-    random = np.random.default_rng(1)
-    identifiers = random.integers(0, 60, size=40_000).astype(np.uint64) * np.uint64(2**21 + 1)
-    text = np.repeat(np.arange(1000), 40)
-    expected = [len(np.unique(row)) for row in identifiers.reshape(1000, 40)]
-    assert counted(identifiers, text, 1000) == expected
-    assert counted(identifiers[:0], text[:0], 3) == [0, 0, 0]

@@ -36,10 +36,10 @@ from rerankers.engine import fast_paths
 from rerankers.engine.arrays import Arrays, ArrayWriter
 from rerankers.engine.towers import WINDOWS, TabulatedTower, TowerInput
 from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
-from rerankers.engine.windows import distinct
 from rerankers.errors import RerankerError
 from rerankers.features._post_table import COLUMNS, PostTable
 from rerankers.features._word_table import KnownWords, WordTable
+from rerankers.text.distinct import distinct
 from rerankers.text.inputs import TokenIds
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.vectors import UnitVectors
@@ -279,7 +279,7 @@ class PrecomputedTower:
         found = []
         for depth, (level, asked) in enumerate(zip(self.levels, query.levels, strict=True)):
             windows = posts.values[:, depth]
-            first, rows = distinct([windows])
+            first, rows = distinct([windows], is_exact=False)
             used, columns = torch.from_numpy(windows[first]), asked.T.contiguous()
             parts = [
                 level.index_select(0, used[start : start + WINDOWS]) @ columns

@@ -16,9 +16,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
-from rerankers.engine.windows import Ids, distinct, windows_of
+from rerankers.engine.windows import Ids, windows_of
 from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
 from rerankers.layers.similarity import LEAST_LENGTH, PADDING_SIMILARITY
+from rerankers.text.distinct import distinct
 from rerankers.text.ragged import Ragged
 
 WINDOWS = 2048
@@ -101,7 +102,7 @@ class TabulatedTower:
             parts[depth - 1].append((vectors @ columns[depth]).mul_(self.scale(vectors)))
 
         first, *deeper = self.walk(posts, multiply)
-        places, rows = distinct([first])
+        places, rows = distinct([first], is_exact=False)
         terms = self.terms.index_select(0, torch.from_numpy(first[places]))
         parts, rows_by_depth = [[terms @ columns[0]], *parts], [rows, *deeper]
         return [
@@ -121,7 +122,7 @@ class TabulatedTower:
         for depth, convolution in enumerate(self.convolutions, start=1):
             width = convolution.width
             windows = windows_of(sequences, values, width)
-            first, which = distinct(windows)
+            first, which = distinct(windows, is_exact=False)
             places = np.stack([column[first] for column in windows], axis=1)
             rows = torch.from_numpy(places * width + np.arange(width))
             following = torch.empty(0)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rerankers.features._word_table import WordTable
 from rerankers.text import words
-from rerankers.text.characters import code_points, distinct, trigrams
+from rerankers.text.characters import code_points, distinct_trigrams
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Ragged, Rows
 
@@ -156,9 +156,7 @@ class _Block:
     def trigrams(self) -> Ragged:
         words, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
         lines = [f" {' '.join(words[a:b])} " for a, b in itertools.pairwise(starts)]
-        found, post = trigrams(code_points(lines))
-        kept = distinct(found, post)
-        return Ragged.from_lengths(found[kept], np.bincount(post[kept], minlength=len(lines)))
+        return distinct_trigrams(lines)
 
     @property
     def characters(self) -> Ragged:

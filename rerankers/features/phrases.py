@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.features._candidates import CandidateList, Tokens
-from rerankers.text.characters import among, code_points, trigrams
+from rerankers.text.characters import among, distinct_trigrams
 from rerankers.text.words import words
 
 NAMES = (
@@ -99,7 +99,7 @@ def _trigrams(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
     query = f" {' '.join(words(candidates.query))} "
-    asked = np.unique(trigrams(code_points([query]))[0])
+    asked = distinct_trigrams([query]).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post.
     common = np.bincount(posts.owners[among(posts.values, asked)], minlength=len(posts))
     either = posts.lengths + len(asked) - common

@@ -13,9 +13,10 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions, Terms
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, distinct
+from rerankers.engine.windows import Ids
 from rerankers.layers.embeddings import mask_of
 from rerankers.models.drmm import Model, TermVectors, histograms
+from rerankers.text.distinct import distinct
 
 
 class FastPath(PerQueryFastPath[TermVectors]):
@@ -39,7 +40,7 @@ class FastPath(PerQueryFastPath[TermVectors]):
         """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""
         bins = self.model.config.bins
         sequences = self.encoded.posts[WORDS].take(posts, self.longest)
-        first, which = distinct([sequences.values])
+        first, which = distinct([sequences.values], is_exact=False)
         # Each distinct word is encoded as a post of one word.
         ids = torch.from_numpy(sequences.values[first]).unsqueeze(1)
         words = self.model.encode_posts({WORDS: Terms(ids, torch.empty(len(ids), 0))})

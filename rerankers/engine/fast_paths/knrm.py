@@ -12,10 +12,11 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, distinct, used_ids, windows_of
+from rerankers.engine.windows import Ids, used_ids, windows_of
 from rerankers.layers.convolutions import MaskedConvolution
 from rerankers.layers.similarity import unit_length
 from rerankers.models.knrm import Model, NgramVectors
+from rerankers.text.distinct import distinct
 from rerankers.text.ragged import Ragged
 
 
@@ -50,7 +51,7 @@ class FastPath(PerQueryFastPath[NgramVectors]):
         sums = []
         for width, table in enumerate(self.tables, start=1):
             windows = windows_of(posts, values, width)
-            first, which = distinct(windows)
+            first, which = distinct(windows, is_exact=False)
             similarity = self._vectors(windows, first, table) @ asked.T
             # Each similarity as a post of one word: kernels that are not yet summed.
             column = similarity.view(1, -1, 1)

@@ -11,8 +11,9 @@ from torch import Tensor
 from rerankers.base import MASKED_WORDS, WORDS, Interactions
 from rerankers.engine.per_query import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, distinct, used_ids, windows_of
+from rerankers.engine.windows import Ids, used_ids, windows_of
 from rerankers.models.sm_cnn import Model, SentenceVectors
+from rerankers.text.distinct import distinct
 from rerankers.text.ragged import Ragged
 
 _CPU = torch.device("cpu")
@@ -50,7 +51,7 @@ class PostVectors:
         """Vectors [P, F] of the posts ``rows`` [P]."""
         sequences = self.posts.take(rows, self.longest)
         windows = windows_of(sequences, sequences.values, self.width)
-        first, which = distinct(windows)
+        first, which = distinct(windows, is_exact=False)
         places = np.stack([column[first] for column in windows], axis=1)
         places = places * self.width + np.arange(self.width)
         hidden = F.embedding_bag(torch.from_numpy(places), self.table, mode="sum")
