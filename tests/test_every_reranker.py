@@ -86,18 +86,18 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
 
     def wider(inputs: Any, columns: int) -> dict[str, Terms]:
         return {
-            view: Terms(
+            name: Terms(
                 F.pad(terms.ids, (0, columns)),
                 F.pad(terms.weights, (0, columns if terms.weights.shape[1] else 0)),
             )
-            for view, terms in inputs.items()
+            for name, terms in inputs.items()
         }
 
     with torch.no_grad():
         narrow = model(queries, posts, query_of_post, features)
         for columns in (1, 7, 200):
-            wider_views = wider(queries, columns), wider(posts, columns)
-            wide = model(*wider_views, query_of_post, features)
+            wider_inputs = wider(queries, columns), wider(posts, columns)
+            wide = model(*wider_inputs, query_of_post, features)
             torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
 
 
@@ -261,7 +261,7 @@ def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None
     assert trained is not model.interactions_are_fixed()
 
 
-def test_views_are_those_declared(model: Reranker) -> None:
+def test_inputs_are_those_declared(model: Reranker) -> None:
     """A model is given its own inputs and no other."""
     encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     assert set(encoded.queries) == set(model.query_inputs)

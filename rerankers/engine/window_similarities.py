@@ -1,5 +1,7 @@
 """Similarities of one query with the distinct windows of posts, and their pooling by post."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -45,7 +47,7 @@ class WindowSimilarities:
     rows: Ids
     posts: Ragged
 
-    def split(self, parts: Sequence[Ragged]) -> list["WindowSimilarities"]:
+    def split(self, parts: Sequence[Ragged]) -> list[WindowSimilarities]:
         """One for each of ``parts``, which were joined to ``posts``."""
         borders = pairwise(accumulate((len(part.values) for part in parts), initial=0))
         return [

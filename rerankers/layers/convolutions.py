@@ -83,7 +83,7 @@ class WideConvolution(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, terms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve ``terms`` [B, L, E], zeros beyond ``lengths`` [B].
+        """Convolve ``terms`` [B, L, E], zeros after ``lengths`` [B].
 
         Returns:
             [B, L + width - 1, F], zeros after the text, and the new lengths [B], 0 for a text

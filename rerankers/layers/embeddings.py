@@ -19,6 +19,11 @@ def mask_of(ids: Tensor) -> Tensor:
     return ids.ne(0).float()
 
 
+def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
+    """Whether a position is within its text, for texts of ``lengths`` [B]: [B, positions]."""
+    return torch.arange(positions, device=lengths.device) < lengths.unsqueeze(1)
+
+
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     """Pseudo-random vectors, identical on every machine and with every library version.
 

@@ -1,5 +1,7 @@
 """One file per published model. The file's name is the model's name on every command line."""
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING
@@ -11,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """The models that can be asked for: the files of this folder."""
+    """Names of the models: the files of this folder."""
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_")
 
 
-def find(name: str) -> "type[Reranker]":
+def find(name: str) -> type[Reranker]:
     """The model class of ``rerankers/models/<name>.py``, which its file calls ``Model``.
 
     Raises:
-        RerankerError: there is no such file; the message lists those there are.
+        RerankerError: unknown name; the message lists the known ones.
     """
     if name not in names():
         raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rerankers.base import TRIGRAMS, Inputs, Interactions, Reranker
 from rerankers.errors import RerankerError
+from rerankers.layers.embeddings import mask_of_lengths
 from rerankers.layers.similarity import unit_length
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 from rerankers.training.settings import Settings
@@ -117,8 +118,7 @@ class TrigramSums(nn.Module):
         present = ids > 0
         starts = begins_word(ids)
         counts = starts.sum(dim=1)
-        places = torch.arange(max(1, int(counts.max())), device=ids.device)
-        mask = places < counts.unsqueeze(1)  # [B, W]
+        mask = mask_of_lengths(counts, max(1, int(counts.max())))  # [B, W]
         sums = self.weight.new_zeros(*mask.shape, self.weight.shape[1])
         trigrams = self.rows_of(ids[present])
         if len(trigrams):

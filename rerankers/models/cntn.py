@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.embeddings import mask_of_lengths, word_vectors
 from rerankers.layers.pooling import k_max_pooling
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -192,7 +192,7 @@ class SentenceNetwork(nn.Module):
             maps, lengths = convolution(maps, lengths)
             kept = dynamic_k(words, layer, depth, self.top_k)
             maps, lengths = k_max_pooling(maps, lengths, kept)
-            inside = torch.arange(maps.shape[1], device=maps.device) < lengths.unsqueeze(1)
+            inside = mask_of_lengths(lengths, maps.shape[1])
             maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
         # The last layer keeps top_k values of every text: [B, top_k, F].
         sentence: Tensor = torch.tanh(self.output(maps.flatten(1)))

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from rerankers.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import TrainedVectors, mask_of, word_vectors
+from rerankers.layers.embeddings import TrainedVectors, mask_of, mask_of_lengths, word_vectors
 from rerankers.models._letter_trigrams import begins_word
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
@@ -206,7 +206,7 @@ class TextNetwork(nn.Module):
             region: windows in a region.
         """
         windows, lengths = self.convolution(words, ids.ne(0).sum(dim=1))
-        inside = torch.arange(windows.shape[1], device=ids.device) < lengths.unsqueeze(1)
+        inside = mask_of_lengths(lengths, windows.shape[1])
         # tanh is above -1, so windows without a word never are the maximum of a region.
         values = torch.tanh(windows + self.bias).masked_fill(~inside.unsqueeze(2), -1.0)
         missing = -windows.shape[1] % region

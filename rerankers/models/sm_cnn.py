@@ -17,6 +17,8 @@ Deviations, and choices where the paper is silent:
 * Digits are replaced by 0 for the vectors only; the overlap compares the original numbers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -37,7 +39,7 @@ from rerankers.base import (
     require_choice,
 )
 from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.embeddings import mask_of_lengths, word_vectors
 from rerankers.layers.overlap import WordOverlap
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -117,7 +119,7 @@ class Model(Reranker):
         """Encode D posts."""
         return self._encode(self.post_sentence, inputs)
 
-    def _encode(self, sentence: "_Sentence", inputs: Inputs) -> SentenceVectors:
+    def _encode(self, sentence: _Sentence, inputs: Inputs) -> SentenceVectors:
         ids = inputs[MASKED_WORDS].ids
         return SentenceVectors(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
 
@@ -161,6 +163,6 @@ class _Sentence(nn.Module):
     def forward(self, terms: Tensor, lengths: Tensor) -> Tensor:
         """Vectors of words [B, L, E] to one vector a text: [B, F]."""
         maps, lengths = self.convolution(terms, lengths)
-        inside = torch.arange(maps.shape[1], device=maps.device) < lengths.unsqueeze(1)
+        inside = mask_of_lengths(lengths, maps.shape[1])
         # After a ReLU no value is below 0, so zeros outside of the text do not change the maximum.
         return (F.relu(maps + self.bias) * inside.unsqueeze(2)).amax(dim=1)
