@@ -55,7 +55,11 @@ VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 CASES = [
     *((name, configuration, {}) for name, configuration in every_model() if name in MATCHED),
-    *((name, *variant) for name, variants in VARIANTS.items() for variant in variants),
+    *(
+        pytest.param(name, *variant, marks=pytest.mark.slow)
+        for name, variants in VARIANTS.items()
+        for variant in variants
+    ),
 ]
 """(model, configuration, changes): every configuration of every model that has a fast_path."""
 

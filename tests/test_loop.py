@@ -77,6 +77,7 @@ def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: A
 # Resuming
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("configuration", "sampling", "optimizer", "epoch"),
     [
@@ -233,6 +234,7 @@ def test_frozen_weights_stay(tmp_path: Path) -> None:
         assert torch.equal(value, before[key]) is (key not in trained), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["listwise", "pairwise", "pointwise"])
 @pytest.mark.parametrize("configuration", ["robust", "paper"])
 def test_every_loss_falls(tmp_path: Path, loss: str, configuration: str) -> None:
@@ -243,6 +245,7 @@ def test_every_loss_falls(tmp_path: Path, loss: str, configuration: str) -> None
     assert figures[-1] < 0.8 * figures[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "optimizer"),
     [

@@ -173,6 +173,7 @@ SWITCHES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", SWITCHES, ids=str)
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_every_switch_does_what_it_says_and_trains(

@@ -135,6 +135,7 @@ def test_each_run_is_reranked_as_a_search_does_it(command: Command, tmp_path: Pa
         assert together == alone
 
 
+@pytest.mark.slow
 def test_without_the_models_share_the_order_stays(command: Command) -> None:
     code, output, _ = command("--topics", "mb2012", "ql", "--lambda", "0", "--output", "here")
     assert code == 0
