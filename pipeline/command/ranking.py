@@ -178,7 +178,6 @@ def set_up(options: RankingOptions) -> Setup:
     """
     from pipeline.checkpoints import choose_mixing
     from pipeline.collections.named import open_collection
-    from pipeline.fusion import Fusion
     from pipeline.reranking import Mixing, retriever_for
 
     if problems := options.problems():
@@ -187,11 +186,7 @@ def set_up(options: RankingOptions) -> Setup:
     if problems := options.problems_of(collection):
         raise UsageError(problems)
     if options.reranker in FUSIONS:
-        load = loader(options, collection)
-        fusion = Fusion.load(
-            collection, load(options.reranker, options.checkpoint, options.precomputed), load
-        )
-        return Setup(collection, fusion, fusion, Mixing(origin="fusion"))
+        return _set_up_fusion(options, collection)
     changes = [*options.parameter, *([f"mu={options.mu}"] if options.mu else [])]
     retriever = retriever_for(
         collection, options.candidates, options.method, changes, options.skip_unknown
@@ -209,6 +204,16 @@ def set_up(options: RankingOptions) -> Setup:
         collection,
     )
     return Setup(collection, retriever, reranker, mixing)
+
+
+def _set_up_fusion(options: RankingOptions, collection: Collection) -> Setup:
+    from pipeline.fusion import Fusion
+    from pipeline.reranking import Mixing
+
+    load = loader(options, collection)
+    reranker = load(options.reranker, options.checkpoint, options.precomputed)
+    fusion = Fusion.load(collection, reranker, load)
+    return Setup(collection, fusion, fusion, Mixing(origin="fusion"))
 
 
 def loader(options: ModelOptions, collection: Collection) -> Callable[..., NeuralReranker]:
