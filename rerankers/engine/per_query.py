@@ -20,12 +20,12 @@ class PerQueryFastPath(ABC, Generic[Query]):
 
     Args:
         model: in evaluation mode, on the CPU.
-        encoded: the pairs.
+        pairs: tokenized.
     """
 
-    def __init__(self, model: Reranker, encoded: Tokenized) -> None:
+    def __init__(self, model: Reranker, pairs: Tokenized) -> None:
         self.model: Any = model
-        self.encoded = encoded
+        self.pairs = pairs
         self._last: tuple[int, Query] | None = None
 
     @abstractmethod
@@ -39,7 +39,7 @@ class PerQueryFastPath(ABC, Generic[Query]):
 
     def query(self, rows: npt.NDArray[np.int64]) -> Query:
         """The query of the pairs ``rows``; encoded again only when it changes."""
-        row, last = int(self.encoded.query_index[rows[0]]), self._last
+        row, last = int(self.pairs.query_index[rows[0]]), self._last
         # Threads may need different queries at the same time.
         if last is None or last[0] != row:
             self._last = last = row, self.encode_query(row)
@@ -53,4 +53,4 @@ class PerQueryFastPath(ABC, Generic[Query]):
     def query_terms(self, query: int) -> Inputs:
         """Inputs [1, Lq] of a query, by its row."""
         row, cpu = np.array([query]), torch.device("cpu")
-        return {name: packed.batch(row, cpu) for name, packed in self.encoded.queries.items()}
+        return {name: packed.batch(row, cpu) for name, packed in self.pairs.queries.items()}

@@ -62,7 +62,7 @@ _KNOWN = ("idf", "stem", "vector", "is_stop_word", "is_personal")
 
 def can_precompute(model: Reranker) -> bool:
     """Whether a model scores faster with precomputed posts."""
-    return _has_features_alone(model) or fast_paths.can_encode(fast_paths.way_of(model))
+    return _has_features_alone(model) or fast_paths.can_precompute(fast_paths.way_of(model))
 
 
 def precompute(
@@ -92,7 +92,7 @@ def precompute(
     if not can_precompute(model):
         raise RerankerError(
             f"{checkpoint.directory}: found a model {checkpoint.name}, expected a model over "
-            f"features alone, or one of {', '.join(fast_paths.encodable())}; precomputed posts do "
+            f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts do "
             "not make other models faster"
         )
     has_features_alone = _has_features_alone(model)

@@ -1,4 +1,4 @@
-"""Work on the CPU's cores: PyTorch's own threads, or one thing to a thread."""
+"""Parallel work on the CPU: one item a thread in place of PyTorch's own threads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import torch
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
 @contextmanager
 def one_thread_each() -> Iterator[int]:
-    """PyTorch with a single thread in each of so many: those that it has outside."""
+    """PyTorch with one thread; yields the number of threads that it had, and has again at the end."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -21,15 +21,15 @@ def one_thread_each() -> Iterator[int]:
         torch.set_num_threads(threads)
 
 
-def side_by_side(function: Callable[[Thing], None], things: Sequence[Thing]) -> None:
-    """Call a function with each of some things, as many at a time as PyTorch has threads.
+def in_threads(function: Callable[[Item], None], items: Sequence[Item]) -> None:
+    """Call a function with each item, in as many threads as PyTorch has.
 
-    It is of use where the function spends its time outside Python, as in large arrays.
+    It helps functions that spend their time outside of Python, as in operations on large arrays.
     """
-    if len(things) < 2 or torch.get_num_threads() < 2:
-        for thing in things:
-            function(thing)
+    if len(items) < 2 or torch.get_num_threads() < 2:
+        for item in items:
+            function(item)
         return
     with one_thread_each() as threads, ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(function, things):
+        for _ in pool.map(function, items):
             pass

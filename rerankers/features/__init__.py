@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.engine.threads import side_by_side
+from rerankers.engine.threads import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
 from rerankers.features._post_table import PostTable
@@ -157,7 +157,7 @@ def table(
         )
         values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
 
-    side_by_side(compute, np.split(order, borders))
+    in_threads(compute, np.split(order, borders))
     return FeatureTable(names, values)
 
 

@@ -26,7 +26,7 @@ class FastPath(Protocol):
         """Scores [P] of the pairs ``rows`` of one query."""
 
 
-def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> FastPath | None:
+def find(model: Reranker, pairs: Scorable, precision: str = "fp32") -> FastPath | None:
     """A fast path for these pairs; None if only the model's own forward pass can score them.
 
     There is none on a GPU, none for cached interactions, and in bfloat16 only where the module's
@@ -35,10 +35,10 @@ def find(model: Reranker, encoded: Scorable, precision: str = "fp32") -> FastPat
     way = way_of(model)
     if way is None or precision not in getattr(way, "PRECISIONS", ("fp32",)):
         return None
-    if not isinstance(encoded, Tokenized) or model.device_of().type != "cpu":
+    if not isinstance(pairs, Tokenized) or model.device_of().type != "cpu":
         return None
     narrow = {} if precision == "fp32" else {"precision": precision}
-    fast_path: FastPath = way.FastPath(model, encoded, **narrow)
+    fast_path: FastPath = way.FastPath(model, pairs, **narrow)
     return fast_path
 
 
@@ -54,12 +54,14 @@ def way_of(model: Reranker) -> Any:
     return importlib.import_module(f"{__name__}.{name}") if name in _names() else None
 
 
-def encodable() -> list[str]:
+def precomputable() -> list[str]:
     """Names of the models whose posts can be precomputed."""
-    return [name for name in _names() if can_encode(importlib.import_module(f"{__name__}.{name}"))]
+    return [
+        name for name in _names() if can_precompute(importlib.import_module(f"{__name__}.{name}"))
+    ]
 
 
-def can_encode(way: Any) -> bool:
+def can_precompute(way: Any) -> bool:
     """Whether the module of a fast path, None if there is none, can precompute posts."""
     return hasattr(way, "tower_inputs") or hasattr(way, "PostVectors")
 

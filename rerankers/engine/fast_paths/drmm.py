@@ -22,15 +22,15 @@ from rerankers.text.distinct import distinct
 class FastPath(PerQueryFastPath[TermVectors]):
     """Histograms of the query's words."""
 
-    def __init__(self, model: Model, encoded: Tokenized) -> None:
-        super().__init__(model, encoded)
-        self.longest = int(encoded.posts[WORDS].lengths.max(initial=0))
+    def __init__(self, model: Model, pairs: Tokenized) -> None:
+        super().__init__(model, pairs)
+        self.longest = int(pairs.posts[WORDS].lengths.max(initial=0))
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query = self.query(rows)
         ids, weights = query.terms
-        counts = self.model.scaled(self._counts(query, self.encoded.post_index[rows]))
+        counts = self.model.scaled(self._counts(query, self.pairs.post_index[rows]))
         return {
             "histograms": counts * mask_of(ids).unsqueeze(2),
             "words": torch.stack([ids.float(), weights], dim=2).expand(len(rows), -1, -1),
@@ -39,7 +39,7 @@ class FastPath(PerQueryFastPath[TermVectors]):
     def _counts(self, query: TermVectors, posts: Ids) -> Tensor:
         """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""
         bins = self.model.config.bins
-        sequences = self.encoded.posts[WORDS].take(posts, self.longest)
+        sequences = self.pairs.posts[WORDS].take(posts, self.longest)
         first, which = distinct([sequences.values], is_exact=False)
         # Each distinct word is encoded as a post of one word.
         ids = torch.from_numpy(sequences.values[first]).unsqueeze(1)

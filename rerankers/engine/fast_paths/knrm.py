@@ -23,9 +23,9 @@ from rerankers.text.ragged import Ragged
 class FastPath(PerQueryFastPath[NgramVectors]):
     """Soft counts of the query's n-grams."""
 
-    def __init__(self, model: Model, encoded: Tokenized) -> None:
-        super().__init__(model, encoded)
-        posts = encoded.posts[WORDS]
+    def __init__(self, model: Model, pairs: Tokenized) -> None:
+        super().__init__(model, pairs)
+        posts = pairs.posts[WORDS]
         self.longest = int(posts.lengths.max(initial=0))
         ids = used_ids([posts])
         self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
@@ -37,8 +37,8 @@ class FastPath(PerQueryFastPath[NgramVectors]):
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
-        query, posts = self.query(rows), self.encoded.post_index[rows]
-        sequences = self.encoded.posts[WORDS].take(posts, self.longest)
+        query, posts = self.query(rows), self.pairs.post_index[rows]
+        sequences = self.pairs.posts[WORDS].take(posts, self.longest)
         found: Interactions = self.model.logarithms(self._counts(query, sequences), query.mask)
         return found
 

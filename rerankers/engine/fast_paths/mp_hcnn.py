@@ -63,27 +63,27 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
 
     Args:
         model: in evaluation mode.
-        encoded: the pairs.
+        pairs: tokenized.
         precision: of the products in convolutions.
     """
 
-    def __init__(self, model: Model, encoded: Tokenized, precision: str = "fp32") -> None:
-        super().__init__(model, encoded)
+    def __init__(self, model: Model, pairs: Tokenized, precision: str = "fp32") -> None:
+        super().__init__(model, pairs)
         self.tower_inputs = tower_inputs(model)
         # Precomputed posts need no tower; queries always do.
-        computed = [encoded.queries] if encoded.post_towers else [encoded.queries, encoded.posts]
+        computed = [pairs.queries] if pairs.post_towers else [pairs.queries, pairs.posts]
         self.query_towers = towers(model, *computed, precision=precision)
-        self.post_towers = encoded.post_towers or self.query_towers
+        self.post_towers = pairs.post_towers or self.query_towers
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
-        query, posts = self.query(rows), self.encoded.post_index[rows]
+        query, posts = self.query(rows), self.pairs.post_index[rows]
         similarities = self._similarities(query, posts)
         pooled = {
             name: [self.model.pool(s, perspective) for s in similarities[perspective.post_input]]
             for name, perspective in self.model.perspectives.items()
         }
-        url_lengths = self.encoded.posts[URL_TRIGRAMS].lengths[posts]
+        url_lengths = self.pairs.posts[URL_TRIGRAMS].lengths[posts]
         features: Interactions = self.model.features(
             pooled,
             query.terms,
@@ -100,7 +100,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         for tower, encoder in self.post_towers.items():
             names = [name for name, by in self.tower_inputs.items() if by.tower == tower]
             parts = [
-                self.encoded.posts[name].take(posts, self.tower_inputs[name].longest)
+                self.pairs.posts[name].take(posts, self.tower_inputs[name].longest)
                 for name in names
             ]
             joined = Ragged.joined(parts)

@@ -66,24 +66,24 @@ class PostVectors:
 class FastPath(PerQueryFastPath[SentenceVectors]):
     """Vectors of posts by their windows, or precomputed; the model compares them."""
 
-    def __init__(self, model: Model, encoded: Tokenized) -> None:
-        super().__init__(model, encoded)
-        self.words = encoded.posts[WORDS]
+    def __init__(self, model: Model, pairs: Tokenized) -> None:
+        super().__init__(model, pairs)
+        self.words = pairs.posts[WORDS]
         self.vectors_of: Callable[[Ids], Tensor]
-        if encoded.post_towers:
-            (stored,) = encoded.post_towers[VECTOR_INPUT].levels
+        if pairs.post_towers:
+            (stored,) = pairs.post_towers[VECTOR_INPUT].levels
             self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
         else:
-            self.vectors_of = PostVectors(model, encoded.posts[VECTOR_INPUT]).vectors
+            self.vectors_of = PostVectors(model, pairs.posts[VECTOR_INPUT]).vectors
 
     def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
-        posts = self.encoded.post_index[rows]
+        posts = self.pairs.post_index[rows]
         found: Interactions = self.model.compare(
             self.query(rows),
             SentenceVectors(self.vectors_of(posts), self.words.batch(posts, _CPU)),
             torch.zeros(len(rows), dtype=torch.int64),
-            self.encoded.features_of(rows, _CPU),
+            self.pairs.features_of(rows, _CPU),
         )
         return found
 
