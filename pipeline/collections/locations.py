@@ -1,4 +1,4 @@
-"""Where things live on disk."""
+"""Folders of data, indexes and trained checkpoints."""
 
 import os
 from collections.abc import Sequence

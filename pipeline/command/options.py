@@ -47,7 +47,7 @@ def option(
     many: bool = False,
     required: bool = False,
     flag: bool = False,
-    names: Sequence[str] = (),
+    names: Sequence[str] | None = (),
     metavar: str | None = None,
 ) -> Any:
     """Declare a ``--name value`` option as a dataclass field.
@@ -60,29 +60,29 @@ def option(
         many: the option may be given several times and gives a tuple.
         required: absent means a usage error.
         flag: the option takes no value and gives True.
-        names: spellings to use in place of ``--field-name`` (``("-m", "--measure")``).
+        names: spellings in place of ``--field-name`` (``("-m", "--measure")``); None for a
+            positional argument.
         metavar: the value's name in the help text.
     """
-    return dataclasses.field(
-        default=() if many and default is None else False if flag else default,
-        metadata={
-            "help": help_text, "parse": parse, "choices": choices, "many": many,
-            "required": required, "flag": flag, "names": tuple(names), "metavar": metavar,
-        },
-    )  # fmt: skip
+    metadata = {
+        "help": help_text,
+        "parse": parse,
+        "choices": choices,
+        "many": many,
+        "required": required,
+        "flag": flag,
+        "names": None if names is None else tuple(names),
+        "metavar": metavar,
+    }
+    default = () if many and default is None else False if flag else default
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def argument(
     help_text: str, *, parse: Callable[[str], Any] = str, many: bool = False, required: bool = True
 ) -> Any:
     """Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
-    return dataclasses.field(
-        default=() if many else None,
-        metadata={
-            "help": help_text, "parse": parse, "choices": None, "many": many,
-            "required": required, "flag": False, "names": None, "metavar": None,
-        },
-    )  # fmt: skip
+    return option(help_text, parse=parse, many=many, required=required, names=None)
 
 
 def positive_int(text: str) -> int:
@@ -294,8 +294,8 @@ def _flag(field: dataclasses.Field[Any]) -> str:
 
 
 def _unknown(text: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
-    flags = [n for f in fields if f.metadata["names"] is not None
-             for n in (f.metadata["names"] or [_flag(f)])]  # fmt: skip
+    optional = [field for field in fields if field.metadata["names"] is not None]
+    flags = [name for field in optional for name in field.metadata["names"] or [_flag(field)]]
     return f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}"
 
 
@@ -312,9 +312,13 @@ def _number(
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int,
-    file: TextIO | None = None, line: str | None = None,
-) -> None:  # fmt: skip
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
     from tqdm import tqdm
 

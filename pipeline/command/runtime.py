@@ -1,4 +1,4 @@
-"""What commands share while they run: device and threads, progress bars, provenance."""
+"""Runtime of commands: allocator, device and threads, progress bars, provenance."""
 
 import datetime
 import importlib
@@ -21,7 +21,7 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": "268435456",
 }
 """Settings of glibc's allocator that keep big buffers in the process. With the defaults PyTorch
-gives them back to the kernel after every layer and spends half of its time in page faults."""
+returns them to the kernel after every layer and spends half of its time in page faults."""
 
 
 def keep_allocations() -> None:
@@ -38,7 +38,7 @@ def keep_allocations() -> None:
 
 
 _OPTIONAL = ("matplotlib", "pandas", "scipy", "sklearn")
-"""Packages that NLTK imports if they are there, and of which its tokenizers have no use."""
+"""Optional imports of NLTK without a use in its tokenizers."""
 
 
 def import_nltk_alone() -> None:
@@ -117,7 +117,7 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
 
 
 def provenance() -> dict[str, Any]:
-    """When, where and with what something was made."""
+    """Date, commit, machine and versions, for what is written to disk."""
     import torch
 
     return {
@@ -134,13 +134,12 @@ def remove_directory(directory: Path) -> None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file is in, or None outside of one."""
+    """The commit of this checkout, or None outside of one."""
     try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
         answer = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty",
-             "--abbrev=12"],
-            capture_output=True, text=True, check=True, timeout=5,
-        )  # fmt: skip
+            [*command, "--abbrev=12"], capture_output=True, text=True, check=True, timeout=5
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
