@@ -16,6 +16,8 @@ from pipeline.collections.trec import Run, ranked, read_run, write_run
 from pipeline.command.options import run_command
 from pipeline.evaluation.measures import evaluate, mean
 
+pytestmark = pytest.mark.slow  # a model is trained for these tests
+
 Command = Callable[..., tuple[int, list[str], str]]
 
 
@@ -83,7 +85,6 @@ def orders(run: Run) -> dict[str, list[str]]:
     return {query_id: [d for d, _ in ranked(scores)] for query_id, scores in run.items()}
 
 
-@pytest.mark.slow
 def test_several_runs_from_files_to_report(command: Command, tmp_path: Path) -> None:
     write_run(tmp_path / "mine.gz", backwards(official()), "mine")
     code, output, errors = command(
@@ -117,7 +118,6 @@ def test_several_runs_from_files_to_report(command: Command, tmp_path: Path) -> 
         assert lines[name]["checkpoint"].endswith("sm_cnn/mb2012")
 
 
-@pytest.mark.slow
 def test_each_run_is_reranked_as_a_search_does_it(command: Command, tmp_path: Path) -> None:
     write_run(tmp_path / "mine", backwards(official()), "mine")
     for weight in ("1", "0.3"):
@@ -135,7 +135,6 @@ def test_each_run_is_reranked_as_a_search_does_it(command: Command, tmp_path: Pa
         assert together == alone
 
 
-@pytest.mark.slow
 def test_without_the_models_share_the_order_stays(command: Command) -> None:
     code, output, _ = command("--topics", "mb2012", "ql", "--lambda", "0", "--output", "here")
     assert code == 0
@@ -191,7 +190,6 @@ def test_without_judgments_there_are_runs_and_no_report(command: Command, home: 
     assert not Path("report.csv").exists()
 
 
-@pytest.mark.slow
 def test_a_model_that_does_not_read_ranks(command: Command, data: Path, tmp_path: Path) -> None:
     trained = python(
         tmp_path, data, "-m", "pipeline.train", "sm_cnn", "--test", "mb2012", "--folds", "1",
@@ -263,7 +261,6 @@ def test_without_a_checkpoint_it_is_said_how_to_train_one(command: Command) -> N
     assert "python -m pipeline.train sm_cnn --test mb2013" in errors
 
 
-@pytest.mark.slow
 def test_topics_and_posts_of_ones_own(data: Path, home: Path, tmp_path: Path) -> None:
     (tmp_path / "posts.jsonl").write_text(
         '{"id": "a", "text": "storm at the harbour"}\n{"id": "b", "text": "coffee, lol"}\n'
