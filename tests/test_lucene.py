@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
 from indexes.posts import Post
+from pipeline.collections import named
+from pipeline.evaluation.measures import evaluate, mean
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,6 +50,7 @@ def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
 
 
 POSTS = [*random_posts(400), Post("1", ""), Post("2", "?! ...")]
+BAGS = [Counter(post.text.split()) for post in POSTS[:400]]
 
 
 @pytest.fixture(scope="module")
@@ -60,54 +63,46 @@ def search_one(index: LuceneIndex, text: str, method: Method, **options: int) ->
     return index.search([Topic("q", text)], method, **options)["q"]
 
 
-def naive_query_likelihood(posts: list[Post], query: str, mu: float) -> dict[str, float]:
+def naive_scores(query: str, weight: Callable[[str, Counter[str]], float]) -> dict[str, float]:
+    """Sum of the weights of the query's words, for each post with one of them."""
+    scores = {}
+    for post in POSTS:
+        bag = Counter(post.text.split())
+        if set(query.split()) & set(bag):
+            scores[post.doc_id] = sum(weight(word, bag) for word in query.split() if bag[word])
+    return scores
+
+
+def naive_query_likelihood(query: str, mu: float) -> dict[str, float]:
     """Dirichlet smoothing as Lucene has it: log p(w|d) - log p(w|C) + a length part, at least 0."""
-    bags = {post.doc_id: Counter(post.text.split()) for post in posts}
-    collection = Counter(word for bag in bags.values() for word in bag.elements())
-    scores = {}
-    for doc_id, bag in bags.items():
-        if set(query.split()) & set(bag):
-            scores[doc_id] = 0.0
-        for word in query.split():
-            if word in bag:
-                expected = mu * (collection[word] + 1) / (collection.total() + 1)
-                score = math.log(1 + bag[word] / expected) + math.log(mu / (bag.total() + mu))
-                scores[doc_id] += max(0.0, score)
-    return scores
+    collection = Counter(word for bag in BAGS for word in bag.elements())
+
+    def weight(word: str, bag: Counter[str]) -> float:
+        expected = mu * (collection[word] + 1) / (collection.total() + 1)
+        return max(0, math.log(1 + bag[word] / expected) + math.log(mu / (bag.total() + mu)))
+
+    return naive_scores(query, weight)
 
 
-def naive_bm25(posts: list[Post], query: str, k1: float, b: float) -> dict[str, float]:
-    bags = [(post.doc_id, Counter(post.text.split())) for post in posts if post.text]
-    average = sum(bag.total() for _, bag in bags) / len(bags)
-    scores = {}
-    for doc_id, bag in bags:
-        if set(query.split()) & set(bag):
-            scores[doc_id] = 0.0
-        for word in query.split():
-            if word in bag:
-                df = sum(word in other for _, other in bags)
-                idf = math.log(1 + (len(bags) - df + 0.5) / (df + 0.5))
-                norm = k1 * (1 - b + b * bag.total() / average)
-                scores[doc_id] += idf * bag[word] / (bag[word] + norm)
-    return scores
+def naive_bm25(query: str, k1: float, b: float) -> dict[str, float]:
+    average = sum(bag.total() for bag in BAGS) / len(BAGS)
+
+    def weight(word: str, bag: Counter[str]) -> float:
+        df = sum(word in other for other in BAGS)
+        idf = math.log(1 + (len(BAGS) - df + 0.5) / (df + 0.5))
+        return idf * bag[word] / (bag[word] + k1 * (1 - b + b * bag.total() / average))
+
+    return naive_scores(query, weight)
 
 
-QUERIES = ["tango", "alpha", "papa romeo tango", "golf alpha", "kilo kilo lima", "alpha zzz"]
-
-
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("mu", [10.0, 100.0, 1500.0])
-def test_query_likelihood(index: LuceneIndex, query: str, mu: float) -> None:
-    expected = naive_query_likelihood(random_posts(400), query, mu)
-    found = search_one(index, query, QueryLikelihood(mu))
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.0), (0.3, 1.0)])
-def test_bm25(index: LuceneIndex, query: str, k1: float, b: float) -> None:
-    expected = naive_bm25(random_posts(400), query, k1, b)
-    assert search_one(index, query, BM25(k1, b)) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+@pytest.mark.parametrize("query", ["tango", "papa romeo tango", "kilo kilo lima", "alpha zzz"])
+def test_scores_are_those_of_the_formulas(index: LuceneIndex, query: str) -> None:
+    for mu in (10.0, 1500.0):
+        found = search_one(index, query, QueryLikelihood(mu))
+        assert found == pytest.approx(naive_query_likelihood(query, mu), rel=1e-4, abs=1e-5)
+    for k1, b in ((0.9, 0.4), (1.2, 0.0), (0.3, 1.0)):
+        found = search_one(index, query, BM25(k1, b))
+        assert found == pytest.approx(naive_bm25(query, k1, b), rel=1e-4, abs=1e-5)
 
 
 ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items()]
@@ -134,9 +129,7 @@ def test_results_are_ordered_cut_and_the_same_every_time(
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
-@pytest.mark.parametrize(
-    "ceiling", ["0", "4", "100", "9999", "10000", "40000", "79999", "100000000"]
-)
+@pytest.mark.parametrize("ceiling", ["0", "100", "9999", "10000", "79999"])
 def test_no_post_from_the_future(index: LuceneIndex, method: Method, ceiling: str) -> None:
     topic = Topic("q", "alpha bravo", ceiling)
     found = index.search([topic], method)["q"]
@@ -193,16 +186,12 @@ def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> Non
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
-@pytest.mark.parametrize("text", ["", "  ", "the of and", "?!", "unheardof", "\0", "💥", "\ud83d"])
-def test_queries_without_a_known_word(index: LuceneIndex, method: Method, text: str) -> None:
-    topics = [Topic("empty", text), Topic("full", "alpha"), Topic("late", text, "3")]
-    results = index.search(topics, method)
-    assert results["empty"] == results["late"] == {}
-    assert results["full"]
-
-
-@pytest.mark.parametrize("method", ALL_METHODS)
 def test_odd_queries(index: LuceneIndex, method: Method) -> None:
+    for text in ("", "the of and", "?!", "unheardof", "\0", "💥", "\ud83d"):
+        topics = [Topic("empty", text), Topic("full", "alpha"), Topic("late", text, "3")]
+        results = index.search(topics, method)
+        assert results["empty"] == results["late"] == {}
+        assert results["full"]
     plain = search_one(index, "alpha bravo", method)
     assert search_one(index, "ALPHA\0 (bravo)", method) == plain
     assert search_one(index, "alpha AND +bravo~2 *", method).keys() >= {*plain}
@@ -263,15 +252,7 @@ def test_posts_keep_their_places_over_many_segments(
 
 @pytest.mark.parametrize(
     ("method", "wrong"),
-    [
-        (QueryLikelihood, {"mu": 0}),
-        (BM25, {"k1": -1}),
-        (BM25, {"b": 1.1}),
-        (RM3, {"fb_terms": 0}),
-        (RM3, {"original_weight": 1.5}),
-        (RM3, {"mu": math.nan}),
-        (Axiomatic, {"beta": 0}),
-    ],
+    [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})],
 )
 def test_parameters_out_of_range(method: type[Method], wrong: dict[str, float]) -> None:
     with pytest.raises(CollectionError, match=r"found .*=.*; expected values in the ranges"):
@@ -354,11 +335,7 @@ def test_an_interrupted_build_leaves_no_trace(
 
 
 @pytest.mark.parametrize(
-    ("posts", "message"),
-    [
-        ([], "the input: found no posts, expected at least one"),
-        ([Post("1", "a"), Post("2", "b"), Post("1", "c")], "found the id '1' twice"),
-    ],
+    ("posts", "message"), [([], "found no posts"), ([Post("1", "a")] * 2, "found the id '1' twice")]
 )
 def test_posts_that_make_no_index(tmp_path: Path, posts: list[Post], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
@@ -412,6 +389,8 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
     LuceneIndex.open(built, sources).close()
     os.utime(sources[0], (1, 1))  # another time, the same content
     LuceneIndex.open(built, sources).close()
+    with pytest.raises(CollectionError, match=r"built from \['one\.jsonl', .*\], expected \['two"):
+        LuceneIndex.open(built, sources[::-1])
     size = sources[0].stat().st_size
     sources[0].write_text(sources[0].read_text().replace("alpha", "omega"))
     assert sources[0].stat().st_size == size
@@ -421,17 +400,10 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
     assert command == (
         f"python -m pipeline.index --posts {sources[0]} --posts '{sources[1]}' --index {built}"
     )
-    LuceneIndex.open(built).close()  # unchecked
-
-
-def test_sources_that_are_others(built: Path, sources: list[Path]) -> None:
-    with pytest.raises(CollectionError, match=r"built from \['one\.jsonl', .*\], expected \['two"):
-        LuceneIndex.open(built, sources[::-1])
-    with pytest.raises(CollectionError, match=r"expected \['one\.jsonl'\]"):
-        LuceneIndex.open(built, sources[:1])
-    sources[1].unlink()
-    with pytest.raises(CollectionError, match=r"two words\.jsonl, which does not exist any more"):
+    sources[0].unlink()
+    with pytest.raises(CollectionError, match=r"one\.jsonl, which does not exist any more"):
         LuceneIndex.open(built, sources)
+    LuceneIndex.open(built).close()  # unchecked
 
 
 def test_folders_that_are_no_index(tmp_path: Path) -> None:
@@ -442,29 +414,18 @@ def test_folders_that_are_no_index(tmp_path: Path) -> None:
         LuceneIndex.open(tmp_path)
 
 
-def some_lucene_file(folder: Path) -> Path:
-    return next(folder.glob("*.tvd"))
-
-
-@pytest.mark.parametrize("name", ["posts.sqlite", "lucene"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "emptied"])
-def test_damaged_files(built: Path, name: str, damage: str) -> None:
-    file = some_lucene_file(built) if name == "lucene" else built / name
-    if damage == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:-20] if damage == "cut" else b"")
-    with pytest.raises(
-        CollectionError, match=rf"{file.name} (is missing|has \d+ bytes), .*damaged"
-    ):
-        LuceneIndex.open(built)
-
-
 @pytest.mark.parametrize("pattern", ["segments_*", "*.tvd", "posts.sqlite"])
-def test_files_of_the_right_size_with_wrong_content(built: Path, pattern: str) -> None:
+def test_damaged_files(built: Path, pattern: str) -> None:
     (file,) = built.glob(pattern)
-    file.write_bytes(bytes(file.stat().st_size))
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
     with pytest.raises(CollectionError, match=r"build (it|the index) again"):
+        LuceneIndex.open(built)
+    file.write_bytes(whole[:-20])
+    with pytest.raises(CollectionError, match=rf"{file.name} has \d+ bytes, .*damaged"):
+        LuceneIndex.open(built)
+    file.unlink()
+    with pytest.raises(CollectionError, match=rf"{file.name} is missing, .*damaged"):
         LuceneIndex.open(built)
 
 
@@ -475,7 +436,6 @@ def test_files_of_the_right_size_with_wrong_content(built: Path, pattern: str) -
         ({"format": 0}, "of format 0, expected 1; build it again"),
         ({"posts": 4}, "found 3 posts in Lucene and 3 in posts.sqlite, expected 4"),
         ({"sources": [[1, 2]]}, "not a readable manifest"),
-        ({"surprise": 1}, "not a readable manifest"),
     ],
 )
 def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], message: str) -> None:
@@ -483,43 +443,22 @@ def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], messa
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CollectionError, match=message):
         LuceneIndex.open(built)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\xff"])
-def test_manifests_that_are_damaged(built: Path, text: str) -> None:
-    (built / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(CollectionError, match=r"manifest\.json: not a readable manifest"):
-        LuceneIndex.open(built)
+    for damaged in (b"{", b"[]", b'{"format": 1}', b"\xff"):
+        path.write_bytes(damaged)
+        with pytest.raises(CollectionError, match=r"manifest\.json: not a readable manifest"):
+            LuceneIndex.open(built)
 
 
 # --- real tweets ----------------------------------------------------------------------------------
 
 
 def test_query_likelihood_on_2011(tmp_path: Path, data_dir: Path) -> None:
-    pytrec_eval = pytest.importorskip("pytrec_eval")
-    from indexes.pairs import read_pair_folder
-    from pipeline.collections import topics as topic_files
-    from pipeline.collections import trec
-
-    folder = data_dir / "microblog"
-    posts: dict[str, Post] = {}
-    for year in (2011, 2012):
-        posts |= {post.doc_id: post for _, post in read_pair_folder(folder / f"trec-{year}")}
-    topics = topic_files.read_topics(folder / "topics.microblog2011.txt")
-    qrels = {
-        query_id: {doc_id: int(relevance > 0) for doc_id, relevance in judged.items()}
-        for query_id, judged in trec.read_qrels(folder / "qrels.microblog2011.txt").items()
-    }
-    with build(tmp_path / "pool", posts.values()) as index:
+    collection = named.find("mb2011", data_dir)
+    assert collection.qrels
+    with build(tmp_path / "pool", collection.posts()) as index:
         assert (index.size, index.manifest.empties) == (85379, 4)
-        run = index.search(topics, QueryLikelihood(mu=100))
-    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"map"})
-
-    def mean_average_precision(run: dict[str, dict[str, float]]) -> float:
-        per_topic = evaluator.evaluate(run)
-        return sum(topic["map"] for topic in per_topic.values()) / len(per_topic)
-
-    assert mean_average_precision(run) == pytest.approx(0.3547, abs=0.0005)
+        run = index.search(collection.topics, QueryLikelihood(mu=100))
+    assert mean(evaluate(collection.qrels, run)["AP"]) == pytest.approx(0.3547, abs=0.0005)
     # Anserini's own runs rank equal scores, which most are, by ascending id.
     other_ties = {
         query_id: {
@@ -528,4 +467,4 @@ def test_query_likelihood_on_2011(tmp_path: Path, data_dir: Path) -> None:
         }
         for query_id, scores in run.items()
     }
-    assert mean_average_precision(other_ties) == pytest.approx(0.3527, abs=0.0005)
+    assert mean(evaluate(collection.qrels, other_ties)["AP"]) == pytest.approx(0.3527, abs=0.0005)

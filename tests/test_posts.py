@@ -30,7 +30,6 @@ def read_one(tmp_path: Path, record: Any) -> Post:
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        ({"id": "7", "text": "hi"}, Post("7", "hi", "")),
         ({"id": 7, "contents": "hi", "url": "http://a.b"}, Post("7", "hi", "http://a.b")),
         ({"id": "blog-1", "text": "", "url": None}, Post("blog-1", "", "")),
         # id_str is exact where a program has rounded id
@@ -137,20 +136,13 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         ("[1, 2]", r"p\.jsonl:2: found '\[1, 2\]', expected a JSON object"),
         ("[" * 100_000, r"p\.jsonl:2: found '\[\[.*…', expected one JSON object a line"),
         ({"text": "x"}, r'p\.jsonl:2: found the keys "text", expected "id" or "id_str"'),
-        ({}, r"p\.jsonl:2: found an empty object, expected"),
-        ({"id": 2}, r'p\.jsonl:2: found the keys "id", expected a text under "text"'),
         ({"id": 2, "text": None}, r'found the keys "id", "text" \(null\), expected a text'),
         ({"id": 2, "text": 5}, r"p\.jsonl:2: found text '5', expected a text"),
         ({"id": 2, "text": "x", "url": ["u"]}, r"p\.jsonl:2: found url .*, expected a text"),
         ({"id": 3.5e17, "text": "x"}, r"p\.jsonl:2: found id '3.5e\+17', expected a whole number"),
         ({"id": True, "text": "x"}, r"p\.jsonl:2: found id 'true', expected a whole number"),
-        ({"id": "", "text": "x"}, r"p\.jsonl:2: found id .*, expected .* without spaces"),
         ({"id": "a b", "text": "x"}, r"p\.jsonl:2: found id .*a b.*, expected .* without spaces"),
-        ({"id": 1, "text": "x"}, r"p\.jsonl:2: found the id '1' again, .* the first is on line 1"),
-        (
-            {"id_str": "1", "text": "x"},
-            r"p\.jsonl:2: found the id '1' again, .* the first is on line 1",
-        ),
+        ({"id_str": "1", "text": "x"}, r"found the id '1' again, .* the first is on line 1"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, bad: Any, message: str) -> None:
@@ -170,43 +162,23 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 def test_damaged_compressed_files(tmp_path: Path, ending: str, pack: Any) -> None:
     drawn = random.Random(0)  # such texts hardly compress, so that a cut takes lines away
     lines = "".join(json.dumps({"id": n, "text": f"{drawn.random()}"}) + "\n" for n in range(3000))
-    whole = pack(lines.encode())
-    cut = tmp_path / f"cut{ending}"
-    cut.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CollectionError, match=r"cut\.\w+: the compressed data are broken or cut"):
-        list(read_posts(cut))
-    garbled = tmp_path / f"garbled{ending}"
-    garbled.write_bytes(whole[:200] + b"garbage" * 50 + whole[550:])
-    with pytest.raises(CollectionError, match="broken or cut off"):
-        list(read_posts(garbled))
-    plain = tmp_path / f"plain{ending}"
-    plain.write_text(lines)
-    with pytest.raises(CollectionError, match="broken or cut off"):
-        list(read_posts(plain))
-
-
-def test_a_compressed_file_under_a_plain_name(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_bytes(gzip.compress(b'{"id": 1, "text": "a"}\n'))
+    whole, file = pack(lines.encode()), tmp_path / f"posts{ending}"
+    garbled = whole[:200] + b"garbage" * 50 + whole[550:]
+    for damaged in (whole[: len(whole) // 2], garbled, lines.encode()):
+        file.write_bytes(damaged)
+        with pytest.raises(CollectionError, match=r"posts\.\w+: .*broken or cut"):
+            list(read_posts(file))
+    file = tmp_path / "posts.jsonl"
+    file.write_bytes(pack(b'{"id": 1, "text": "a"}\n'))
     with pytest.raises(CollectionError, match=r"must have a name that ends in \.gz or \.bz2"):
-        list(read_posts(path))
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"none\.jsonl: cannot be read: No such file"):
-        list(read_posts(tmp_path / "none.jsonl"))
+        list(read_posts(file))
     with pytest.raises(CollectionError, match="cannot be read: Is a directory"):
         list(read_posts(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["1", "a-b", "пост", "😀"])
-def test_ids_that_a_run_can_hold(text: str) -> None:
-    assert is_doc_id(text)
-
-
-@pytest.mark.parametrize("text", ["", " ", "a b", " a", "a\n", "a\u2003b", "a\0b", "\ud800"])
-def test_ids_that_a_run_cannot_hold(text: str) -> None:
-    assert not is_doc_id(text)
+def test_ids_are_those_that_a_run_can_hold() -> None:
+    assert all(map(is_doc_id, ["1", "a-b", "пост", "😀"]))
+    assert not any(map(is_doc_id, ["", "a b", " a", "a\n", "a\u2003b", "a\0b", "\ud800"]))
 
 
 PAIRS = {
@@ -225,16 +197,11 @@ def pair_folder(folder: Path, **changed: list[str] | None) -> Path:
 
 
 def test_pair_folder(tmp_path: Path) -> None:
-    assert list(read_pair_folder(pair_folder(tmp_path))) == [
-        ("1", Post("11", "post one ", "http://x")),
-        ("1", Post("12", "", "")),
-        ("2", Post("11", "post one ", "http://x")),
-    ]
-
-
-def test_pair_folder_without_links(tmp_path: Path) -> None:
-    pairs = list(read_pair_folder(pair_folder(tmp_path, url_txt=None)))
-    assert [post.url for _, post in pairs] == ["", "", ""]
+    expected = [("1", Post("11", "post one ", "http://x")), ("1", Post("12", "", ""))]
+    expected.append(("2", expected[0][1]))
+    assert list(read_pair_folder(pair_folder(tmp_path))) == expected
+    (tmp_path / "url.txt").unlink()
+    assert [post.url for _, post in read_pair_folder(tmp_path)] == ["", "", ""]
 
 
 @pytest.mark.parametrize(
