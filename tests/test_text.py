@@ -1,11 +1,8 @@
 """Posts, queries and URLs to words and trigrams: hand-made expectations, and invariants."""
 
-import itertools
-import string
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rerankers.text import words as reading
@@ -23,30 +20,25 @@ from rerankers.text.words import (
     ("raw", "expected"),
     [
         ("", ""),
-        ("BBC World Service staff cuts", "bbc world service staff cuts"),
-        ("RT @bbc: cuts to come", "rt cuts to come"),
+        ("RT @bbc: BBC World Service cuts to come", "rt bbc world service cuts to come"),
         ("@bob@alice hi@you.", "hi"),
         ("#bbcCuts now", "bbccuts now"),
         ("look http://t.co/xY1?a=b now", "look now"),
         ("look https://bbc.co.uk/a,b www.bbc.co.uk/c now", "look now"),
-        ("sooooo gooood!!! hmmmm", "soo good hmm"),
-        ("soo good", "soo good"),
-        ("10000 people, 2011", "10000 people 2011"),
-        ("aaa111 yyyy2000", "aa111 yy2000"),
+        ("sooooo gooood!!! hmmmm, soo good", "soo good hmm soo good"),
+        ("10000 people, 2011, aaa111 yyyy2000", "10000 people 2011 aa111 yy2000"),
         ("snake_case __init__", "snake case init"),
-        ("café MÜNCHEN naïve", "cafe munchen naive"),
-        ("cafe\u0301", "cafe"),
+        ("café MÜNCHEN naïve cafe\u0301", "cafe munchen naive cafe"),
         ("ﬁne ｗｉｄｅ ① Ⓗi", "fine wide 1 hi"),
         ("\U0001d407\U0001d41e\U0001d425\U0001d425\U0001d428", "hello"),
-        ("احتجاجات في القاهرة", "احتجاجات في القاهرة"),
-        ("протесты", "протесты"),
-        ("地震", "地震"),
+        ("احتجاجات في القاهرة протесты 地震", "احتجاجات في القاهرة протесты 地震"),
         ("\U0001f602 lol \U0001f1ea\U0001f1ec", "lol"),
         ("a\0b", "a b"),
         ("!!! ... -- ''", ""),
-        ("@bob http://t.co/x", ""),
         ("don't stop", "do n't stop"),
         ("rock-n-roll/pop", "rock n roll pop"),
+        # The cut before an n makes no end of a word for the one before it.
+        ("lh'mn't dn't's i'd've", "lh'm n't d n't s i d ve"),
     ],
 )
 def test_words(raw: str, expected: str) -> None:
@@ -60,18 +52,10 @@ def test_words(raw: str, expected: str) -> None:
         ("-LCB- a -RCB- -LSB- b -RSB-", "{a} [b]"),
         ("after briefings \\/ details on weds  ## cuts", "after briefings/details on weds #cuts"),
         ("rt @names : hello @url", "RT @bob: hello http://t.co/x"),
-        ("17 5 %", "17 5%"),
+        ("17 5 % , bbc 's do n't it 's we 'll", "17 5%, bbc's don't it’s we’ll"),
     ],
 )
 def test_stanford_escapes_end_as_the_same_words_as_the_raw_post(stanford: str, raw: str) -> None:
-    assert words(stanford) == words(raw)
-
-
-@pytest.mark.parametrize(
-    ("stanford", "raw"),
-    [("bbc 's cuts", "bbc's cuts"), ("do n't", "don't"), ("it 's", "it’s"), ("we 'll", "we’ll")],
-)
-def test_contractions_end_as_the_same_words(stanford: str, raw: str) -> None:
     assert words(stanford) == words(raw)
 
 
@@ -95,18 +79,15 @@ def test_words_of_any_text(raw: str) -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("", "<url>"),
         ("   ", "<url>"),
         ("http://", "<url>"),
         ("?a=b", "<url>"),
         ("http://www.BBC.co.uk/News", "bbc.co.uk/news"),
         ("https://bbc.co.uk/", "bbc.co.uk"),
-        ("ftp://host/path/", "host/path"),
         ("bbc.co.uk/a", "bbc.co.uk/a"),
         ("http://bbc.co.uk/a?utm_source=twitter#top", "bbc.co.uk/a"),
-        ("http://bbc.co.uk/#top", "bbc.co.uk"),
         ("http://bbc.co.uk/world%20service", "bbc.co.uk/world service"),
-        ("http://wwwhost.org/http://x", "wwwhost.org/http://x"),
+        ("ftp://wwwhost.org/http://x", "wwwhost.org/http://x"),
     ],
 )
 def test_url_text(url: str, expected: str) -> None:
@@ -117,11 +98,6 @@ def trigrams(text: str) -> list[int]:
     return character_trigrams([text]).values.tolist()
 
 
-def test_trigrams_of_hello() -> None:
-    expected = [trigrams(part)[1] for part in ("#he", "hel", "ell", "llo", "lo#")]
-    assert trigrams("hello") == expected
-
-
 def test_trigrams_cross_spaces_but_not_texts() -> None:
     both = character_trigrams(["bbc", "a b", ""])
     assert both.values.tolist() == trigrams("bbc") + [
@@ -129,15 +105,6 @@ def test_trigrams_cross_spaces_but_not_texts() -> None:
     ]
     assert both.lengths.tolist() == [3, 3, 0]
     assert len(character_trigrams([])) == 0
-
-
-def test_identifiers_of_different_trigrams_differ() -> None:
-    alphabet = "#" + string.ascii_lowercase + string.digits
-    texts = map("".join, itertools.product(alphabet[::3] + "#z", repeat=3))
-    middle = {text: trigrams(text)[1] for text in texts}
-    assert len(set(middle.values())) == len(middle)
-    one_by_one = {trigrams(f"#{c}#")[1] for c in [*alphabet, ".", "-", "é"]}
-    assert len(one_by_one) == len(alphabet) + 3
 
 
 def test_identifiers_are_those_of_trained_weights() -> None:
@@ -161,16 +128,8 @@ def test_a_lone_surrogate_is_one_character() -> None:
     assert len(trigrams(url_text("http://x/\udc80"))) == 3
 
 
-PIECES = [
-    *"aAbnst'’_ .@/#-\\\n\t\0\x1c019",
-    "n't",
-    "'s",
-    "-LRB-",
-    "http://",
-    "www.",
-    "@bob",
-    "dn't's",
-]
+PIECES = [*"aAbnst'’_ .@/#-\\\n\t\0\x1c019"]
+PIECES += ["n't", "'s", "-LRB-", "http://", "www.", "@bob", "dn't's"]
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=4))
@@ -182,57 +141,25 @@ def test_ascii_is_taken_apart_as_by_the_tokenizer(texts: list[str]) -> None:
 def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     texts = [f"a{chr(code)}b {chr(code)}c d{chr(code)}" for code in range(128)]
     assert reading.tokens_of([*texts, "日本"]) == [*reading.tokens_of(texts), "日本", reading.END]
-    assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == [
-        "rock'n'roll",
-        "tis",
-        "the",
-        "o",
-        "clock",
-        reading.END,
-    ]
-
-
-def test_contractions_next_to_each_other() -> None:
-    """The cut before an n makes no end of a word for the one before it."""
-    assert words("lh'mn't dn't's i'd've") == ["lh'm", "n't", "d", "n't", "s", "i", "d", "ve"]
+    expected = ["rock'n'roll", "tis", "the", "o", "clock", reading.END]
+    assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == expected
 
 
 # Many texts at once, against one after the other
 
-BATCH = [
-    "Sooooo good, isn't it?\nRT @x: http://t.co/a",
-    "",
-    "a_b -LRB- c -RRB-",
-    "good it’s ŚĆ",
-    "\n",
-]
 
-
-def check_batch(texts: list[str]) -> None:
+@example(["Sooooo good, isn't it?\nRT @x: http://t.co/a", "", "a_b -LRB- c -RRB-", "it’s ŚĆ", "\n"])
+@given(st.lists(st.text(max_size=30), max_size=6))
+def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
     lexicon = Lexicon.from_texts(texts)
     by_word = lexicon.trigrams()
+    starts = lexicon.texts.starts
     assert len(lexicon.texts) == len(texts)
-    for text, start, end in zip(
-        texts, lexicon.texts.starts[:-1], lexicon.texts.starts[1:], strict=True
-    ):
+    for text, start, end in zip(texts, starts[:-1], starts[1:], strict=True):
         rows = lexicon.texts.values[start:end]
         assert [lexicon.words[row] for row in rows] == words(text)
         trigrams = by_word.values[by_word.starts[start] : by_word.starts[end]]
         np.testing.assert_array_equal(trigrams, character_trigrams(words(text)).values)
-
-
-def test_every_text_is_read_as_alone() -> None:
-    check_batch(BATCH)
-    check_batch([])
-
-
-@given(st.lists(st.text(max_size=30), max_size=6))
-def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
-    check_batch(texts)
-
-
-def test_each_text_has_one_end() -> None:
-    assert reading.tokens_of(BATCH).count(reading.END) == len(BATCH)
 
 
 def test_urls_are_read_as_alone() -> None:

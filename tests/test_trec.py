@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytrec_eval
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from official import trec_eval
@@ -35,45 +34,35 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-# Topics
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("year", "count", "first"),
-    [
-        (2011, 50, ("1", "BBC World Service staff cuts", "34952194402811904")),
-        (2012, 60, ("51", "British Government cuts", "35124912364457984")),
-        (2013, 60, ("111", "water shortages", "317711766815653888")),
-        (2014, 55, ("171", "Ron Weasley birthday", "307878904759201794")),
-    ],
-)
-def test_official_topics(
-    data_dir: Path, year: int, count: int, first: tuple[str, str, str]
-) -> None:
-    topics = read_topics(data_dir / "microblog" / f"topics.microblog{year}.txt")
-    assert (topics[0].query_id, topics[0].text, topics[0].max_doc_id) == first
+def test_official_topics(data_dir: Path) -> None:
+    topics = read_topics(data_dir / "microblog" / "topics.microblog2012.txt")
+    assert (topics[0].text, topics[0].max_doc_id) == (
+        "British Government cuts",
+        "35124912364457984",
+    )
     assert all(topic.text and topic.time and topic.max_doc_id for topic in topics)
-    start = int(first[0])
-    assert [int(topic.query_id) for topic in topics] == list(range(start, start + count))
+    assert [int(topic.query_id) for topic in topics] == list(range(51, 111))
+
+
+# Topics
 
 
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
         ("<num> Number: MB001 </num>\n<title> a  b </title>", Topic("1", "a b")),
-        ("<num>MB051</num><query>a</query>", Topic("51", "a")),
         ("<NUM>number:MB100</NUM><Title>a</TITLE>", Topic("100", "a")),
         ("<num> Number: 301\n<title> over\ntwo lines\n<desc> more", Topic("301", "over two lines")),
         ("<num>007</num><title>a</title>", Topic("007", "a")),
-        ("<num>MB7b</num><title>a</title>", Topic("MB7b", "a")),
-        ("<num>1</num><title></title>", Topic("1", "")),
+        ("<num>MB7b</num><title></title>", Topic("MB7b", "")),
         (
             "<num>1</num><title>AT&amp;T &lt;3 R&B &copy &amp;lt;</title>",
             Topic("1", "AT&T <3 R&B &copy &lt;"),
         ),
-        ("<num>1</num><title>i <b>love</b> it > all</title>", Topic("1", "i <b>love</b> it > all")),
-        ("<num>1</num><title>é 😀 שלום</title><querytime></querytime>", Topic("1", "é 😀 שלום")),
+        (
+            "<num>1</num><title>i <b>love</b> it > é 😀 שלום</title><querytime></querytime>",
+            Topic("1", "i <b>love</b> it > é 😀 שלום"),
+        ),
         (
             "<num>1</num><query>a</query><querytime> Tue </querytime>\n"
             "<querytweettime> 0123 </querytweettime>",
@@ -89,14 +78,9 @@ def test_xml_topic(tmp_path: Path, block: str, expected: Topic) -> None:
 
 
 def test_tsv_topics(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "topics.tsv", "\ufeff7\thaiti  aristide\r\n\r\nMB8\t\r\n9\t< 3 tops\r\n"
-    )
-    assert read_topics(path) == [
-        Topic("7", "haiti aristide"),
-        Topic("MB8", ""),
-        Topic("9", "< 3 tops"),
-    ]
+    content = "\ufeff7\thaiti  aristide\r\n\r\nMB8\t\r\n9\t< 3 tops\r\n"
+    expected = [Topic("7", "haiti aristide"), Topic("MB8", ""), Topic("9", "< 3 tops")]
+    assert read_topics(write(tmp_path / "topics.tsv", content)) == expected
 
 
 TOP = "<top><num>1</num><title>a</title></top>\n"
@@ -105,32 +89,25 @@ TOP = "<top><num>1</num><title>a</title></top>\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", ": found no topic"),
         ("\n \n", ": found no topic"),
         ("<topics></topics>", ": found no topic"),
         ("1 haiti\n", ":1: found 0 tabs in '1 haiti', expected query_id<TAB>text"),
         ("1\ta\n2\tb\tc\n", ":2: found 2 tabs"),
         ("1\ta\n\tb\n", ":2: found '', expected a query_id of one word"),
-        ("1 2\ta\n", ":1: found '1 2', expected a query_id of one word"),
         ("1\ta\n\n2\tb\n1\tc\n", ":4: found a second topic 1, .* the first is on line 1"),
-        (
-            TOP + "\n<top>\n<num>MB01</num><query>b</query></top>",
-            ":3: found a second topic 1, .* the first is on line 1",
-        ),
+        (TOP + "\n<top>\n<num>MB01</num><query>b</query></top>", ":3: found a second topic 1, "),
         (TOP + "\n\n<top>\n<num>2</num>\n", ":4: found '<top> 2', expected <top>"),
         (TOP + "</top>\n", ":2: found '</top>'"),
         (TOP + "<!-- a\n -->\n stray\n" + TOP, ":4: found 'stray'"),
         ("<top>\n<num>1</num><title>a</title>\n" + TOP, ":1: found a second <top>"),
         (TOP + "<top><title>a</title></top>", ":2: found a topic without <num>"),
         (TOP + "<top><num>2</num></top>", ":2: found a topic without <title> or <query>"),
-        ("<top><num></num><title>a</title></top>", ":1: found '', expected a query_id"),
         ("<top><num>1 2</num><title>a</title></top>", ":1: found '1 2', expected a query_id"),
         ("<top><num>1</num><title>a</title><title>b</title></top>", ":1: found 2 <title>"),
         (
             TOP.replace("</top>", "<querytweettime>now</querytweettime></top>"),
             ":1: found 'now' in <querytweettime>",
         ),
-        (TOP.replace("</top>", "<querytweettime></querytweettime></top>"), ":1: found '' in"),
         (b"1\tcaf\xe9\n", ":1: found the byte 0xe9"),
     ],
 )
@@ -145,23 +122,16 @@ def test_malformed_topics(tmp_path: Path, content: str | bytes, message: str) ->
 
 
 def test_qrels(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "qrels",
-        "\ufeff51 0 10 1\r\n\r\n51\tQ0\t9 -2\r\n  52 0 10 +2  \r\n51 0 é 1000000",
-    )
-    assert read_qrels(path) == {"51": {"10": 1, "9": -2, "é": 1_000_000}, "52": {"10": 2}}
+    content = "\ufeff51 0 10 1\r\n\r\n51\tQ0\t9 -2\r\n  52 0 10 +2  \r\n51 0 é 1000000"
+    expected = {"51": {"10": 1, "9": -2, "é": 1_000_000}, "52": {"10": 2}}
+    assert read_qrels(write(tmp_path / "qrels", content)) == expected
 
 
 def test_run(tmp_path: Path) -> None:
     lines = ["2 Q0 b 7 -1.5 x", "1 Q0 a 1 1e-3 x", "2 Q0 a 0 .5 x", "2 0 c -1 5. x"]
-    path = write(tmp_path / "run", "\r\n".join(lines))
-    expected = {"2": {"b": -1.5, "a": 0.5, "c": 5.0}, "1": {"a": 0.001}}
-    assert read_run(path) == expected
-    assert list(read_run(path)) == ["2", "1"]
-
-
-def test_a_run_may_be_empty(tmp_path: Path) -> None:
-    assert read_run(write(tmp_path / "run", "")) == {}
+    read = read_run(write(tmp_path / "run", "\r\n".join(lines)))
+    assert list(read.items()) == [("2", {"b": -1.5, "a": 0.5, "c": 5.0}), ("1", {"a": 0.001})]
+    assert read_run(write(tmp_path / "empty", "")) == {}
 
 
 @pytest.mark.parametrize("read", [read_qrels, read_run, read_topics])
@@ -183,17 +153,13 @@ GOOD = "1 Q0 a 1 2.5 t\n"
     [
         (GOOD + "\n1 Q0 b 2 t\n", ":3: found 5 columns in '1 Q0 b 2 t', expected query_id Q0 doc"),
         (GOOD + "1 Q0 b 2 1.5 my tag\n", ":2: found 7 columns"),
-        ("1 0 a 1\n", ":1: found 4 columns"),
         ("1 Q0 a\0 1 2 t\n", ":1: found a NUL byte"),
         (GOOD + "1 Q0 b 2.5 3 t\n", ":2: found the rank '2.5', expected a whole number"),
         *(
             (GOOD + f"1 Q0 b 2 {score} t\n", f":2: found the score '{score}', expected a number")
-            for score in ("nan", "NaN", "-inf", "1e39", "1e999", "1_0", "0x1p3", "x", "١", "1,5")
+            for score in ("nan", "-inf", "1e39", "1_0", "0x1p3", "١", "1,5")
         ),
-        (
-            GOOD + GOOD.replace("2.5", "2"),
-            ":2: found document a of topic 1 again, expected it once; the first is on line 1",
-        ),
+        (GOOD * 2, ":2: found document a of topic 1 again, expected it once; the first is on line"),
         (GOOD.encode() + b"1 Q0 \xff 2 1 t", ":2: found the byte 0xff"),
     ],
 )
@@ -211,11 +177,11 @@ def test_malformed_runs(tmp_path: Path, content: str | bytes, message: str) -> N
         ("1 0 a 1\n1 Q0 a 1 2.5 t\n", ":2: found 6 columns in '1 Q0 a 1 2.5 t', expected query_id"),
         (
             "1 0 a 1\n2 0 a 1\n\n1 0 a 0\n",
-            ":4: found document a of topic 1 again, expected it once; the first is on line 1",
+            ":4: found document a of topic 1 again, expected it once",
         ),
         *(
             (f"1 0 a {grade}\n", f":1: found the relevance {grade!r}, expected a whole number")
-            for grade in ("1.0", "x", "1_0", "²", "34952194402811904", "1000001", "-1000001")
+            for grade in ("1.0", "1_0", "²", "1000001", "-1000001")
         ),
     ],
 )
@@ -226,13 +192,15 @@ def test_malformed_qrels(tmp_path: Path, content: str, message: str) -> None:
     assert str(caught.value).startswith(f"{path}{message}")
 
 
-# The tie rule, and writing
-
-
 def test_ties_go_to_the_later_doc_id_as_text() -> None:
     scores = {"9": 1.0, "10": 1.0, "é": 1.0, "z": 1.0, "😀": 1.0, "\uffee": 1.0, "best": 2.0}
     order = [doc_id for doc_id, _ in ranked(scores)]
     assert order == ["best", "😀", "\uffee", "é", "z", "9", "10"]
+    zeros = list(format_run({"1": {"a": 0.0, "b": -0.0, "c": -1e-60}}, "t"))
+    assert zeros == ["1 Q0 c 1 0 t", "1 Q0 b 2 0 t", "1 Q0 a 3 0 t"]
+
+
+# The tie rule, and writing
 
 
 def test_scores_that_trec_eval_cannot_tell_apart_are_ties() -> None:
@@ -242,12 +210,7 @@ def test_scores_that_trec_eval_cannot_tell_apart_are_ties() -> None:
     assert lines == ["1 Q0 c 1 16.0000038 t", "1 Q0 b 2 16 t", "1 Q0 a 3 16 t"]
 
 
-def test_both_zeros_are_the_same_score() -> None:
-    lines = list(format_run({"1": {"a": 0.0, "b": -0.0, "c": -1e-60}}, "t"))
-    assert lines == ["1 Q0 c 1 0 t", "1 Q0 b 2 0 t", "1 Q0 a 3 0 t"]
-
-
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, 3.5e38, -1e300])
+@pytest.mark.parametrize("score", [math.nan, -math.inf, 3.5e38])
 def test_no_such_score_is_ranked_or_written(tmp_path: Path, score: float) -> None:
     path = write(tmp_path / "run", "old")
     run = {"51": {"a": 1.0}, "52": {"a": 1.0, "b": score}}
@@ -259,21 +222,7 @@ def test_no_such_score_is_ranked_or_written(tmp_path: Path, score: float) -> Non
         ranked(run["52"])
 
 
-def test_ctrl_c_leaves_the_old_run(tmp_path: Path) -> None:
-    class Interrupted(dict[str, Any]):
-        def items(self) -> Iterator[tuple[str, dict[str, float]]]:  # type: ignore[override]
-            yield "1", {"a": 1.0}
-            raise KeyboardInterrupt
-
-    for name in ("run", "run.gz", "run.bz2"):
-        path = write(tmp_path / name, "old")
-        with pytest.raises(KeyboardInterrupt):
-            write_run(path, Interrupted(), "t")
-        assert path.read_text() == "old"
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a\n", "a\0", "a\u2003b", "\ud800"])
+@pytest.mark.parametrize("name", ["", "a b", "a\0", "a\u2003b", "\ud800"])
 def test_ids_and_tags_that_cannot_stand_in_a_run(tmp_path: Path, name: str) -> None:
     for run in ({name: {"a": 1.0}}, {"1": {name: 1.0}}):
         with pytest.raises(DataError, match="expected one word"):
@@ -281,6 +230,20 @@ def test_ids_and_tags_that_cannot_stand_in_a_run(tmp_path: Path, name: str) -> N
     with pytest.raises(UsageError, match="tag of a run"):
         write_run(tmp_path / "run", {"1": {"a": 1.0}}, name)
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_leaves_the_old_run(tmp_path: Path) -> None:
+    class Interrupted(dict[str, Any]):
+        def items(self) -> Iterator[tuple[str, dict[str, float]]]:  # type: ignore[override]
+            yield "1", {"a": 1.0}
+            raise KeyboardInterrupt
+
+    for name in ("run", "run.gz"):
+        path = write(tmp_path / name, "old")
+        with pytest.raises(KeyboardInterrupt):
+            write_run(path, Interrupted(), "t")
+        assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_written_runs_are_compressed_by_their_name(tmp_path: Path) -> None:
@@ -345,16 +308,6 @@ def one_relevant_each(scores: dict[str, float]) -> tuple[Any, Any]:
     topics = {f"q{number}": doc_id for number, doc_id in enumerate(scores)}
     qrels = {query_id: {doc_id: 1} for query_id, doc_id in topics.items()}
     return qrels, dict.fromkeys(qrels, scores)
-
-
-@settings(max_examples=200, deadline=None)
-@given(scores=st.dictionaries(IDS, SCORES, min_size=1, max_size=12))
-def test_pytrec_eval_ranks_as_we_do(scores: dict[str, float]) -> None:
-    qrels, run = one_relevant_each(scores)
-    values = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(run)
-    by_rank = sorted(qrels, key=lambda query_id: -values[query_id]["recip_rank"])
-    ours = [doc_id for doc_id, _ in ranked(scores)]
-    assert [next(iter(qrels[query_id])) for query_id in by_rank] == ours
 
 
 @pytest.mark.parametrize("low", [1.0, 16.0, 1e-40, -5.3, 3e38])
