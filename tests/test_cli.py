@@ -2,7 +2,6 @@
 
 import errno
 import re
-import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Result
 
 from indexes.errors import CollectionError
 from pipeline.command import main, options
@@ -45,20 +45,16 @@ def parse(*arguments: str) -> Options:
     return parse_arguments(Options, "program", "What it does.", arguments)
 
 
-def test_defaults() -> None:
-    assert parse("go") == Options("go", (), 1000, None, "ql", (), False, None)
-
-
 def test_values() -> None:
-    found = parse("go", "a", "b", "--hits", "5", "--lambda", "0.25", "--method", "bm25", "-m", "AP",
-                  "-m", "P@30", "--quiet", "--output", "x.txt")  # fmt: skip
-    assert found == Options("go", ("a", "b"), 5, 0.25, "bm25", ("AP", "P@30"), True, Path("x.txt"))
+    assert parse("go") == Options("go", (), 1000, None, "ql", (), False, None)
+    line = "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --quiet --output x.txt"
+    found = Options("go", ("a", "b"), 5, 0.25, "bm25", ("AP", "P@30"), True, Path("x.txt"))
+    assert parse(*line.split()) == found
 
 
 def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        parse("--hits", "0", "--lambda", "2", "--method", "bm52", "--qiet", "--output",
-              str(tmp_path))  # fmt: skip
+        parse(*f"--hits 0 --lambda 2 --method bm52 --qiet --output {tmp_path}".split())
     text = "\n".join(error.value.problems)
     assert len(error.value.problems) == 6
     assert "name is missing" in text
@@ -69,18 +65,19 @@ def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
     assert f"found the folder {tmp_path}" in text
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1e400", "x"])
-def test_numbers_are_checked(text: str) -> None:
+def test_values_are_checked(tmp_path: Path) -> None:
     for check in (options.positive_float, options.positive_int, options.fraction):
-        with pytest.raises(ValueError, match=r"expected a (whole )?number"):
-            check(text)
-
-
-def test_existing_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no file"):
-        options.existing_file(str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="expected a file"):
-        options.existing_file(str(tmp_path))
+        for text in ("", "nan", "inf", "-1", "1e400"):
+            with pytest.raises(ValueError, match=r"expected a (whole )?number"):
+                check(text)
+    for path, message in ((tmp_path / "none", "there is no file"), (tmp_path, "expected a file")):
+        with pytest.raises(ValueError, match=message):
+            options.existing_file(str(path))
+    for text in ("auto", "cpu", "cuda", "cuda:12"):
+        assert device_name(text) == text
+    for text in ("", "gpu", "cuda:", "cuda:-1", "cpu:0"):
+        with pytest.raises(ValueError, match="expected auto, cpu, cuda or cuda:N"):
+            device_name(text)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +116,6 @@ def test_a_warning_for_the_user_is_one_line(capsys: pytest.CaptureFixture[str]) 
     assert told[1].endswith("FutureWarning: use another name")
 
 
-@pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
-def test_devices(text: str) -> None:
-    assert device_name(text) == text
-
-
-@pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0"])
-def test_what_is_no_device(text: str) -> None:
-    with pytest.raises(ValueError, match="expected auto, cpu, cuda or cuda:N"):
-        device_name(text)
-
-
 def test_a_gpu_that_is_not_there_is_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -160,37 +146,40 @@ def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "way; one of ql, bm25 (default: ql)" in text
 
 
-def tweetrerank(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the console command as the script that pip makes of it does."""
-    program = "from pipeline.command.main import tweetrerank; tweetrerank()"
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+def tweetrerank(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> Result:
+    """Run the console command, without the restart that sets the allocator."""
+    monkeypatch.setattr(main, "keep_allocations", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["tweetrerank", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main.tweetrerank()
+    output, errors = capsys.readouterr()
+    return Result(int(left.value.code or 0), output, errors)
 
 
-def test_console_command_lists_its_subcommands() -> None:
-    done = tweetrerank("--help")
-    assert done.returncode == 0
-    assert all(re.search(rf"^  {name} +[A-Z].*\.$", done.stdout, re.M) for name in main.COMMANDS)
+def test_console_command_lists_its_subcommands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tweetrerank(monkeypatch, capsys, "--help")
+    assert done.code == 0
+    assert all(re.search(rf"^  {name} +[A-Z].*\.$", done.out, re.M) for name in main.COMMANDS)
+    done = tweetrerank(monkeypatch, capsys, "serch")
+    assert done.code == 2
+    assert "unknown command 'serch'; did you mean 'search'?" in done.err
+    assert tweetrerank(monkeypatch, capsys).code == 2
 
 
-def test_subcommand_speaks_in_its_own_name() -> None:
-    done = tweetrerank("search", "--help")
-    assert done.returncode == 0
-    assert done.stdout.startswith("usage: tweetrerank search ")
-    assert "python -m pipeline" not in done.stdout
-    done = tweetrerank("search", "--topics", "sample", "--hits", "none")
-    assert done.returncode == 2
-    assert done.stderr.startswith("tweetrerank search: bad usage:\n  --hits: found 'none'")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [(["serch"], "unknown command 'serch'; did you mean 'search'?"), ([], "no command")],
-)
-def test_unknown_subcommand_is_a_usage_error(arguments: list[str], problem: str) -> None:
-    done = tweetrerank(*arguments)
-    assert done.returncode == 2
-    assert problem in done.stderr
+def test_subcommand_speaks_in_its_own_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tweetrerank(monkeypatch, capsys, "search", "--help")
+    assert done.code == 0
+    assert done.out.startswith("usage: tweetrerank search ")
+    assert "python -m pipeline" not in done.out
+    done = tweetrerank(monkeypatch, capsys, *["search", "--topics", "sample", "--hits", "none"])
+    assert done.code == 2
+    assert done.err.startswith("tweetrerank search: bad usage:\n  --hits: found 'none'")
 
 
 @dataclass(frozen=True)
@@ -201,12 +190,10 @@ class Configuration:
     kind: str = "dot"
 
 
-def test_values_take_the_type_of_their_field() -> None:
+def test_changes_of_settings() -> None:
+    """Values take the type of their field; every mistake is named."""
     changed = apply_changes(Configuration(), ["depth=2", "dropout=0.5", "words=false", "kind=a=b"])
     assert changed == Configuration(2, 0.5, False, "a=b")
-
-
-def test_every_mistake_is_named() -> None:
     with pytest.raises(UsageError) as error:
         apply_changes(Configuration(), ["detph=2", "depth=two", "words=maybe", "dropout"])
     assert len(error.value.problems) == 4

@@ -1,35 +1,114 @@
-"""The command pipeline.vectors."""
+"""Word vectors from one's own posts, and the command pipeline.vectors."""
 
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Command
 from data_samples import write_microblog
 
-from pipeline import vectors as command
-from pipeline.command.options import parse_arguments
-from rerankers.text.vectors import read_vectors
+from pipeline import vectors
+from rerankers.errors import RerankerError
+from rerankers.text.skip_gram import train
+from rerankers.text.vectors import WordVectors, concatenated, read_vectors, reduced, word2vec_bytes
+
+# Two subjects that share no word.
+POSTS = [
+    "storm wind coast warning",
+    "coast storm flood wind",
+    "goal match cup final",
+    "final cup match referee",
+] * 60
 
 
-def run(*arguments: str | Path) -> None:
-    texts = [str(argument) for argument in arguments]
-    command.main(parse_arguments(command.Options, "vectors", None, texts))
+def nearness(path: Path, one: str, other: str) -> float:
+    found = read_vectors(path)
+    rows = dict(zip(found.words, found.matrix, strict=True))
+    a, b = rows[one], rows[other]
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def test_vectors_of_the_posts_are_written(
+def test_words_of_one_subject_are_near(tmp_path: Path) -> None:
+    done: list[int] = []
+    found = train(POSTS, size=10, window=3, epochs=30, progress=done.append)
+    assert done == [1] * 30
+    assert set(found.words) == {word for post in POSTS for word in post.split()}
+    assert found.matrix.shape == (len(found.words), 10)
+    path = tmp_path / "posts.bin"
+    path.write_bytes(word2vec_bytes(found))
+    for near, far in (("wind", "cup"), ("coast", "goal"), ("wind", "match")):
+        assert nearness(path, "storm", near) > nearness(path, "storm", far)
+    again = read_vectors(path)
+    assert again.words == found.words
+    np.testing.assert_array_equal(again.matrix, found.matrix)
+
+
+def test_the_same_posts_give_the_same_vectors_and_they_are_trained_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_microblog(tmp_path / "data")
-    path = tmp_path / "posts.bin"
-    small = ["--size", "6", "--epochs", "2", "--data", data]
-    run(*small, "--output", path)
-    printed = capsys.readouterr()
-    vectors = read_vectors(path)
-    assert vectors.matrix.shape == (len(vectors.words), 6)
-    assert f"{len(vectors.words):,} words of" in printed.out and "vectors" not in printed.err
-    run(*small, "--output", tmp_path / "both.bin", "--concatenate", path)
+    first = train(POSTS, size=8, epochs=2)
+    np.testing.assert_array_equal(first.matrix, train(POSTS, size=8, epochs=2).matrix)
+    path = vectors.cached_vectors(POSTS, None, tmp_path)
+    assert re.search(r"training word vectors on 240 posts \(once\)", capsys.readouterr().err)
+    written = path.stat().st_mtime_ns
+    assert vectors.cached_vectors(POSTS, None, tmp_path) == path
+    assert (path.stat().st_mtime_ns, capsys.readouterr().err) == (written, "")
+    assert vectors.cached_vectors([*POSTS, "one more"], None, tmp_path) != path
+
+
+def test_two_vectors_of_a_word_side_by_side(tmp_path: Path) -> None:
+    own = train(POSTS, size=8, epochs=2)
+    general = WordVectors(["storm", "wind"], np.array([[3, 4], [0, 2]], dtype=np.float32))
+    both = concatenated(own, general)
+    assert both.words == own.words and both.matrix.shape == (len(own.words), 10)
+    rows = dict(zip(both.words, both.matrix, strict=True))
+    assert rows["storm"][8:] == pytest.approx([0.6, 0.8])
+    assert rows["cup"][8:].tolist() == [0, 0]
+    np.testing.assert_allclose(np.linalg.norm(both.matrix[:, :8], axis=1), 1, rtol=1e-6)
+    (tmp_path / "general.bin").write_bytes(word2vec_bytes(general))
+    path = vectors.cached_vectors(POSTS, tmp_path / "general.bin", tmp_path)
+    assert read_vectors(path).matrix.shape[1] == 102
+    assert path != vectors.cached_vectors(POSTS, tmp_path / "none.bin", tmp_path)
+
+
+def test_narrowed_vectors_keep_dot_products() -> None:
+    rng = np.random.default_rng(1)
+    plane = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 7))  # 7 numbers that need only 3
+    words = [f"w{row}" for row in range(20)]
+    wide = WordVectors(words, plane.astype(np.float32))
+    narrow = reduced(wide, 3)
+    assert narrow.words == words and narrow.matrix.shape == (20, 3)
+    np.testing.assert_allclose(narrow.matrix @ narrow.matrix.T, plane @ plane.T, atol=1e-4)
+    # One number less loses what the least singular value accounts for, and no more.
+    lost = np.linalg.svd(plane, compute_uv=False)[2] ** 2
+    two = reduced(wide, 2).matrix
+    assert np.linalg.norm(two @ two.T - plane @ plane.T) == pytest.approx(lost, rel=1e-4)
+    with pytest.raises(RerankerError, match="found vectors of 7 numbers, expected 8 or more"):
+        reduced(wide, 8)
+
+
+def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RerankerError, match="expected posts with words that occur 3 times or more"):
+        train(["once", "only"])
+    monkeypatch.setitem(sys.modules, "gensim", None)
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(RerankerError, match=r"found no gensim.*tweetrerank\[vectors\]"):
+        train(POSTS)
+
+
+def test_vectors_of_the_posts_are_written(command: Command, tmp_path: Path) -> None:
+    data, path = write_microblog(tmp_path / "data"), tmp_path / "posts.bin"
+    small = ["vectors", "--size", 6, "--epochs", 2, "--data", data]
+    done = command(*small, "--output", path)
+    assert done.code == 0, done.err
+    found = read_vectors(path)
+    assert found.matrix.shape == (len(found.words), 6)
+    assert f"{len(found.words):,} words of" in done.out and "vectors" not in done.err
+    command(*small, "--output", tmp_path / "both.bin", "--concatenate", path)
     both = read_vectors(tmp_path / "both.bin")
-    assert both.words == vectors.words and both.matrix.shape == vectors.matrix.shape
+    assert both.words == found.words and both.matrix.shape == found.matrix.shape
     # The same vectors twice are themselves, but for their length and the axes.
-    ours = vectors.matrix / np.linalg.norm(vectors.matrix, axis=1, keepdims=True)
+    ours = found.matrix / np.linalg.norm(found.matrix, axis=1, keepdims=True)
     np.testing.assert_allclose(both.matrix @ both.matrix.T, 2 * ours @ ours.T, atol=1e-5)

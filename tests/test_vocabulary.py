@@ -24,14 +24,7 @@ def test_known_words_come_first_and_unknown_ones_are_hashed() -> None:
     bucket = zlib.crc32("océan".encode()) % 100
     assert small().ids(["bbc", "the", "océan", "bbc"]) == [2, 1, 3 + bucket, 2]
     assert small().ids([]) == []
-
-
-def test_unknown_words_are_the_same_everywhere() -> None:
-    """By a literal: another hash would make every shipped checkpoint misread unknown words."""
-    assert Vocabulary([], np.zeros((0, 3), np.float32)).ids(["hello", "wörld"]) == [
-        1 + zlib.crc32(b"hello") % 32768,
-        1 + zlib.crc32("wörld".encode()) % 32768,
-    ]
+    # A literal: with another hash every shipped checkpoint would misread unknown words.
     assert Vocabulary([], np.zeros((0, 3), np.float32)).ids(["hello"]) == [1 + 0x3610A686 % 32768]
 
 
@@ -47,10 +40,10 @@ def test_build_keeps_used_and_common_words_that_have_vectors() -> None:
 
 
 def test_save_and_load(tmp_path: Path) -> None:
-    vocabulary = Vocabulary(["thé", "b\u0085c", '"'], np.ones((3, 4), np.float32), 77)
+    tokens = ["thé", "b\u0085c", '"', "unknown"]
+    vocabulary = Vocabulary(tokens[:3], np.ones((3, 4), np.float32), 77)
     vocabulary.save(tmp_path / "vocabulary.json")
     loaded = Vocabulary.load(tmp_path / "vocabulary.json")
-    tokens = ["thé", "b\u0085c", '"', "unknown"]
     assert (loaded.known, loaded.buckets) == (vocabulary.known, 77)
     assert loaded.ids(tokens) == vocabulary.ids(tokens)
     assert loaded.vectors.shape == (3, 4)
@@ -64,9 +57,7 @@ WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
     [
         None,
         "",
-        "{",
         "[]",
-        "3",
         json.dumps(WHOLE)[:-9],
         "\udcff",
         *(json.dumps({k: v for k, v in WHOLE.items() if k != key}) for key in WHOLE),
@@ -112,9 +103,7 @@ def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
 def test_words_with_odd_characters(tmp_path: Path) -> None:
     """Published GloVe files hold words with spaces and with characters that end lines elsewhere."""
     path = tmp_path / "odd.txt"
-    path.write_text(
-        "a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n", encoding="utf-8", newline=""
-    )
+    path.write_bytes("a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n".encode())
     vectors = read_vectors(path)
     assert vectors.words == ["a", ". . b", "c\u0085d", "\u2028"]
     assert vectors.matrix.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]
@@ -125,18 +114,15 @@ DAMAGED = {
     "empty.txt": b"",
     "empty.bin": b"",
     "one_number_short.txt": TEXT.encode() + b"of 1 2\n",
-    "all_but_one_cut.txt": TEXT.encode() + b"of 1\n",
     "only_the_word.txt": TEXT.encode() + b"of",
     "letters.txt": b"once upon a time\n",
     "only_header.txt": b"2 3\n",
-    "no_numbers.txt": b"once\nupon\n",
     "cut.bin": BINARY[:-9],
     "cut_in_the_word.bin": BINARY[:-15],
     "text.bin": TEXT.encode(),
     "too_many.bin": b"99999999999999 300\nbbc ",
     "negative.bin": b"-2 3\n" + BINARY[4:],
     "cut.txt.gz": gzip.compress(TEXT.encode())[:-9],
-    "damaged.bin.gz": gzip.compress(BINARY)[:10] + b"\x07" * 20,
     "plain.txt.gz": TEXT.encode(),
     "not_a_number.txt": b"bbc nan 1 2\n",
 }
@@ -181,67 +167,21 @@ def test_idf_from_wordfreq() -> None:
     assert idf.source == "wordfreq:en"
 
 
+ODD_TEXT = """
+' '' a i I The NASA o'clock n't 's l'arc rock'n'roll don’t 0 7 00 42 2014 1,000 3.5 007 4g h1n1
+9000km 1st a_b _ café straße ı ſ ﬁ 🙂 a🙂 日本語 中 ไทย москва كلمة १२ ² ½ qzxvkq bbc-news @s ª ℌ
+"""
 ODD_WORDS = [
-    *("", " ", "\n", "a\nb", "two words", "\u0301", "\ud83d", "\0", "x" * 300),
-    *[
-        "'",
-        "''",
-        "a",
-        "i",
-        "I",
-        "The",
-        "NASA",
-        "o'clock",
-        "n't",
-        "'s",
-        "l'arc",
-        "d'heure",
-        "rock'n'roll",
-        "don’t",
-        "0",
-        "7",
-        "00",
-        "42",
-        "2014",
-    ],
-    *[
-        "1,000",
-        "3.5",
-        "007",
-        "4g",
-        "mp3",
-        "h1n1",
-        "9000km",
-        "1st",
-        "50p",
-        "a_b",
-        "_",
-        "café",
-        "naïve",
-        "straße",
-        "ı",
-        "ſ",
-        "ﬁ",
-        "🙂",
-        "a🙂",
-        "日本語",
-    ],
-    *[
-        "中",
-        "ไทย",
-        "москва",
-        "كلمة",
-        "१२",
-        "²",
-        "½",
-        "qzxvkq",
-        "bbc-news",
-        "@s",
-        "l@s",
-        "ª",
-        "ℌ",
-        "wwwwww",
-    ],
+    *ODD_TEXT.split(),
+    "",
+    " ",
+    "\n",
+    "a\nb",
+    "two words",
+    "\u0301",
+    "\ud83d",
+    "\0",
+    "x" * 300,
 ]
 
 
@@ -280,7 +220,6 @@ def test_wordfreq_is_asked_once_for_all_words_of_one_level(monkeypatch: pytest.M
         (b"10\nthe\t-3\n", "idf.tsv:2:"),
         (b"10\n\xff\t3\n", "idf.tsv:"),
         ("10\nthe\t²\n".encode(), "idf.tsv:2:"),
-        ("²\nthe\t1\n".encode(), "idf.tsv:1:"),
     ],
 )
 def test_a_damaged_idf_file_is_an_error_that_names_file_and_line(
