@@ -71,6 +71,4 @@ def naive_overlap(query: str, post: str) -> list[float]:
     """Number of common words, their IDF, and both without stop words."""
     common = set(words(query)) & set(words(post))
     content = {word for word in common if not is_told(word)}
-    return [
-        len(common), sum(map(naive_idf, common)), len(content), sum(map(naive_idf, content))
-    ]  # fmt: skip
+    return [len(common), sum(map(naive_idf, common)), len(content), sum(map(naive_idf, content))]

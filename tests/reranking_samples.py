@@ -24,12 +24,26 @@ BUCKETS = 64
 
 # Fields that any model may have -> a value that makes it small.
 SMALL: dict[str, Any] = {
-    "trigram_size": 8, "word_filters": 6, "trigram_filters": 6, "filters": 6, "hidden": 8,
-    "layers": 2, "heads": 2, "kernels": 5, "sentence_size": 7,
-    "lstm_units": 6, "channel_share": 0.05, "local_filters": 5,
-    "trigram_buckets": 2000, "deep_filters": 6, "trees": 8, "parts": 0, "leaves": 4,
-    "minimum_leaf": 1, "learning_rate": 0.1,
-}  # fmt: skip
+    "trigram_size": 8,
+    "word_filters": 6,
+    "trigram_filters": 6,
+    "filters": 6,
+    "hidden": 8,
+    "layers": 2,
+    "heads": 2,
+    "kernels": 5,
+    "sentence_size": 7,
+    "lstm_units": 6,
+    "channel_share": 0.05,
+    "local_filters": 5,
+    "trigram_buckets": 2000,
+    "deep_filters": 6,
+    "trees": 8,
+    "parts": 0,
+    "leaves": 4,
+    "minimum_leaf": 1,
+    "learning_rate": 0.1,
+}
 
 QUERIES = ["bbc world service cuts", "water shortages in egypt", "protests", "café in münchen"]
 
@@ -114,6 +128,9 @@ def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]]
     """Every query with every post, query by query."""
     query_index, post_index = np.divmod(np.arange(len(queries) * len(posts)), len(posts))
     return Pairs(
-        list(queries), [text for text, _ in posts], [url for _, url in posts],
-        query_index, post_index,
-    )  # fmt: skip
+        list(queries),
+        [text for text, _ in posts],
+        [url for _, url in posts],
+        query_index,
+        post_index,
+    )

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_samples import weights_of
 from overlap_samples import (
-    QUERIES,
     SIZE,
     encoder,
     every_pair,
@@ -55,7 +55,7 @@ def naive_text(model: Bilinear, name: str, text: str) -> np.ndarray:
         return np.zeros(SIZE)
     if name == "bag_of_words":
         return np.array([sum(vector[i] for vector in vectors) for i in range(SIZE)]) / len(vectors)
-    weights = {key: value.detach().double().numpy() for key, value in model.named_parameters()}
+    weights = weights_of(model)
     if len(vectors) == 1:
         vectors.append(np.zeros(SIZE))
     total = np.zeros(SIZE)
@@ -122,18 +122,6 @@ def test_scores_are_those_of_the_paper(name: str) -> None:
     np.testing.assert_allclose(scores_of(model), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_word_order_counts_for_bigrams_alone() -> None:
-    one, other = "storm water bbc", "bbc water storm"
-    for name in NAMES:
-        model = small(name, "plain")
-        q = naive_text(model, name, one), naive_text(model, name, other)
-        assert np.allclose(*q) is (name == "bag_of_words")
-        ids = torch.tensor([encoder().vocabulary.ids(words(text)) for text in (one, other)])
-        with torch.no_grad():
-            found = model.compose(ids).numpy()
-        np.testing.assert_allclose(found, q, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_before_it_is_fitted_the_score_is_the_plain_one(name: str) -> None:
     counting, plain = small(name), small(name, "plain")
@@ -143,14 +131,6 @@ def test_before_it_is_fitted_the_score_is_the_plain_one(name: str) -> None:
     np.testing.assert_allclose(
         scores_of(counting), naive_scores(counting, name), rtol=1e-5, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_once_it_is_fitted_the_score_is_the_regressions(name: str) -> None:
-    model = small(name)
-    fit(model)
-    assert bool(model.is_fitted)
-    assert_fitted(model, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,9 +151,14 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
     others = np.arange(0, len(RELEVANT), 3)
     model = small(name)
     settings = Settings(
-        loss="pointwise", sampling="pairs", batch_pairs=12, optimizer="adagrad", epochs=3, steps=4,
+        loss="pointwise",
+        sampling="pairs",
+        batch_pairs=12,
+        optimizer="adagrad",
+        epochs=3,
+        steps=4,
         learning_rate=0.05,
-    )  # fmt: skip
+    )
     examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
     validation = Examples(examples.pairs.subset(others), ~RELEVANT[others])
     figures, seen = [0.1, 0.5, 0.2], []
@@ -192,15 +177,6 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_training_does_not_fit_what_counts_nothing(name: str, tmp_path: Path) -> None:
-    model = small(name, "plain")
-    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
-    examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
-    train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
-    np.testing.assert_allclose(scores_of(model), naive_scores(model, name), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
     """Also one that had ended."""
     settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
@@ -211,28 +187,3 @@ def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
     first, second = (model.state_dict() for model in models)
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert bool(models[1].is_fitted)
-
-
-def test_texts_without_content_words_have_no_vector() -> None:
-    model = small("bag_of_words")
-    row = encoder().vocabulary.ids(["the"])
-    ids = torch.tensor([row, [0]])
-    assert model.compose(ids).tolist() == [[0.0] * SIZE] * 2
-    assert "the" in QUERIES and is_told("the")
-    assert small("bigram").compose(ids)[0].any()
-    assert not small("bigram").compose(ids)[1].any()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_start_and_the_training_are_section_4_2(name: str) -> None:
-    module = {"bag_of_words": bag_of_words, "bigram": bigram}[name]
-    torch.manual_seed(0)
-    model = module.Model(module.Config(), vocabulary())
-    drawn = [value for key, value in model.named_parameters() if "bias" not in key]
-    numbers = torch.cat([value.detach().flatten() for value in drawn])
-    assert len(drawn) == (3 if name == "bigram" else 1)
-    assert numbers.std().item() == pytest.approx(0.01, rel=0.3)
-    assert all(not value.any() for key, value in model.named_parameters() if "bias" in key)
-    settings = module.Model.training_settings
-    assert (settings.loss, settings.optimizer) == ("pointwise", "adagrad")
-    assert next(iter(module.Model.configurations)) == "count"

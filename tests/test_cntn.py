@@ -1,32 +1,20 @@
 """CNTN against sections 3 and 4 of the paper, written out in loops."""
 
 import math
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
+from model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
+from reranking_samples import all_pairs, encoder, small_model
 
-from rerankers.base import WORDS, Reranker
+from rerankers.base import Reranker
 from rerankers.engine import scoring
-from rerankers.engine.tokenized import Tokenized
-from rerankers.errors import RerankerError
 from rerankers.layers.pooling import k_max_pooling
-from rerankers.models.cntn import Config, Model, dynamic_k
-from rerankers.text.words import words
+from rerankers.models.cntn import Model, dynamic_k
 
 CONFIGURATIONS = list(Model.configurations)
-LONG = " ".join(f"cuts{n % 7}" for n in range(31))
-CASES = [
-    (QUERIES[0], POSTS[0][0]),
-    (QUERIES[1], POSTS[3][0]),
-    (QUERIES[2], POSTS[10][0]),  # one word against one word
-    (QUERIES[0], ""),
-    ("", POSTS[2][0]),
-    ("", ""),
-    (LONG, LONG),
-]
 
 
 def naive_k_max(column: list[float], k: int) -> list[float]:
@@ -64,15 +52,9 @@ def naive_sentence(weights: dict[str, np.ndarray], vectors: np.ndarray) -> np.nd
 def naive_score(model: Reranker, query: str, post: str) -> float:
     """Equation 1 for one pair."""
     config = model.config
-    everything = {key: value.detach().double().numpy() for key, value in model.named_parameters()}
-    lookup: Any = model.get_submodule("vectors")
-    sides = []
+    everything, sides = weights_of(model), []
     for name, text in (("query_sentence.", query), ("post_sentence.", post)):
-        ids = encoder().vocabulary.ids(words(text))
-        vectors = lookup(torch.tensor(ids, dtype=torch.long)).double().numpy().reshape(len(ids), 10)
-        own = {key.removeprefix(name): value for key, value in everything.items()
-               if key.startswith(name)}  # fmt: skip
-        sides.append(naive_sentence(own, vectors))
+        sides.append(naive_sentence(weights_of(model, name), word_vectors(model, text)))
     q, a = sides
     if config.bilinear == "identity":
         q, a = q / max(np.linalg.norm(q), 1e-6), a / max(np.linalg.norm(a), 1e-6)
@@ -92,46 +74,17 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     return float(score)
 
 
-def varied(configuration: str, seed: int = 3) -> Reranker:
-    """A small model none of whose biases and weights is 0 or 1."""
-    model = small_model("cntn", configuration, seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "bias" in name or name == "weights":
-                parameter += torch.randn(parameter.shape, generator=generator) * 0.3
-    return model
-
-
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_scores_are_those_of_the_paper(configuration: str) -> None:
-    model = varied(configuration)
-    queries = [query for query, _ in CASES]
-    pairs = all_pairs(queries, [(post, "") for _, post in CASES])
-    scores = scoring.score(model, pairs, encoder())
-    expected = [naive_score(model, query, post) for query in queries for _, post in CASES]
-    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_queries_are_encoded_as_sentence_vectors() -> None:
-    """Question retrieval compares them."""
-    model = varied("cntn_v")
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    queries, _, _ = encoded.batch(np.arange(len(QUERIES) * len(POSTS)), torch.device("cpu"))
+    model = varied("cntn", configuration)
     with torch.no_grad():
-        found = model.encode_queries(queries)
-    assert found.shape == (len(QUERIES), 7)
-    assert queries[WORDS].ids.shape[0] == len(QUERIES)
-    weights = {key.removeprefix("query_sentence."): value.detach().double().numpy()
-               for key, value in model.named_parameters() if "query" in key}  # fmt: skip
-    lookup: Any = model.get_submodule("vectors")
-    for row, text in enumerate(QUERIES):
-        vectors = lookup(torch.tensor(encoder().vocabulary.ids(words(text)))).double().numpy()
-        expected = naive_sentence(weights, vectors)
-        np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-5, atol=1e-5)
+        model.get_parameter("weights").mul_(1.3)
+    # Equal windows would be told apart by their rounding, so the long text repeats no word.
+    long = " ".join(f"cuts{n}" for n in range(31))
+    assert_naive_scores(model, partial(naive_score, model), [*CASES[:-1], (long, long)])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_k_max_pooling_is_that_of_loops(seed: int) -> None:
     random = np.random.default_rng(seed)
     values = random.normal(size=(6, 9, 4)).astype(np.float32)
@@ -164,7 +117,7 @@ def test_k_max_pooling_passes_gradients_to_what_it_keeps() -> None:
 
 def test_k_follows_the_length_of_the_text() -> None:
     lengths = torch.arange(60)
-    for depth in (1, 2, 3, 4):
+    for depth in (1, 3):
         for layer in range(1, depth + 1):
             expected = [max(4, -((layer - depth) * s // depth)) for s in range(60)]
             assert dynamic_k(lengths, layer, depth, 4).tolist() == expected
@@ -173,53 +126,6 @@ def test_k_follows_the_length_of_the_text() -> None:
     assert [int(dynamic_k(eighteen, layer, 3, 3)) for layer in (1, 2, 3)] == [12, 6, 3]
 
 
-def test_a_single_layer_perceptron_orders_answers_alike_for_every_question() -> None:
-    scores = scoring.score(varied("cntn_iii"), all_pairs(), encoder())
-    orders = scores.reshape(len(QUERIES), len(POSTS)).argsort(axis=1)
-    assert (orders == orders[0]).all()
-    tensor = scoring.score(varied("cntn_iv"), all_pairs(), encoder())
-    orders = tensor.reshape(len(QUERIES), len(POSTS)).argsort(axis=1)
-    assert not (orders == orders[0]).all()
-
-
 def test_the_cosine_starts_as_one() -> None:
     scores = scoring.score(small_model("cntn", "cntn_i"), all_pairs(), encoder())
     assert (np.abs(scores) <= 1 + 1e-6).all()
-
-
-def test_the_default_is_table_2() -> None:
-    config = Model.configurations["cntn_v"]
-    assert next(iter(Model.configurations)) == "cntn_v"
-    assert config == Config()
-    assert (config.slices, config.depth, config.width, config.sentence_size) == (5, 3, 3, 50)
-    settings = Model.training_settings
-    assert (settings.loss, settings.optimizer, settings.sampling) == (
-        "pairwise", "adagrad", "corrupted",
-    )  # fmt: skip
-    assert (settings.negatives, settings.weight_decay) == (10, 1e-4)
-
-
-def test_only_what_a_configuration_uses_has_parameters() -> None:
-    layer = {
-        configuration: {
-            key: tuple(value.shape)
-            for key, value in small_model("cntn", configuration).named_parameters()
-            if "sentence" not in key and not key.startswith("vectors")
-        }
-        for configuration in CONFIGURATIONS
-    }
-    linear = {"linear.weight": (1, 14), "linear.bias": (1,)}
-    assert layer == {
-        "cntn_v": {
-            "tensor": (5, 7, 7), "linear.weight": (5, 14), "linear.bias": (5,), "weights": (5,),
-        },
-        "cntn_iv": {"tensor": (1, 7, 7), **linear, "weights": (1,)},
-        "cntn_iii": {**linear, "weights": (1,)},
-        "cntn_ii": {"tensor": (1, 7, 7), "weights": (1,)},
-        "cntn_i": {"weights": (1,)},
-    }  # fmt: skip
-
-
-def test_a_tensor_layer_of_nothing_is_refused() -> None:
-    with pytest.raises(RerankerError, match="found none and false"):
-        Config(bilinear="none", linear=False)

@@ -1,104 +1,94 @@
-"""DSSM against section 3 of the paper, written out with vectors of 64,000 trigram counts."""
+"""DSSM and C-DSSM against the papers' formulas, with vectors of 64,000 trigram counts."""
 
 from collections import Counter
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
+from model_samples import CASES, CPU, Vector, Weights, assert_naive_scores, varied, weights_of
+from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
-from rerankers.base import Reranker
+from rerankers.base import TRIGRAMS, Reranker
 from rerankers.engine import scoring
-from rerankers.errors import RerankerError
-from rerankers.models._letter_trigrams import TrigramSums
-from rerankers.models.dssm import Config, Model
+from rerankers.models._letter_trigrams import TrigramSums, begins_word
+from rerankers.models.c_dssm import Config, ConvolutionalNetwork
 from rerankers.text.words import words
 
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"
-CASES = [
-    (QUERIES[0], POSTS[0][0]),
-    (QUERIES[1], POSTS[3][0]),
-    (QUERIES[2], POSTS[10][0]),  # one word against one word
-    ("cuts cuts cuts", "a 5 cuts"),
-    (QUERIES[0], ""),
-    ("", POSTS[2][0]),
-    ("", ""),
-]
+TEXTS = [*QUERIES, *(text for text, _ in POSTS), *AWKWARD.values()]
 
 
-def trigrams(text: str) -> list[str]:
-    """Section 3.2: #good# is #go, goo, ood, od#."""
-    marked = [f"#{word}#" for word in words(text)]
-    return [word[n : n + 3] for word in marked for n in range(len(word) - 2)]
-
-
-def number_of(trigram: str) -> int:
-    """From 1 on, in the order of the characters."""
+def row_of(trigram: str, rows: int) -> int:
+    """Row of the first layer's weights for a trigram: its number from 1 on, or its bucket."""
     first, second, third = (CHARACTERS.index(character) for character in trigram)
-    return 1 + 1600 * first + 40 * second + third
-
-
-def row_of(trigram: str, buckets: int) -> int:
-    """Which row of the first layer's weights reads a trigram."""
-    number = number_of(trigram)
-    if buckets == 64_000:
+    number = 1 + 1600 * first + 40 * second + third
+    if rows == 64_001:
         return number
-    return 1 + int((number * 2_654_435_761 % 2**32) / 2**32 * buckets)
+    return 1 + int((number * 2_654_435_761 % 2**32) / 2**32 * (rows - 1))
 
 
-def naive_vector(weights: dict[str, np.ndarray], text: str) -> np.ndarray:
-    """Section 3.1 for one text."""
+def counts_of(word: str, rows: int) -> Vector:
+    """Letter-trigram counts of one word: #good# is #go, goo, ood, od#."""
+    marked, counts = f"#{word}#", np.zeros(rows)
+    for trigram, count in Counter(marked[n : n + 3] for n in range(len(word))).items():
+        counts[row_of(trigram, rows)] += count
+    return counts
+
+
+def bag_of_trigrams(config: Any, weights: Weights, text: str) -> Vector:
+    """DSSM, section 3.1."""
     matrix = weights["trigrams.weight"]
-    counts = np.zeros(len(matrix))
-    for trigram, count in Counter(trigrams(text)).items():
-        counts[row_of(trigram, len(matrix) - 1)] += count
+    counts = sum(counts_of(word, len(matrix)) for word in words(text))
     layer = np.tanh(counts @ matrix + weights["bias"])
     layer = np.tanh(weights["second.weight"] @ layer + weights["second.bias"])
     return np.tanh(weights["last.weight"] @ layer + weights["last.bias"])
 
 
-def naive_score(model: Reranker, query: str, post: str) -> float:
+def windows_of_trigrams(config: Any, weights: Weights, text: str) -> Vector:
+    """C-DSSM: windows of words, the maximum over them, and a layer."""
+    table, width = weights["trigrams.weight"], config.width  # [64,001, width · F]
+    # The paper's matrix reads a whole window: [F, width · 64,001].
+    matrix = np.concatenate(np.split(table, width, axis=1)).T
+    none = [np.zeros(len(table))] * (width // 2)
+    vectors = [*none, *(counts_of(word, len(table)) for word in words(text)), *none]
+    features = [
+        np.tanh(matrix @ np.concatenate(vectors[t : t + width]))
+        for t in range(len(vectors) - width + 1)
+    ]
+    return np.tanh(weights["semantic.weight"] @ np.max(features, axis=0))
+
+
+NETWORKS = {"dssm": bag_of_trigrams, "c_dssm": windows_of_trigrams}
+
+
+def naive_score(name: str, model: Reranker, query: str, post: str) -> float:
     """γ times the cosine."""
     if not words(query) or not words(post):
         return 0.0
-    vectors = []
-    for network, text in ((0, query), (0 if model.config.shared else 1, post)):
-        weights = {
-            key.removeprefix(f"networks.{network}."): value.detach().double().numpy()
-            for key, value in model.named_parameters() if key.startswith(f"networks.{network}.")
-        }  # fmt: skip
-        vectors.append(naive_vector(weights, text))
-    q, d = vectors
-    return float(model.config.smoothing * (q @ d) / (np.linalg.norm(q) * np.linalg.norm(d)))
+    config = model.config
+    q, d = (
+        NETWORKS[name](config, weights_of(model, f"networks.{network}."), text)
+        for network, text in ((0, query), (0 if config.shared else 1, post))
+    )
+    return float(config.smoothing * (q @ d) / (np.linalg.norm(q) * np.linalg.norm(d)))
 
 
-def varied(configuration: str = "compact", **changes: object) -> Reranker:
-    """A small model none of whose biases is 0."""
-    model = small_model("dssm", configuration, 3, **changes)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "bias" in name:
-                parameter += torch.randn(parameter.shape, generator=generator) * 0.1
-    return model
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("buckets", [64_000, 500])
-def test_scores_are_those_of_the_paper(shared: bool, buckets: int) -> None:
-    model = varied(shared=shared, trigram_buckets=buckets, smoothing=4.0)
-    queries = [query for query, _ in CASES]
-    pairs = all_pairs(queries, [(post, "") for _, post in CASES])
-    scores = scoring.score(model, pairs, encoder())
-    expected = [naive_score(model, query, post) for query in queries for _, post in CASES]
-    assert np.ptp(expected) > 0.1
-    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_order_of_words_does_not_matter() -> None:
-    posts = [("egypt has no water", ""), ("water has no egypt", "")]
-    first, second = scoring.score(varied(), all_pairs(["water shortages"], posts), encoder())
-    assert first == pytest.approx(second, abs=1e-5)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dssm", {}),
+        ("dssm", {"shared": False}),
+        ("dssm", {"trigram_buckets": 500}),
+        ("c_dssm", {}),
+        ("c_dssm", {"shared": False, "width": 1}),
+        ("c_dssm", {"trigram_buckets": 500, "width": 5}),
+    ],
+)
+def test_scores_are_those_of_the_papers(name: str, changes: dict[str, Any]) -> None:
+    model = varied(name, "compact", **{"trigram_buckets": 64_000, "smoothing": 4.0} | changes)
+    assert_naive_scores(model, partial(naive_score, name, model), CASES[:-1])
 
 
 def test_a_text_is_most_like_itself_before_any_training() -> None:
@@ -110,22 +100,6 @@ def test_a_text_is_most_like_itself_before_any_training() -> None:
     assert (scores[1:] < 9.0).all()
 
 
-def test_networks_that_are_not_shared_are_two() -> None:
-    shared, two = (varied(shared=shared) for shared in (True, False))
-    sizes = [sum(value.numel() for value in model.parameters()) for model in (shared, two)]
-    assert sizes[1] == 2 * sizes[0]
-
-
-def test_the_paper_configuration_is_section_3_4() -> None:
-    paper = Model.configurations["paper"]
-    assert (paper.trigram_size, paper.hidden, paper.sentence_size) == (300, 300, 128)
-    assert paper.trigram_buckets == 64_000
-    assert Model.configurations["compact"] == Config()
-    assert next(iter(Model.configurations)) == "compact"
-    settings = Model.training_settings
-    assert (settings.loss, settings.negatives) == ("listwise", 4)
-
-
 def test_buckets_are_filled_evenly() -> None:
     rows = TrigramSums(1, 16_384).rows_of(torch.arange(64_001))
     assert rows[0] == 0
@@ -134,7 +108,36 @@ def test_buckets_are_filled_evenly() -> None:
     assert int(filled[1:].min()) >= 2 and int(filled.max()) <= 6
 
 
-@pytest.mark.parametrize("buckets", [0, 64_001])
-def test_a_wrong_number_of_buckets_is_refused(buckets: int) -> None:
-    with pytest.raises(RerankerError, match=f"trigram_buckets: found {buckets}, expected 1 to"):
-        varied(trigram_buckets=buckets)
+def trigrams_of(texts: list[str]) -> torch.Tensor:
+    packed = encoder().posts(texts, [""] * len(texts), (TRIGRAMS,))[TRIGRAMS]
+    return packed.batch(np.arange(len(texts)), CPU).ids
+
+
+@pytest.mark.parametrize("buckets", [64_000, 300])
+def test_sums_by_word_are_those_of_each_word_alone(buckets: int) -> None:
+    """Words of any script and of one letter begin with their first trigram."""
+    sums, ids = TrigramSums(5, buckets), trigrams_of(TEXTS)
+    assert begins_word(ids).sum(dim=1).tolist() == [len(words(text)) for text in TEXTS]
+    together, mask = sums.by_word(ids)
+    for row, text in enumerate(TEXTS):
+        tokens = words(text)
+        assert mask[row].tolist() == [n < len(tokens) for n in range(mask.shape[1])]
+        assert not together[row, len(tokens) :].any()
+        if tokens:
+            torch.testing.assert_close(together[row, : len(tokens)], sums(trigrams_of(tokens)))
+
+
+def test_texts_without_words_have_one_place_that_is_empty() -> None:
+    sums, mask = TrigramSums(5, 300).by_word(torch.zeros(3, 4, dtype=torch.long))
+    assert sums.shape == (3, 1, 5)
+    assert not sums.any() and not mask.any()
+
+
+def test_padding_is_never_the_maximum() -> None:
+    """A feature may be negative in every window."""
+    network = ConvolutionalNetwork(Config(filters=6, sentence_size=7, trigram_buckets=500))
+    with torch.no_grad():
+        network.trigrams.weight.copy_(-network.trigrams.weight.abs())
+        ids = torch.tensor([[5, 4000, 6, 0, 0], [5, 4000, 6, 7, 4000]])
+        together = network(ids)
+        torch.testing.assert_close(together[:1], network(ids[:1, :3]))

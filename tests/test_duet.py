@@ -1,34 +1,20 @@
 """DUET against section 3 of the paper, written out in loops."""
 
-import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+from model_samples import CPU, LONG, Weights, assert_naive_scores, varied, weights_of
+from reranking_samples import AWKWARD, QUERIES, all_pairs, encoder
 
 from rerankers.base import TRIGRAMS, WORDS, Reranker
 from rerankers.engine import scoring
-from rerankers.engine.tokenized import Tokenized
-from rerankers.errors import RerankerError
-from rerankers.models.duet import Config, Model, sum_by_word
+from rerankers.models.duet import Model, sum_by_word
 from rerankers.text.words import character_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)
-CPU = torch.device("cpu")
-LONG = " ".join(f"w{n % 10}" for n in range(70))
-CASES = [
-    (QUERIES[0], POSTS[0][0]),
-    (QUERIES[1], "egypt " * 5 + "has no water and shortages of water in many other places"),
-    (QUERIES[3], POSTS[8][0]),
-    ("xyzzy plugh", "plugh xyzzy xyzzy nothing"),
-    (QUERIES[2], ""),
-    ("", POSTS[2][0]),
-    ("", ""),
-    (LONG, LONG),
-]
-Weights = dict[str, np.ndarray]
 
 
 def naive_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[np.ndarray]]:
@@ -77,8 +63,7 @@ def naive_hidden(weights: Weights, name: str, places: list[np.ndarray], size: in
 
 def naive_score(model: Reranker, query: str, post: str) -> float:
     """Section 3: f = f_local + f_distributed."""
-    config = model.config
-    weights = {key: value.detach().double().numpy() for key, value in model.named_parameters()}
+    config, weights = model.config, weights_of(model)
     query_ids, query_rows = naive_words(model, query, 16)
     post_ids, post_rows = naive_words(model, post, 62)
     local = []
@@ -97,53 +82,24 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     return float(f_local + f_distributed + weights["score.bias"][0])
 
 
-def varied(configuration: str, seed: int = 3, **changes: Any) -> Reranker:
-    """A small model none of whose biases is 0."""
-    model = small_model("duet", configuration, seed, **changes)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "bias" in name:
-                parameter += torch.randn(parameter.shape, generator=generator) * 0.3
-    return model
-
-
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_scores_are_those_of_the_paper(configuration: str) -> None:
-    model = varied(configuration)
-    queries = [query for query, _ in CASES]
-    pairs = all_pairs(queries, [(post, "") for _, post in CASES])
-    scores = scoring.score(model, pairs, encoder())
-    expected = [naive_score(model, query, post) for query in queries for _, post in CASES]
-    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    model = varied("duet", configuration)
+    assert_naive_scores(model, partial(naive_score, model))
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
-def test_text_beyond_the_sizes_is_not_read(configuration: str) -> None:
-    model = varied(configuration)
-    tail = " something else entirely water"
-    pairs = all_pairs([LONG, LONG + tail], [(LONG, ""), (LONG + tail, "")])
-    scores = scoring.score(model, pairs, encoder())
-    np.testing.assert_allclose(scores, scores[0], rtol=1e-6, atol=1e-6)
-    pairs = all_pairs([LONG], [(LONG, ""), ("water " + LONG, "")])
-    first, second = scoring.score(model, pairs, encoder())
-    assert abs(first - second) > 1e-4
+@pytest.mark.parametrize(
+    ("changes", "regions"), [({"post_words": 63}, 9), ({"region": 100}, 1), ({"width": 1}, 8)]
+)
+def test_regions_cover_the_longest_post(changes: dict[str, int], regions: int) -> None:
+    model = varied("duet", "words", **changes)
+    assert model.config.regions() == regions
+    assert np.isfinite(scoring.score(model, all_pairs([QUERIES[0]], [(LONG, "")]), encoder())).all()
 
 
-def test_the_local_network_sees_where_matches_are() -> None:
-    """And nothing else of the words: without meaning, only places and counts matter."""
-    model = varied("words")
-    with torch.no_grad():
-        model.get_parameter("distributed.weight").zero_()
-    texts = ["water good lunch", "good water lunch", "lunch water good", "water water good"]
-    scores = scoring.score(model, all_pairs(["water"], [(t, "") for t in texts]), encoder())
-    assert scores[1] == pytest.approx(scores[2], abs=1e-6)
-    assert len({round(float(score), 5) for score in scores}) == 3
-
-
-@pytest.mark.parametrize("text", [*AWKWARD.values(), QUERIES[0], LONG])
+@pytest.mark.parametrize("text", ["", AWKWARD["right to left"], QUERIES[3], LONG])
 def test_trigrams_are_summed_by_word(text: str) -> None:
-    """One row for each word of the view of words, in its order."""
+    """One row for each word, in the order of the text."""
     tokens = words(text)
     inputs = encoder().posts([text], [""], (WORDS, TRIGRAMS))
     trigrams = inputs[TRIGRAMS].batch(np.array([0]), CPU).ids
@@ -157,35 +113,3 @@ def test_trigrams_are_summed_by_word(text: str) -> None:
             of_word = character_trigrams([token]).values
             expected[place] = table[torch.from_numpy(of_word + 1).long()].sum(dim=0)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_words_alike_in_letters_are_alike_in_trigrams() -> None:
-    model = varied("trigrams")
-    encoded = Tokenized.from_pairs(all_pairs(["protest", "protests", "egypt"]), encoder(), model)
-    inputs, _, _ = encoded.batch(np.arange(36), CPU)
-    with torch.no_grad():
-        trigrams = inputs[TRIGRAMS].ids
-        lookup: Any = model.get_submodule("vectors")
-        first, second, other = sum_by_word(lookup(trigrams), trigrams, 1)[:, 0]
-    assert torch.cosine_similarity(first, second, dim=0) > 0.6
-    assert torch.cosine_similarity(first, other, dim=0) < 0.6
-
-
-@pytest.mark.parametrize(
-    ("changes", "regions"),
-    [({}, 8), ({"post_words": 63}, 9), ({"region": 100}, 1), ({"width": 1}, 8)],
-)
-def test_regions_cover_the_longest_post(changes: dict[str, int], regions: int) -> None:
-    model = varied("words", **changes)
-    assert model.config.regions() == regions
-    encoded = Tokenized.from_pairs(all_pairs([QUERIES[0]], [(LONG, "")]), encoder(), model)
-    queries, posts, query_of_post = encoded.batch(np.arange(1), CPU)
-    both = model.encode_queries(queries), model.encode_posts(posts)
-    assert model.interact(*both, query_of_post)["distributed"].shape == (1, regions, 6)
-    assert math.isfinite(model(queries, posts, query_of_post).item())
-
-
-def test_settings_that_mean_nothing_are_refused() -> None:
-    for changes in ({"region": 0}, {"width": 0}, {"terms": "letters"}, {"post_words": 0}):
-        with pytest.raises(RerankerError, match=next(iter(changes))):
-            Config(**changes)  # type: ignore[arg-type]

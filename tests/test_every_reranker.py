@@ -69,15 +69,6 @@ def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
     assert np.ptp(first) > 1e-5, "all posts score the same"
 
 
-def test_one_candidate_scores_as_in_a_batch(model: Reranker) -> None:
-    whole = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    together = scoring.score_tokenized(model, whole)
-    for row in range(0, len(together), 5):
-        pair = one(QUERIES[row // len(POSTS)], *POSTS[row % len(POSTS)])
-        alone = score_part(model, pair, whole, [row])
-        np.testing.assert_allclose(alone, together[[row]], rtol=1e-5, atol=1e-5)
-
-
 def test_padding_does_not_change_scores(model: Reranker) -> None:
     encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(encoded.query_index))
@@ -99,17 +90,6 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
             wider_inputs = wider(queries, columns), wider(posts, columns)
             wide = model(*wider_inputs, query_of_post, features)
             torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
-
-
-def test_a_longer_text_in_the_batch_does_not_change_scores(model: Reranker) -> None:
-    long = (" ".join(f"word{n}" for n in range(200)), "http://long.example.org/" + "path/" * 60)
-    with_long = all_pairs([QUERIES[0], long[0]], [*POSTS, long])
-    encoded = Tokenized.from_pairs(with_long, encoder(), model)
-    rows = np.arange(len(with_long))
-    with torch.no_grad():
-        scores = encoded.scores_of(model, rows, CPU)[: len(POSTS)]
-    without = score_part(model, all_pairs(QUERIES[:1]), encoded, range(len(POSTS)))
-    np.testing.assert_allclose(scores.numpy(), without, rtol=1e-5, atol=1e-5)
 
 
 def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
@@ -195,6 +175,22 @@ def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
     assert all(steep.values()), [key for key, moved in steep.items() if not moved]
 
 
+@pytest.mark.parametrize(("name", "configuration"), every_model())
+def test_gradients_are_finite_for_equal_and_empty_texts(name: str, configuration: str) -> None:
+    """Where lengths and distances are 0; word vectors are trained, if the model can."""
+    model = small_model(name, configuration, vectors="nonstatic")
+    encoded = Tokenized.from_pairs(
+        all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")]), encoder(), model
+    )
+    if not model.trained_by_gradients:
+        pytest.skip("this model has no trainable parameter")
+    encoded.scores_of(model, np.arange(4), CPU).sum().backward()
+    gradients = {key: value.grad for key, value in model.named_parameters()}
+    assert any(gradient is not None for gradient in gradients.values())
+    for key, gradient in gradients.items():
+        assert gradient is None or bool(gradient.isfinite().all()), key
+
+
 def test_saved_and_loaded_gives_identical_scores(
     named: tuple[str, Reranker], tmp_path: Path
 ) -> None:
@@ -241,13 +237,17 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     rows = np.random.default_rng(1).integers(len(encoded.query_index), size=60)  # with repeats
     with torch.no_grad():
         torch.testing.assert_close(
-            cached.scores_of(model, rows, CPU), encoded.scores_of(model, rows, CPU),
-            rtol=1e-5, atol=1e-5,
-        )  # fmt: skip
+            cached.scores_of(model, rows, CPU),
+            encoded.scores_of(model, rows, CPU),
+            rtol=1e-5,
+            atol=1e-5,
+        )
     np.testing.assert_allclose(
-        scoring.score_tokenized(model, cached, 7), scoring.score_tokenized(model, encoded),
-        rtol=1e-5, atol=1e-5,
-    )  # fmt: skip
+        scoring.score_tokenized(model, cached, 7),
+        scoring.score_tokenized(model, encoded),
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
@@ -266,6 +266,49 @@ def test_inputs_are_those_declared(model: Reranker) -> None:
     encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
     assert set(encoded.queries) == set(model.query_inputs)
     assert set(encoded.posts) == set(model.post_inputs)
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("c_dssm", {"width": 2}),
+    ("cntn", {"bilinear": "none", "linear": False}),
+    ("drmm", {"bins": 1}),
+    ("drmm", {"bound": 0.0}),
+    ("drmm", {"gate": "tv"}),
+    ("drmm", {"histogram": "raw"}),
+    ("dssm", {"trigram_buckets": 0}),
+    ("dssm", {"trigram_buckets": 64_001}),
+    ("duet", {"region": 0}),
+    ("duet", {"terms": "letters"}),
+    ("fusion", {"bagging": 1.5}),
+    ("fusion", {"families": "signal:,links"}),
+    ("fusion", {"feature_fraction": 0.0}),
+    ("fusion", {"objectives": "binary,map"}),
+    ("knrm", {"bound": 0.0}),
+    ("knrm", {"sigma": 0.0}),
+    ("knrm", {"soft_kernels": 0}),
+    ("knrm", {"vectors": "dynamic"}),
+    ("lambdamart", {"families": "overlap,urls"}),
+    ("lambdamart", {"learning_rate": 0.0}),
+    ("lambdamart", {"leaves": 1}),
+    ("lambdamart", {"parts": 1}),
+    ("linear_fusion", {"families": "urls"}),
+    ("linear_fusion", {"penalty": 0}),
+    ("match_pyramid", {"deep_width": 4}),
+    ("match_pyramid", {"pooled_rows": 1}),
+    ("match_pyramid", {"similarity": "gaussian"}),
+    ("mp_cnn", {"l1": "other"}),
+    ("mp_cnn", {"vectors": "other"}),
+    ("pwim", {"channel_share": 0.0}),
+    ("pwim", {"size": 0}),
+    ("sm_cnn", {"vectors": "statik"}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), REFUSED)
+def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[str, Any]) -> None:
+    message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
+    with pytest.raises(RerankerError, match=message):
+        small_model(name, next(iter(models.find(name).configurations)), **changes)
 
 
 def test_an_unknown_model_is_an_error_that_lists_the_known() -> None:

@@ -25,33 +25,42 @@ from rerankers.engine.fast_paths import FastPath
 from rerankers.engine.scoring import batches_of
 from rerankers.engine.tokenized import Tokenized
 
-POOLS = {"posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
-         "queries": [*QUERIES, *AWKWARD.values()]}  # fmt: skip
+POOLS = {
+    "posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
+    "queries": [*QUERIES, *AWKWARD.values()],
+}
 
 MATCHED = [module.name for module in pkgutil.iter_modules(fast_paths.__path__)]
 
 VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "mp_hcnn": [
-        ("robust", {"depth": 0}), ("paper", {"depth": 3}),
-        ("robust", {"use_words": False}), ("robust", {"mean_pooling": False}),
-        ("robust", {"max_pooling": False}), ("robust", {"idf_weights": False}),
+        ("robust", {"depth": 0}),
+        ("paper", {"depth": 3}),
+        ("robust", {"use_words": False}),
+        ("robust", {"mean_pooling": False}),
+        ("robust", {"max_pooling": False}),
+        ("robust", {"idf_weights": False}),
         ("robust", {"use_post_trigrams": False, "use_url_trigrams": False, "url_presence": False}),
         ("robust", {"normalization": "post", "similarity": "dot"}),
         ("paper", {"similarity": "cosine", "idf_weights": False}),
     ],
     "knrm": [
-        ("words", {"vectors": "nonstatic"}), ("words", {"soft_kernels": 3, "sigma": 0.3}),
-        ("conv", {"longest_ngram": 1}), ("conv", {"longest_ngram": 2, "vectors": "random"}),
+        ("words", {"vectors": "nonstatic"}),
+        ("words", {"soft_kernels": 3, "sigma": 0.3}),
+        ("conv", {"longest_ngram": 1}),
+        ("conv", {"longest_ngram": 2, "vectors": "random"}),
     ],
     "sm_cnn": [
-        ("static", {"width": 1}), ("static", {"width": 2, "overlap": False}),
+        ("static", {"width": 1}),
+        ("static", {"width": 2, "overlap": False}),
         ("static", {"prior": False}),
     ],
     "drmm": [
-        ("idf", {"histogram": "count"}), ("vector", {"histogram": "normalized"}),
+        ("idf", {"histogram": "count"}),
+        ("vector", {"histogram": "normalized"}),
         ("idf", {"bins": 2}),
     ],
-}  # fmt: skip
+}
 
 CASES = [
     *((name, configuration, {}) for name, configuration in every_model() if name in MATCHED),
@@ -75,7 +84,7 @@ def tokenized_for(
     return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
 
-def matcher_for(model: Reranker, encoded: Tokenized) -> FastPath:
+def fast_path_for(model: Reranker, encoded: Tokenized) -> FastPath:
     with torch.inference_mode():
         fast_path = fast_paths.find(model, encoded)
     assert fast_path is not None
@@ -105,7 +114,7 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
 ) -> None:
     model = trained_a_little(small_model(name, configuration, **changes))
     encoded = tokenized_for(model)
-    fast_path = matcher_for(model, encoded)
+    fast_path = fast_path_for(model, encoded)
     with torch.inference_mode():
         for rows in batches_of(encoded, 100) + batches_of(encoded, 9)[::5] + some_pairs(encoded):
             plain = encoded.compared(model, rows, torch.device("cpu"))
@@ -120,26 +129,11 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
 def test_posts_without_a_term_have_scores(name: str) -> None:
     model = small_model(name, next(key for other, key in every_model() if other == name))
     encoded = tokenized_for(model, posts=[("", ""), ("!!!", "")])
-    fast_path = matcher_for(model, encoded)
+    fast_path = fast_path_for(model, encoded)
     with torch.inference_mode():
         for rows in batches_of(encoded, 2):
             plain = encoded.scores_of(model, rows, torch.device("cpu"))
             torch.testing.assert_close(fast_path.scores_of(rows), plain, rtol=1e-5, atol=1e-5)
-
-
-def test_windows_that_are_the_same_are_computed_once() -> None:
-    """Copies of a post add no distinct window."""
-    model: Any = small_model("mp_hcnn", "robust")
-    text, url = "storm warning for the coast", "http://x.org/storm"
-    counts = []
-    for copies in (1, 50):
-        encoded = Tokenized.from_pairs(
-            all_pairs(["storm"], [(text, url)] * copies), encoder(), model
-        )
-        fast_path: Any = fast_paths.find(model, encoded)
-        found = fast_path._similarities(fast_path.encode_query(0), np.arange(copies))
-        counts.append({name: [len(x.values) for x in levels] for name, levels in found.items()})
-    assert counts[0] == counts[1]
 
 
 def test_a_model_without_a_file_has_none() -> None:

@@ -164,7 +164,7 @@ def test_training_moves_only_the_trigrams_of_its_batches() -> None:
         tokenized.posts["trigrams"],
         tokenized.posts["url_trigrams"],
     ]
-    read = np.unique(np.concatenate([packed.ids for packed in inputs]))
+    read = np.unique(np.concatenate([packed.values for packed in inputs]))
     assert has_moved.any()
     assert np.isin(has_moved.nonzero().ravel().numpy(), read).all()
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from model_samples import weights_of
 from overlap_samples import (
     KNOWN,
-    QUERIES,
     SIZE,
     encoder,
     every_pair,
@@ -17,13 +17,12 @@ from overlap_samples import (
     vocabulary,
 )
 
-from rerankers.base import PRIOR, Pairs, Terms, prior_of_rank
+from rerankers.base import PRIOR, Pairs, prior_of_rank
 from rerankers.engine import scoring
 from rerankers.engine.tokenized import Tokenized
-from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import FrozenVectors, TrainedVectors
-from rerankers.models.sm_cnn import Config, Model, SentenceVectors
+from rerankers.models.sm_cnn import Model
 from rerankers.text.words import words
 from rerankers.training.loop import Examples, train
 from rerankers.training.optimizers import make_optimizer
@@ -68,10 +67,6 @@ def naive_sentence(filters: np.ndarray, bias: np.ndarray, vectors: np.ndarray) -
     return best
 
 
-def weights_of(model: Model) -> dict[str, np.ndarray]:
-    return {key: value.detach().double().numpy() for key, value in model.named_parameters()}
-
-
 def naive_texts(model: Model, query: str, post: str) -> tuple[np.ndarray, np.ndarray]:
     """Section 3.1: both texts' vectors, every digit read as 0."""
     weights, sides = weights_of(model), []
@@ -114,12 +109,7 @@ def with_priors(priors: np.ndarray | None) -> Pairs:
     return dataclasses.replace(every_pair(), signals={} if priors is None else {PRIOR: priors})
 
 
-def one(query: str, post: str) -> Pairs:
-    zero = np.zeros(1, dtype=np.int64)
-    return Pairs([query], [post], [""], zero, zero)
-
-
-@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("width", [1, 5])
 def test_wide_convolution_is_that_of_loops(width: int) -> None:
     """Also for texts shorter than a filter, of one word, and without words."""
     torch.manual_seed(width)
@@ -155,7 +145,7 @@ def test_scores_are_those_of_the_network_written_out(configuration: str) -> None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"hidden": 3}, {"overlap": False}, {"prior": False}, {"width": 5, "filters": 1}]
+    "changes", [{"hidden": 3}, {"overlap": False}, {"prior": False}, {"filters": 1}]
 )
 def test_every_switch_scores_as_written_out(changes: dict[str, Any]) -> None:
     model = small(seed=3, **changes)
@@ -164,80 +154,13 @@ def test_every_switch_scores_as_written_out(changes: dict[str, Any]) -> None:
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_texts_are_relu_and_maximum_of_their_windows() -> None:
-    model = small(seed=4)
-    encoded = Tokenized.from_pairs(every_pair(), encoder(), model)
-    queries, posts, _ = encoded.batch(np.arange(len(every_pair())), torch.device("cpu"))
-    with torch.no_grad():
-        q, d = model.encode_queries(queries).vectors, model.encode_posts(posts).vectors
-    assert q.shape == (len(QUERIES), FILTERS)
-    for row, (query, post) in enumerate(every_text_pair()):
-        expected = naive_texts(model, query, post)
-        found = q[encoded.query_index[row]].numpy(), d[row].numpy()
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    assert (d >= 0).all() and d.any()
-    assert not q[QUERIES.index("")].any(), "a text without words has a vector"
-
-
-def test_a_bias_below_every_map_leaves_nothing() -> None:
-    model = small()
-    with torch.no_grad():
-        model.post_sentence.bias.fill_(-1e3)
-        found = model.post_sentence(torch.randn(2, 4, SIZE), torch.tensor([4, 4]))
-    assert found.tolist() == [[0.0] * FILTERS] * 2
-
-
-def test_similarity_is_equation_2() -> None:
-    model = small("text", seed=5)
-    torch.manual_seed(6)
-    q, d = torch.randn(2, FILTERS), torch.randn(3, FILTERS)
-    of_post = torch.tensor([1, 0, 1])
-    nothing = Terms(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 1))
-    with torch.no_grad():
-        join = model.interact(SentenceVectors(q, nothing), SentenceVectors(d, nothing), of_post)[
-            "join"
-        ]
-    matrix = weights_of(model)["similarity"]
-    for row, query in enumerate(of_post.tolist()):
-        expected = naive_similarity(matrix, q[query].double().numpy(), d[row].double().numpy())
-        found = join[row, 0].tolist()
-        assert found[FILTERS] == pytest.approx(expected, rel=1e-5, abs=1e-5)
-        assert found[:FILTERS] + found[FILTERS + 1 :] == [*q[query].tolist(), *d[row].tolist()]
-
-
-def test_the_prior_of_a_rank() -> None:
-    ranks = np.array([1, 2, 10, 1000])
-    np.testing.assert_allclose(
-        prior_of_rank(ranks), [1 / np.log(2), 1 / np.log(3), 1 / np.log(11), 1 / np.log(1001)],
-        rtol=1e-6,
-    )  # fmt: skip
-
-
 def test_a_prior_changes_the_score_and_none_is_zero() -> None:
     model, count = small(), len(every_pair())
     without = scoring.score(model, with_priors(None), encoder())
     zero = scoring.score(model, with_priors(np.zeros(count, np.float32)), encoder())
     first = scoring.score(model, with_priors(prior_of_rank(np.ones(count, int))), encoder())
     np.testing.assert_array_equal(without, zero)
-    assert (np.abs(first - without) > 1e-4).all()
-
-
-def test_a_model_without_prior_does_not_read_it() -> None:
-    model, count = small(prior=False), len(every_pair())
-    first = scoring.score(model, with_priors(prior_of_rank(np.ones(count, int))), encoder())
-    np.testing.assert_array_equal(first, scoring.score(model, every_pair(), encoder()))
-
-
-def test_digits_are_read_as_0_by_the_convolution_alone() -> None:
-    text, whole = small("text"), small()
-
-    def score(model: Model, post: str) -> float:
-        return float(scoring.score(model, one("storm of 1971", post), encoder())[0])
-
-    assert score(text, "the storm of 1971") == score(text, "the storm of 1984")
-    assert score(text, "the storm of 1971") != score(text, "the storm of 71")
-    assert score(whole, "the storm of 1971") != score(whole, "the storm of 1984")
-    assert score(whole, "the storm of 1984") == score(whole, "the storm of 0000")
+    assert (first != without).all()
 
 
 def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
@@ -250,27 +173,14 @@ def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
     }
     decay = {name: found[id(parameter)] for name, parameter in model.named_parameters()}
     convolution = {
-        f"{side}_sentence.{name}" for side in ("query", "post")
+        f"{side}_sentence.{name}"
+        for side in ("query", "post")
         for name in ("convolution.weight", "bias")
-    }  # fmt: skip
+    }
     assert convolution < set(decay)
     for name, value in decay.items():
         assert value == pytest.approx(1e-5 if name in convolution else 1e-4), name
     assert len(found) == len(decay), "a parameter is in no group, or in two"
-
-
-def test_only_static_vectors_are_not_trained() -> None:
-    trained = {
-        kind: {name for name, value in small(kind).named_parameters() if value.requires_grad}
-        for kind in CONFIGURATIONS
-    }
-    shared = {
-        "similarity", "query_sentence.bias", "query_sentence.convolution.weight",
-        "post_sentence.bias", "post_sentence.convolution.weight", "hidden.weight", "hidden.bias",
-        "score.weight", "score.bias",
-    }  # fmt: skip
-    assert trained["static"] == trained["text"] == shared
-    assert trained["nonstatic"] == trained["random"] == shared | {"vectors.weight"}
 
 
 @pytest.mark.parametrize("configuration", ["static", "nonstatic"])
@@ -308,26 +218,3 @@ def test_vectors_that_are_not_pre_trained_are_drawn_from_the_papers_interval() -
         for table in (*tables.values(), random.weight):
             assert not table[0].any(), "padding has a vector"
     assert not torch.isclose(random.weight[1 : known + 1], vectors).all()
-
-
-def test_the_default_is_section_4_1() -> None:
-    config = Model.configurations["static"]
-    assert next(iter(Model.configurations)) == "static"
-    assert config == Config()
-    assert (config.filters, config.width, config.dropout) == (100, 5, 0.5)
-    settings = Model.training_settings
-    assert (settings.loss, settings.sampling, settings.batch_pairs) == ("pointwise", "pairs", 50)
-    assert (settings.optimizer, settings.weight_decay) == ("adadelta", 1e-4)
-
-
-def test_the_hidden_layer_is_as_large_as_the_join_layer() -> None:
-    sizes = {kind: small(kind).hidden.weight.shape for kind in CONFIGURATIONS}
-    whole, text = 2 * FILTERS + 1 + 4 + 1, 2 * FILTERS + 1
-    assert sizes["static"] == sizes["nonstatic"] == sizes["random"] == (whole, whole)
-    assert sizes["text"] == (text, text)
-    assert small(hidden=7).hidden.weight.shape == (7, whole)
-
-
-def test_unknown_vectors_are_refused() -> None:
-    with pytest.raises(RerankerError, match="setting vectors: found 'statik', expected one of"):
-        Config(vectors="statik")
