@@ -30,11 +30,26 @@ from rerankers.training.losses import listwise, pointwise
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module", params=every_model(), ids="-".join)
-def named(request: pytest.FixtureRequest) -> tuple[str, Reranker]:
-    """A model and its name; tests leave its weights alone."""
+FIRST = {name: (name, key) for name, key in reversed(every_model())}.values()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(case, id="-".join(case), marks=[] if case in FIRST else [pytest.mark.slow])
+        for case in every_model()
+    ],
+)
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The names of a model and of a configuration; a quick run has the first configurations."""
     name, configuration = request.param
-    return name, small_model(name, configuration)
+    return name, configuration
+
+
+@pytest.fixture(scope="module")
+def named(case: tuple[str, str]) -> tuple[str, Reranker]:
+    """A model and its name; tests leave its weights alone."""
+    return case[0], small_model(*case)
 
 
 @pytest.fixture
@@ -208,9 +223,9 @@ def test_saved_and_loaded_gives_identical_scores(
     np.testing.assert_array_equal(loaded.score(all_pairs()), before)
 
 
-@pytest.mark.parametrize(("name", "configuration"), every_model())
-def test_ten_pairs_can_be_overfitted(name: str, configuration: str) -> None:
+def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     """Labels against the words: only a model that learns can tell the pairs apart."""
+    name, configuration = case
     if not models.find(name).trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
     model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
