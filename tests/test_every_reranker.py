@@ -29,8 +29,8 @@ from rerankers.training.losses import listwise, pointwise
 
 CPU = torch.device("cpu")
 
-
 FIRST = {name: (name, key) for name, key in reversed(every_model())}.values()
+"""The first configuration of each model."""
 
 
 @pytest.fixture(
