@@ -1,29 +1,45 @@
-"""Default checkpoint and λ of a search.
+"""The trained model of a search: its checkpoint, its λ, and its precomputed posts.
 
 Checkpoints trained here lie in ``$TWEETRERANK_HOME/checkpoints/<model>/<collection>`` and are
 preferred to shipped ones. Shipped files are never written: a λ tuned here for a shipped checkpoint
-is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``.
+is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``. Posts precomputed for an index are in its
+folder, one sub-folder for each checkpoint.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shlex
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.collections.locations import home_directory
+from indexes.files import atomic_directory, atomic_file
+from indexes.manifest import Manifest
+from indexes.store import POSTS_FILE, PostStore
+from pipeline.collections.collection import home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
-from pipeline.training.tuning import Tuning
+from pipeline.command.runtime import bar, choose_device
+from pipeline.interpolation import check_normalization
+from pipeline.reranking import NeuralReranker
+from rerankers import checkpoint as checkpoints
+from rerankers import models
+from rerankers.engine import precomputed as engine
 
 if TYPE_CHECKING:
+    from indexes.posts import Post
     from pipeline.collections.collection import Collection
-    from pipeline.reranking import Mixing, NeuralReranker
-
-UNTUNED_WEIGHT = 0.5
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and its provenance."""
+
+PRECOMPUTED = "precomputed"
+"""In an index: folders named after the checkpoint's version."""
 
 
 def default_directory(model: str, collection: str) -> Path:
@@ -35,19 +51,12 @@ def default_directory(model: str, collection: str) -> Path:
     Raises:
         DataError: there is no such checkpoint; the message says how to train one.
     """
-    from rerankers.checkpoint import SHIPPED
-
     own_training = collection in ANSWERS
     # A model trained on posts alone does not fit questions and answers.
-    names = [collection] if own_training else [collection, "all"]
-    folders = [
-        root / model / name
-        for name in names
-        for root in (home_directory() / "checkpoints", SHIPPED)
-    ]
-    for folder in folders:
-        if (folder / "config.json").exists():
-            return folder
+    for name in [collection] if own_training else [collection, "all"]:
+        for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
+            if (root / model / name / "config.json").exists():
+                return root / model / name
     option = "--collection" if own_training else "--test"
     raise DataError(
         f"there is no {model} trained for {collection} here; train one with "
@@ -55,14 +64,119 @@ def default_directory(model: str, collection: str) -> Path:
     )
 
 
+def load_reranker(
+    name: str,
+    collection: Collection,
+    checkpoint: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    idf: str | None = None,
+) -> NeuralReranker:
+    """The trained model for a collection, with a warning if it has seen the collection's judgments.
+
+    Args:
+        name: of the model.
+        collection: to be ranked.
+        checkpoint: folder; None is :func:`default_directory`.
+        device: see :func:`pipeline.command.runtime.choose_device`.
+        threads: of the CPU; None leaves them unchanged.
+        idf: ``index``, ``wordfreq`` or a file; None is the one used in training.
+
+    Raises:
+        UsageError: there is no model of that name, or no such device.
+        DataError: there is no checkpoint.
+        RerankerError: the checkpoint or the file of frequencies is damaged.
+    """
+    if name not in models.names():
+        raise UsageError(
+            f"--reranker: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
+        )
+    device = choose_device(device, threads)
+    frequencies = None
+    if idf:
+        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(idf)
+    directory = checkpoint or default_directory(name, collection.name)
+    trained = checkpoints.load(directory, name, device, frequencies)
+    seen = trained.metrics.get("trained_on", [])
+    # The training part of a collection with given candidates is apart from the part ranked here.
+    if collection.given_candidates is None and collection.name in seen:
+        print(
+            f"warning: {directory} was trained on {collection.name}; its figures here mean nothing",
+            file=sys.stderr,
+        )
+    return NeuralReranker(trained)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A tuned λ with its provenance.
+
+    Attributes:
+        weight: λ, the neural score's share.
+        curve: λ -> mean measure over all topics.
+        cross_validated: mean over topics of the measure at the λ chosen without the topic's fold;
+            unlike the curve's maximum it is not biased by the choice.
+        fold_weights: those λ, one a fold.
+        measure: the maximised one, by ir_measures' name.
+        normalization: one of :data:`pipeline.interpolation.NORMALIZATIONS`.
+        seed: of the split into folds.
+        topics: query_ids.
+        checkpoint: source of the neural scores, ``<model>/<name>``.
+        date: ISO 8601.
+    """
+
+    weight: float
+    curve: dict[float, float]
+    cross_validated: float
+    fold_weights: tuple[float, ...]
+    measure: str
+    normalization: str
+    folds: int
+    seed: int
+    topics: tuple[str, ...]
+    collections: tuple[str, ...] = ()
+    first_stage: str = ""
+    checkpoint: str = ""
+    date: str = ""
+
+    def save(self, path: Path | str) -> None:
+        """Write the tuning as JSON, atomically."""
+        content = dataclasses.asdict(self)
+        content["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
+        with atomic_file(path) as stream:
+            json.dump(content, stream, indent=2, ensure_ascii=False, allow_nan=False)
+            stream.write("\n")
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tuning:
+        """Read a file of :meth:`save`.
+
+        Raises:
+            DataError: the file is missing or no tuning.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            curve = {float(weight): float(value) for weight, value in content["curve"].items()}
+            tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
+            weight = float(content["weight"])
+            if not 0 <= weight <= 1:
+                raise ValueError(f"the weight {weight} is not from 0 to 1")
+            check_normalization(content["normalization"])
+            return cls(**{**content, **tuples, "curve": curve, "weight": weight})
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+            raise DataError(
+                f"{path}: found no tuned λ ({error!r}), expected a file of scripts/tune_lambda.py"
+            ) from None
+
+
 def tuning_files(checkpoint: Path) -> list[Path]:
     """Files that may hold a checkpoint's λ, in the order of reading; the first is the one to write.
 
     Shipped checkpoints are read-only, so their λ tuned here lies in the home folder.
     """
-    from rerankers.checkpoint import SHIPPED
-
-    within, shipped = checkpoint.resolve(), SHIPPED.resolve()
+    within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
     if not within.is_relative_to(shipped):
         return [checkpoint / TUNING_FILE]
     name = within.relative_to(shipped)
@@ -83,85 +197,82 @@ def tuned_weight(checkpoint: Path, normalization: str) -> tuple[float, str] | No
     return None
 
 
-def choose_mixing(
-    weight: float | None,
-    normalization: str,
-    is_scored: bool,
-    checkpoint: Path,
-    collection: Collection,
-) -> Mixing:
-    """λ: as given, else as tuned for the checkpoint.
+class Written(NamedTuple):
+    """A folder of precomputed posts, its size in bytes, and the seconds that it took."""
 
-    Args:
-        weight: λ as given, or None.
-        normalization: of scores before mixing.
-        is_scored: whether the candidates have scores to mix with.
-        checkpoint: folder of the model.
-        collection: to be ranked.
-    """
-    from pipeline.reranking import Mixing
-
-    if weight is not None:
-        return Mixing(weight, normalization)
-    if not is_scored:
-        reason = "nothing to mix: the candidates are given without scores"
-        return Mixing(1.0, normalization, reason)
-    if tuned := tuned_weight(checkpoint, normalization):
-        return Mixing(tuned[0], normalization, tuned[1])
-    # There is no official run of a training part to tune it on.
-    advice = (
-        "run scripts/tune_lambda.py for this checkpoint and normalisation"
-        if collection.given_candidates is None
-        else "choose one by --lambda"
-    )
-    return Mixing(UNTUNED_WEIGHT, normalization, f"not tuned: {advice}")
+    directory: Path
+    size: int
+    seconds: float
 
 
-def load_reranker(
-    name: str,
-    collection: Collection,
-    checkpoint: Path | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    idf: str | None = None,
-) -> NeuralReranker:
-    """The trained model for a collection, with a warning if it has seen the collection's judgments.
-
-    Args:
-        name: of the model.
-        collection: to be ranked.
-        checkpoint: folder; None is :func:`default_directory`.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        threads: of the CPU; None leaves them unchanged.
-        idf: ``index``, ``wordfreq`` or a file; None is the one used in training.
+def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
+    """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads.
 
     Raises:
-        UsageError: there is no model of that name, or no such device.
-        DataError: there is no checkpoint.
-        RerankerError: the checkpoint or the file of frequencies is damaged.
+        CollectionError: there is no index, or it is damaged.
+        RerankerError: there is no checkpoint, or precomputed posts are of no use to its model.
     """
-    from pipeline.command import runtime
+    manifest = Manifest.read(index)
+    manifest.check(index, None)
+    parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
+    loaded = [checkpoints.load(checkpoint)]
+    loaded += [part for part in parts if engine.can_precompute(part.model)]
+    with PostStore(index / POSTS_FILE) as store:
+        posts = [(post.text, post.url) for post in store]
+    written = []
+    with bar(len(loaded) * len(posts), "precomputing", "post") as progress:
+        for each in loaded:
+            directory, started = _precomputed(index, each.directory), time.perf_counter()
+            with atomic_directory(directory) as new:
+                size = engine.precompute(each, posts, new, progress)
+            written.append(Written(directory, size, time.perf_counter() - started))
+    return written
 
-    runtime.import_nltk_alone()
-    from pipeline.reranking import NeuralReranker
-    from rerankers import checkpoint as checkpoints
-    from rerankers import models
 
-    if name not in models.names():
-        raise UsageError(
-            f"--reranker: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
-        )
-    device = runtime.choose_device(device, threads)
-    frequencies = None
-    if idf:
-        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(idf)
-    directory = checkpoint or default_directory(name, collection.name)
-    reranker = NeuralReranker(checkpoints.load(directory, name, device, frequencies))
-    seen = reranker.checkpoint.metrics.get("trained_on", [])
-    # The training part of a collection with given candidates is apart from the part ranked here.
-    if collection.given_candidates is None and collection.name in seen:
-        print(
-            f"warning: {directory} was trained on {collection.name}; its figures here mean nothing",
-            file=sys.stderr,
-        )
-    return reranker
+def with_precomputed(
+    reranker: NeuralReranker, given: str | None, index: Path | None
+) -> NeuralReranker:
+    """The reranker with its precomputed posts, if there are any.
+
+    Args:
+        reranker: to be used.
+        given: folder of precomputed posts, ``none``, or None for the index's own.
+        index: folder of the index, None if there is none.
+
+    Raises:
+        DataError: the given folder is missing.
+        RerankerError: the folder is damaged, or belongs to another checkpoint.
+    """
+    if given == "none":
+        return reranker
+    checkpoint = reranker.checkpoint
+    words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint.directory)]
+    remedy = f"make it again by\n  python -m pipeline.index {shlex.join(words)}"
+    if given is not None:
+        directory = Path(given)
+        if not directory.is_dir():
+            raise DataError(f"--precomputed {given}: found no such folder; {remedy}")
+    elif index is None or not (directory := _precomputed(index, checkpoint.directory)).is_dir():
+        return reranker
+    found = engine.open_precomputed(checkpoint, directory, remedy)
+    return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
+
+
+def precomputed_for(
+    reranker: NeuralReranker, posts: Sequence[Post], directory: Path
+) -> NeuralReranker:
+    """The reranker with posts precomputed into a new folder, if they make it faster.
+
+    Raises:
+        RerankerError: the folder cannot be written.
+    """
+    checkpoint = reranker.checkpoint
+    if not engine.can_precompute(checkpoint.model):
+        return reranker
+    engine.precompute(checkpoint, [(post.text, post.url) for post in posts], directory)
+    found = engine.open_precomputed(checkpoint, directory, "precompute them again")
+    return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
+
+
+def _precomputed(index: Path, checkpoint: Path) -> Path:
+    return index / PRECOMPUTED / engine.version_of(checkpoint)[:16]

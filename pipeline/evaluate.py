@@ -28,7 +28,8 @@ from pipeline.evaluation.measures import (
     without_relevant,
     without_results,
 )
-from pipeline.evaluation.reports import Values, print_comparison, print_means
+from pipeline.evaluation.reports import Values, print_means
+from pipeline.evaluation.significance import print_comparison
 
 
 @dataclass(frozen=True)

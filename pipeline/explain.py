@@ -94,8 +94,6 @@ def main(options: Options) -> None:
         setup.reranker,
         setup.mixing,
         options.hits or DEFAULT_HITS,
-        batch_size=options.batch_size,
-        precision=options.precision,
     )
     if not ranking.candidates.run.get(topic.query_id):
         raise DataError(

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline import precomputed
+from pipeline.checkpoints import precomputed_for
 from pipeline.collections.named import open_collection
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.errors import DataError, UsageError
@@ -112,7 +112,6 @@ class UnionRetriever:
 
     collection: Collection
     rankers: Rankers
-    is_scored: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -201,7 +200,6 @@ class Fusion:
     reranker: NeuralReranker
     rankers: Rankers
     neural: Mapping[str, NeuralReranker]
-    is_scored: ClassVar[bool] = False
 
     @classmethod
     def load(
@@ -254,23 +252,17 @@ class Fusion:
             candidates, self.neural, lambda name, part: self.neural[name].checkpoint.score(part)
         )
 
-    def score(
-        self,
-        candidates: Candidates,
-        batch_size: int | None = None,
-        progress: Progress = silent,
-        precision: str = "fp32",
-    ) -> Run:
+    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
         """The score of each candidate of :meth:`search`, higher is better."""
-        return self.reranker.score(candidates, batch_size, progress, precision)
+        return self.reranker.score(candidates, progress)
 
     def precomputed_for(self, posts: Sequence[Post], directory: Path) -> Fusion:
-        """This fusion with posts precomputed into a folder; see :mod:`pipeline.precomputed`."""
+        """This fusion with posts precomputed into a folder; see :mod:`pipeline.checkpoints`."""
         return replace(
             self,
-            reranker=precomputed.precomputed_for(self.reranker, posts, directory / "fusion"),
+            reranker=precomputed_for(self.reranker, posts, directory / "fusion"),
             neural={
-                name: precomputed.precomputed_for(reranker, posts, directory / name)
+                name: precomputed_for(reranker, posts, directory / name)
                 for name, reranker in self.neural.items()
             },
         )

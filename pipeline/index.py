@@ -61,8 +61,7 @@ def main(options: Options) -> None:
 
     from indexes import lucene
     from indexes.posts import read_posts
-    from pipeline import precomputed
-    from pipeline.checkpoints import default_directory
+    from pipeline.checkpoints import default_directory, precompute_index
     from pipeline.collections.named import find_searched
 
     collection = find_searched(name, options.data) if name else None
@@ -83,7 +82,7 @@ def main(options: Options) -> None:
             f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
         )
     if checkpoint:
-        for folder, size, seconds in precomputed.write(directory, checkpoint):
+        for folder, size, seconds in precompute_index(directory, checkpoint):
             print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 

@@ -13,24 +13,23 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, fraction, option, output_file
-from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, ModelOptions, loader
+from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, ModelOptions, load_model
 from pipeline.command.runtime import bar
 
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
-    from pipeline.evaluation.run_report import Values
-    from pipeline.reranking import NeuralReranker
+    from pipeline.evaluation.reports import Values
+    from pipeline.reranking import Candidates, NeuralReranker
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,7 @@ def main(options: Options) -> None:
 
     collection = open_collection(options.topics, options.index, options.qrels, options.data)
     jobs = _jobs(options, collection)
-    reranker = loader(options, collection)(
-        options.reranker, options.checkpoint, options.precomputed
-    )
+    reranker = load_model(options, collection)
     _warn_of_lost_order(options, reranker)
     runs = {job.name: read_run(job.path) for job in jobs}
     # A collection reads all of its posts for each look-up, so there is one for all runs.
@@ -90,7 +87,9 @@ def main(options: Options) -> None:
         for doc_id in scores[query_id]
     }
     posts = collection.find_posts(sorted(wanted))
-    results = _rerank(options, collection, reranker, jobs, runs, posts)
+    # Every run is checked before the long work begins.
+    candidates = {job: _candidates(options, collection, job, runs[job.name], posts) for job in jobs}
+    results = _rerank(options, collection, reranker, candidates)
     _report(options, collection, reranker, results)
     print(
         f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s",
@@ -154,73 +153,57 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
     return jobs
 
 
-def _rerank(
-    options: Options,
-    collection: Collection,
-    reranker: NeuralReranker,
-    jobs: Sequence[Job],
-    runs: Mapping[str, Run],
-    posts: Mapping[str, Post],
-) -> dict[str, tuple[Values, Values]]:
-    """Write each reranked run; name -> its values before and after, with judgments."""
-    from pipeline.collections.trec import write_run
-    from pipeline.evaluation.measures import Evaluator
-    from pipeline.evaluation.run_report import MEASURES
-    from pipeline.reranking import FixedRetriever, Mixing, RunRetriever, rerank
-
-    hits, mixing = options.hits or DEFAULT_HITS, Mixing(options.weight, options.normalize)
-    evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
-    # Every run is checked before the long work begins.
-    candidates = {
-        job: RunRetriever(
-            runs[job.name], partial(_known, posts), str(job.path), options.skip_unknown
-        ).search(collection.topics, hits)
-        for job in jobs
-    }
-    for job in jobs:
-        known = {query_id: _known(posts, [*scores]) for query_id, scores in runs[job.name].items()}
-        _warn_of_gaps(collection, job, known, candidates[job].run, hits)
-    results: dict[str, tuple[Values, Values]] = {}
-    for job in jobs:
-        ranking = rerank(
-            collection.topics,
-            FixedRetriever(candidates[job]),
-            reranker,
-            mixing,
-            hits,
-            progress=partial(bar, what=job.name, unit="pair"),
-            batch_size=options.batch_size,
-            precision=options.precision,
-        )
-        write_run(job.output, ranking.run, options.reranker)
-        print(f"wrote {job.output}", file=sys.stderr)
-        if evaluator:
-            results[job.name] = evaluator(ranking.candidates.run), evaluator(ranking.run)
-    return results
-
-
-def _known(posts: Mapping[str, Post], doc_ids: Sequence[str]) -> dict[str, Post]:
-    return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
-
-
-def _warn_of_gaps(
-    collection: Collection, job: Job, known: Mapping[str, Sized], reranked: Run, hits: int
-) -> None:
-    """Tell about posts and topics of a run that are not reranked."""
+def _candidates(
+    options: Options, collection: Collection, job: Job, run: Run, posts: Mapping[str, Post]
+) -> Candidates:
+    """A run's candidates, with notes on its posts and topics that are not reranked."""
     from pipeline.evaluation.measures import without_results
+    from pipeline.reranking import RunRetriever
 
-    if cut := sum(len(known[query_id]) > hits for query_id in reranked):
+    def known(doc_ids: Sequence[str]) -> dict[str, Post]:
+        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
+
+    hits = options.hits or DEFAULT_HITS
+    retriever = RunRetriever(run, known, str(job.path), options.skip_unknown)
+    candidates = retriever.search(collection.topics, hits)
+    if cut := sum(len(known([*run[query_id]])) > hits for query_id in candidates.run):
         print(
             f"{job.path}: {cut} topics have more than {hits} posts; only the first {hits} are "
             "reranked, written and measured",
             file=sys.stderr,
         )
-    if collection.qrels and (gaps := without_results(collection.qrels, reranked)):
+    if collection.qrels and (gaps := without_results(collection.qrels, candidates.run)):
         print(
             f"{job.path}: judged topics without a result, counted as 0 ({len(gaps)}): "
             f"{', '.join(gaps)}",
             file=sys.stderr,
         )
+    return candidates
+
+
+def _rerank(
+    options: Options,
+    collection: Collection,
+    reranker: NeuralReranker,
+    jobs: Mapping[Job, Candidates],
+) -> dict[str, tuple[Values, Values]]:
+    """Write each reranked run; name -> its values before and after, with judgments."""
+    from pipeline.collections.trec import write_run
+    from pipeline.evaluation.measures import Evaluator
+    from pipeline.evaluation.run_report import MEASURES
+    from pipeline.reranking import interpolate
+
+    evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
+    results: dict[str, tuple[Values, Values]] = {}
+    for job, candidates in jobs.items():
+        with bar(len(candidates), job.name, "pair") as progress:
+            scores = reranker.score(candidates, progress)
+        reranked = interpolate(candidates, scores, options.weight, options.normalize)
+        write_run(job.output, reranked, options.reranker)
+        print(f"wrote {job.output}", file=sys.stderr)
+        if evaluator:
+            results[job.name] = evaluator(candidates.run), evaluator(reranked)
+    return results
 
 
 def _report(

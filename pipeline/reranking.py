@@ -6,21 +6,21 @@
     scores     = reranker.score(candidates)
     run        = interpolate(candidates, scores, weight=0.5)
 
-:func:`rerank` is these three lines; every command calls it. A retriever finds candidates (in an
-index, in a run, or given with the topics: :func:`retriever_for`), a reranker scores them
-(:class:`NeuralReranker`, or :class:`pipeline.fusion.Fusion`, which does both).
+:func:`rerank` is these three lines. A retriever finds candidates (in an index, in a run, or given
+with the topics: :func:`retriever_for`), a reranker scores them (:class:`NeuralReranker`, or
+:class:`pipeline.fusion.Fusion`, which does both).
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,18 +49,12 @@ def silent(done: int) -> None:
     """Report nothing."""
 
 
-@contextmanager
-def no_bar(total: int) -> Iterator[Progress]:
-    """No progress bar."""
-    yield silent
-
-
 @dataclass(frozen=True)
 class Candidates:
     """Posts to rank for each topic.
 
     Attributes:
-        topics: the topics of the search, those without a result included.
+        topics: all topics of the search, those without a result too.
         run: first-stage score of each candidate.
         posts: doc_id -> post, for every candidate.
         priors: query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent;
@@ -166,9 +160,6 @@ def priors_of(runs: Sequence[Run]) -> Run:
 class Retriever(Protocol):
     """Finds candidates."""
 
-    is_scored: ClassVar[bool]
-    """Whether the candidates have scores to mix with."""
-
     @property
     def name(self) -> str:
         """Origin of the candidates, for reports."""
@@ -180,28 +171,16 @@ class Retriever(Protocol):
 class Reranker(Protocol):
     """Scores candidates."""
 
-    def score(
-        self,
-        candidates: Candidates,
-        batch_size: int | None = None,
-        progress: Progress = silent,
-        precision: str = "fp32",
-    ) -> Run:
+    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
         """The score of each candidate, higher is better."""
 
 
 @dataclass(frozen=True)
 class LuceneRetriever:
-    """Finds candidates in an index.
-
-    Attributes:
-        index: the index.
-        method: scoring of posts by Lucene.
-    """
+    """Finds candidates in an index."""
 
     index: LuceneIndex
     method: Method
-    is_scored: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -229,7 +208,6 @@ class RunRetriever:
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
     name: str
     skip_unknown: bool = False
-    is_scored: ClassVar[bool] = True
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The first ``hits`` posts of each topic in the run.
@@ -239,12 +217,12 @@ class RunRetriever:
         Raises:
             DataError: the run has none of the topics, or posts that the collection lacks.
         """
-        run = {topic.query_id: self.run.get(topic.query_id, {}) for topic in topics}
-        run = {query_id: scores for query_id, scores in run.items() if scores}
+        query_ids = [topic.query_id for topic in topics]
+        run = {query_id: self.run[query_id] for query_id in query_ids if self.run.get(query_id)}
         if not run:
             raise DataError(
                 f"{self.name}: found results for {_some(list(self.run))}, expected some for "
-                f"the topics {_some([topic.query_id for topic in topics])}"
+                f"the topics {_some(query_ids)}"
             )
         if not self.skip_unknown:
             run = best_of(run, hits)
@@ -253,18 +231,13 @@ class RunRetriever:
         unknown = [doc_id for doc_id in doc_ids if doc_id not in posts]
         if not unknown:
             return Candidates(topics, best_of(run, hits), posts)
+        found = f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection"
         if not self.skip_unknown or not posts:
             advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
             raise DataError(
-                f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the "
-                f"collection ({_some(unknown)}); name the collection that the run was made on"
-                + advice
+                f"{found} ({_some(unknown)}); name the collection that the run was made on{advice}"
             )
-        print(
-            f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection; "
-            "left out before and after",
-            file=sys.stderr,
-        )
+        print(f"{found}; left out before and after", file=sys.stderr)
         known = {
             query_id: {doc_id: score for doc_id, score in scores.items() if doc_id in posts}
             for query_id, scores in run.items()
@@ -279,28 +252,13 @@ class GivenRetriever:
 
     collection: Collection
     name: str = "given, by id"
-    is_scored: ClassVar[bool] = False
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """All given candidates of each topic, whatever ``hits``."""
         given = self.collection.given_candidates or {}
         run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
-        posts = self.collection.find_posts(doc_ids_of(run))
         # Without scores there are no ranks to make priors of.
-        return Candidates(topics, run, posts, priors={})
-
-
-@dataclass(frozen=True)
-class FixedRetriever:
-    """Gives candidates that are known already."""
-
-    candidates: Candidates
-    name: str = "fixed"
-    is_scored: ClassVar[bool] = True
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The candidates, whatever the topics and ``hits``."""
-        return self.candidates
+        return Candidates(topics, run, self.collection.find_posts(doc_ids_of(run)), priors={})
 
 
 def retriever_for(
@@ -335,26 +293,19 @@ def retriever_for(
 
 @dataclass(frozen=True)
 class NeuralReranker:
-    """A trained model that scores candidates by their texts."""
+    """A trained model that scores candidates by their texts.
+
+    See :func:`rerankers.engine.scoring.score` for the batch size (in pairs) and the precision.
+    """
 
     checkpoint: TrainedReranker
+    batch_size: int = 256
+    precision: str = "fp32"
 
-    def score(
-        self,
-        candidates: Candidates,
-        batch_size: int | None = None,
-        progress: Progress = silent,
-        precision: str = "fp32",
-    ) -> Run:
-        """The score of each candidate, higher is better.
-
-        See :func:`rerankers.engine.scoring.score` for the arguments.
-        """
-        from rerankers.engine.scoring import BATCH_SIZE
-
-        scores = self.checkpoint.score(
-            candidates.pairs(), batch_size or BATCH_SIZE, progress, precision
-        )
+    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
+        """The score of each candidate, higher is better."""
+        pairs = candidates.pairs()
+        scores = self.checkpoint.score(pairs, self.batch_size, progress, self.precision)
         return candidates.run_of(scores)
 
 
@@ -385,9 +336,8 @@ def interpolate(
     return scores if weight == 1 else mix(candidates.run, scores, weight, normalization)
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """What :func:`rerank` gives.
+class Ranking(NamedTuple):
+    """Result of :func:`rerank`.
 
     Attributes:
         candidates: from the retriever.
@@ -408,19 +358,17 @@ def rerank(
     reranker: Reranker | None,
     mixing: Mixing,
     hits: int = DEFAULT_HITS,
-    progress: Callable[[int], AbstractContextManager[Progress]] = no_bar,
-    **scoring: Any,
+    progress: Callable[[int], AbstractContextManager[Progress]] = lambda pairs: nullcontext(silent),
 ) -> Ranking:
     """Find candidates, score them, mix both scores.
 
     Args:
-        topics: the topics.
+        topics: to find candidates for.
         retriever: finds candidates.
         reranker: scores them; None keeps the first stage's ranking.
         mixing: λ, and how scores are normalised before.
         hits: candidates for each topic.
         progress: number of candidates -> a progress bar.
-        scoring: further arguments of ``reranker.score``.
     """
     started = time.perf_counter()
     candidates = retriever.search(topics, hits)
@@ -429,7 +377,7 @@ def rerank(
         scores, run = None, candidates.run
     else:
         with progress(len(candidates)) as report:
-            scores = reranker.score(candidates, progress=report, **scoring)
+            scores = reranker.score(candidates, report)
         run = interpolate(candidates, scores, mixing.weight, mixing.normalization)
     seconds = {"candidates": found - started, "reranking": time.perf_counter() - found}
     return Ranking(candidates, scores, run, seconds)

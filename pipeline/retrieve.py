@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.collections.locations import home_directory
+from pipeline.collections.collection import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -168,7 +168,7 @@ def _alpha(options: Options, found: Found) -> float:
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
     """Print the best pairs for one question."""
     from pipeline.archive import best_pairs
-    from pipeline.command.console import print_table
+    from pipeline.command.runtime import print_table
 
     print(f"{topic.query_id} “{_one_line(topic.text)}”:")
     rows = []

@@ -61,8 +61,6 @@ def main(options: Options) -> None:
         setup.mixing,
         options.hits or DEFAULT_HITS,
         progress=partial(bar, what=options.reranker, unit="pair"),
-        batch_size=options.batch_size,
-        precision=options.precision,
     )
     if setup.reranker and options.reranker not in FUSIONS:
         print(setup.mixing, file=sys.stderr)

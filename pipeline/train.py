@@ -161,7 +161,7 @@ def _check(options: Options) -> None:
 def _directory(options: Options) -> Path:
     """The checkpoint folder to write."""
     from pipeline.collections import named
-    from pipeline.collections.locations import home_directory
+    from pipeline.collections.collection import home_directory
 
     name = "all"
     if options.collection:
@@ -184,7 +184,7 @@ def _training_set(options: Options) -> TrainingSet:
 def _vectors(options: Options, training_set: TrainingSet) -> Path:
     """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
     from pipeline import vectors
-    from pipeline.collections.locations import data_directory, home_directory
+    from pipeline.collections.collection import data_directory, home_directory
 
     general = data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
     if options.vectors is None and options.model in FUSIONS:

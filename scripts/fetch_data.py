@@ -34,9 +34,9 @@ class Options:
 def main(options: Options) -> None:
     """List, check or fetch."""
     from pipeline.collections import downloads
-    from pipeline.collections.locations import data_directory
-    from pipeline.command.console import print_table
+    from pipeline.collections.collection import data_directory
     from pipeline.command.errors import DataError
+    from pipeline.command.runtime import print_table
 
     entries = downloads.select(options.names)
     folder = data_directory(options.data)

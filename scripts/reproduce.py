@@ -78,7 +78,7 @@ def main(options: Options) -> None:
     """Compute the missing cells, print the tables and write the requested files."""
     from experiments.cells import Setup
 
-    from pipeline.collections.locations import home_directory
+    from pipeline.collections.collection import home_directory
     from rerankers.errors import RerankerError
 
     if options.table == README:

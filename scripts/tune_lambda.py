@@ -23,7 +23,7 @@ from pipeline.command.options import (
 from pipeline.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
-    from pipeline.training.tuning import Tuning
+    from pipeline.checkpoints import Tuning
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from indexes.posts import Post
 from pipeline import archive, retrieve
 from pipeline.archive import ArchivedPair, QuestionArchive, archived_pairs, mix, tune_alpha
 from pipeline.collections import named
-from pipeline.collections.locations import home_directory
+from pipeline.collections.collection import home_directory
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, read_run
 from pipeline.command.errors import DataError, UsageError

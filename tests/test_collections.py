@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.collections import named
-from pipeline.collections.locations import data_directory, home_directory
+from pipeline.collections.collection import data_directory, home_directory
 from pipeline.command.errors import DataError, UsageError
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.checkpoints import Tuning
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import NORMALIZATIONS, interpolate
-from pipeline.training.tuning import Tuning, tune_weight
+from pipeline.training.tuning import tune_weight
 
 
 def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:

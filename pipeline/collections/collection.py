@@ -8,6 +8,7 @@ once), :class:`AnswerCollection` (named, its candidates are given), and :class:`
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from abc import ABC, abstractmethod
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
-from pipeline.collections.locations import home_directory, require_files
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, read_qrels
 from pipeline.command.errors import DataError, UsageError
@@ -29,6 +29,45 @@ if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
     from indexes.manifest import Manifest
     from rerankers.text.vocabulary import Idf
+
+
+def home_directory() -> Path:
+    """Folder of built indexes and trained checkpoints.
+
+    ``$TWEETRERANK_HOME``, or else the user's cache folder.
+    """
+    if given := os.environ.get("TWEETRERANK_HOME"):
+        return Path(given)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tweetrerank")
+
+
+def data_directory(explicit: Path | None = None) -> Path:
+    """Folder of the collections' data.
+
+    ``explicit`` (from ``--data``), or ``$TWEETRERANK_DATA``, or ``data`` in the home folder.
+    """
+    if explicit is not None:
+        return explicit
+    if given := os.environ.get("TWEETRERANK_DATA"):
+        return Path(given)
+    return home_directory() / "data"
+
+
+def require_files(collection: str, missing: Sequence[Path]) -> None:
+    """Say how to get the files of a collection that are missing.
+
+    Raises:
+        DataError: there are some.
+    """
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise DataError(
+            f"{collection}: {missing[0]}{more} not found; fetch the data with\n"
+            f"  python scripts/fetch_data.py {collection}\n"
+            "or name a folder that has them by --data or TWEETRERANK_DATA"
+        )
 
 
 class Collection(ABC):

@@ -14,8 +14,8 @@ from pipeline.collections.collection import (
     Collection,
     OwnCollection,
     SearchedCollection,
+    data_directory,
 )
-from pipeline.collections.locations import data_directory
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.command import runtime
 from pipeline.command.errors import UsageError
-from pipeline.command.options import (
-    existing_file,
-    fraction,
-    option,
-    positive_float,
-    positive_int,
-)
-from pipeline.command.runtime import device_name
+from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
+    from pipeline.fusion import Fusion
     from pipeline.reranking import Mixing, NeuralReranker, Reranker, Retriever
 
 METHODS = ("ql", "bm25", "rm3", "axiom")
 DEFAULT_METHOD = "ql"
 DEFAULT_HITS = 1000
 DEFAULT_RERANKER = "mp_hcnn"
+UNTUNED_WEIGHT = 0.5
 FUSIONS = ("fusion", "linear_fusion")
 """Models that find their own candidates, by several rankers; see :mod:`pipeline.fusion`."""
 
@@ -71,7 +66,7 @@ class ModelOptions:
     device: str = option(
         "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)",
         default="auto",
-        parse=device_name,
+        parse=runtime.device_name,
     )
     precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
     precomputed: str | None = option(
@@ -150,16 +145,8 @@ class RankingOptions(ModelOptions):
         return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What options name: the arguments of :func:`pipeline.reranking.rerank`.
-
-    Attributes:
-        collection: topics and judgments.
-        retriever: finds candidates.
-        reranker: scores them; None for the first stage alone.
-        mixing: λ.
-    """
+class Setup(NamedTuple):
+    """Collection and arguments of :func:`pipeline.reranking.rerank`."""
 
     collection: Collection
     retriever: Retriever
@@ -176,7 +163,6 @@ def set_up(options: RankingOptions) -> Setup:
         CollectionError: damaged index.
         RerankerError: damaged checkpoint.
     """
-    from pipeline.checkpoints import choose_mixing
     from pipeline.collections.named import open_collection
     from pipeline.reranking import Mixing, retriever_for
 
@@ -186,53 +172,66 @@ def set_up(options: RankingOptions) -> Setup:
     if problems := options.problems_of(collection):
         raise UsageError(problems)
     if options.reranker in FUSIONS:
-        return _set_up_fusion(options, collection)
+        fusion = _load_fusion(options, collection)
+        return Setup(collection, fusion, fusion, Mixing(origin="fusion"))
     changes = [*options.parameter, *([f"mu={options.mu}"] if options.mu else [])]
     retriever = retriever_for(
         collection, options.candidates, options.method, changes, options.skip_unknown
     )
     if options.reranker == "none":
         return Setup(collection, retriever, None, Mixing())
-    reranker = loader(options, collection)(
-        options.reranker, options.checkpoint, options.precomputed
-    )
-    mixing = choose_mixing(
-        options.weight,
-        options.normalize,
-        retriever.is_scored,
-        reranker.checkpoint.directory,
+    reranker = load_model(options, collection)
+    return Setup(collection, retriever, reranker, _mixing(options, collection, reranker))
+
+
+def load_model(options: ModelOptions, collection: Collection) -> NeuralReranker:
+    """The model that the options name, with precomputed posts if there are any."""
+    runtime.import_nltk_alone()
+    from pipeline.checkpoints import load_reranker, with_precomputed
+
+    reranker = load_reranker(
+        options.reranker,
         collection,
+        options.checkpoint,
+        options.device,
+        options.threads,
+        options.idf,
     )
-    return Setup(collection, retriever, reranker, mixing)
+    reranker = replace(reranker, batch_size=options.batch_size, precision=options.precision)
+    return with_precomputed(reranker, options.precomputed, collection.index_directory)
 
 
-def _set_up_fusion(options: RankingOptions, collection: Collection) -> Setup:
+def _load_fusion(options: RankingOptions, collection: Collection) -> Fusion:
+    reranker = load_model(options, collection)
+    # A folder of precomputed posts is the fusion's own, not that of the rerankers that it reads.
+    precomputed = "none" if options.precomputed == "none" else None
+
+    def load(name: str, folder: Path) -> NeuralReranker:
+        part = replace(options, reranker=name, checkpoint=folder, precomputed=precomputed)
+        return load_model(part, collection)
+
     from pipeline.fusion import Fusion
+
+    return Fusion.load(collection, reranker, load)
+
+
+def _mixing(options: RankingOptions, collection: Collection, reranker: NeuralReranker) -> Mixing:
+    """λ: as given, else as tuned for the checkpoint."""
+    from pipeline.checkpoints import tuned_weight
     from pipeline.reranking import Mixing
 
-    load = loader(options, collection)
-    reranker = load(options.reranker, options.checkpoint, options.precomputed)
-    fusion = Fusion.load(collection, reranker, load)
-    return Setup(collection, fusion, fusion, Mixing(origin="fusion"))
-
-
-def loader(options: ModelOptions, collection: Collection) -> Callable[..., NeuralReranker]:
-    """A function from a model's name, and a checkpoint folder or None, to the reranker.
-
-    Its third argument is a folder of precomputed posts (None: the index's own); a folder that
-    ``--precomputed`` names is that of the model itself, not of the rerankers that it reads.
-    """
-    from pipeline.checkpoints import load_reranker
-    from pipeline.precomputed import with_precomputed
-
-    def load(
-        name: str, checkpoint: Path | None = None, precomputed: str | None = None
-    ) -> NeuralReranker:
-        if options.precomputed == "none":
-            precomputed = "none"
-        reranker = load_reranker(
-            name, collection, checkpoint, options.device, options.threads, options.idf
-        )
-        return with_precomputed(reranker, precomputed, collection.index_directory)
-
-    return load
+    if options.weight is not None:
+        return Mixing(options.weight, options.normalize)
+    given = collection.given_candidates is not None
+    if given and not options.candidates:
+        reason = "nothing to mix: the candidates are given without scores"
+        return Mixing(1.0, options.normalize, reason)
+    if tuned := tuned_weight(reranker.checkpoint.directory, options.normalize):
+        return Mixing(tuned[0], options.normalize, tuned[1])
+    # There is no official run of a training part to tune it on.
+    advice = (
+        "choose one by --lambda"
+        if given
+        else "run scripts/tune_lambda.py for this checkpoint and normalisation"
+    )
+    return Mixing(UNTUNED_WEIGHT, options.normalize, f"not tuned: {advice}")

@@ -1,4 +1,6 @@
-"""Runtime of commands: allocator, device and threads, progress bars, provenance."""
+"""Runtime of commands: allocator, device and threads, progress bars, tables, provenance."""
+
+from __future__ import annotations
 
 import datetime
 import importlib
@@ -8,12 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.command.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -22,6 +28,9 @@ ALLOCATOR = {
 }
 """Settings of glibc's allocator that keep big buffers in the process. With the defaults PyTorch
 returns them to the kernel after every layer and spends half of its time in page faults."""
+
+WIDTH = 10_000
+"""Nothing is wrapped or cut here; that is up to the terminal."""
 
 
 def keep_allocations() -> None:
@@ -114,6 +123,39 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
             bar.refresh()
 
         yield report
+
+
+def open_console() -> Console:
+    """A console for stdout that prints texts as they are."""
+    from rich.console import Console
+
+    # Posts may contain text that looks like rich's markup.
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=WIDTH)
+
+
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)
+) -> None:
+    """Print a table without lines between columns.
+
+    Args:
+        header: headings, or nothing for a table without them.
+        rows: cells.
+        left: left-aligned columns; the others are right-aligned.
+    """
+    from rich.table import Table
+
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, show_header=bool(header))
+    for index, heading in enumerate(header or rows[0]):
+        table.add_column(heading, justify="left" if index in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    console = open_console()
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
 
 
 def provenance() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tables of runs' measures and of their differences, and the best posts of a topic."""
+"""Tables of runs' measures, and the best posts of a topic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Run, ranked
-from pipeline.command.console import print_table
 from pipeline.command.errors import UsageError
+from pipeline.command.runtime import print_table
 from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -38,31 +37,6 @@ def print_means(results: Sequence[tuple[str, Values]]) -> None:
         for name, values in results
     ]
     print_table(["", *results[0][1]], rows)
-
-
-def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
-    """Print mean values, and differences to the first run with their p-values.
-
-    Args:
-        results: name and values of each run, all of the same measures and topics.
-    """
-    header = [""]
-    rows = [[name] for name, _ in results]
-    for measure in results[0][1]:
-        header += [measure, "diff", "p(rand)", "p(t)"]
-        base, *others = [list(values[measure].values()) for _, values in results]
-        rows[0] += [f"{mean(base):.4f}", "", "", ""]
-        p_randomization = holm([randomization_test(other, base) for other in others])
-        p_t = holm([paired_t_test(other, base) for other in others])
-        for row, other, *p_values in zip(rows[1:], others, p_randomization, p_t, strict=True):
-            difference = round(mean(other) - mean(base), 4) + 0.0  # + 0.0: never -0
-            row += [f"{mean(other):.4f}", f"{difference:+.4f}", *map(_format_p, p_values)]
-    print_table(header, rows)
-    corrected = f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
-    print(
-        f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
-        f"t-test{corrected}"
-    )
 
 
 def print_measures(collection: Collection, runs: Mapping[str, Run]) -> None:
@@ -131,7 +105,3 @@ def _one_line(post: Post) -> str:
     text = " ".join(f"{post.text} {post.url}".split())
     printable = "".join(c if c.isprintable() else "�" for c in text)
     return printable if len(printable) <= WIDTH else printable[: WIDTH - 1] + "…"
-
-
-def _format_p(p: float) -> str:
-    return "<0.0001" if p < 0.0001 else f"{p:.4f}"

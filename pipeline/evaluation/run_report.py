@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.files import atomic_file
-from pipeline.command.console import print_table
+from pipeline.command.runtime import print_table
 from pipeline.evaluation.measures import mean
 from pipeline.evaluation.reports import Values
 from pipeline.evaluation.significance import paired_t_test

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pipeline.command.runtime import print_table
+from pipeline.evaluation.measures import mean
+from pipeline.evaluation.reports import Values
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -97,6 +101,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return adjusted
+
+
+def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
+    """Print mean values, and differences to the first run with their p-values.
+
+    Args:
+        results: name and values of each run, all of the same measures and topics.
+    """
+    header = [""]
+    rows = [[name] for name, _ in results]
+    for measure in results[0][1]:
+        header += [measure, "diff", "p(rand)", "p(t)"]
+        base, *others = [list(values[measure].values()) for _, values in results]
+        rows[0] += [f"{mean(base):.4f}", "", "", ""]
+        p_randomization = holm([randomization_test(other, base) for other in others])
+        p_t = holm([paired_t_test(other, base) for other in others])
+        for row, other, *p_values in zip(rows[1:], others, p_randomization, p_t, strict=True):
+            difference = round(mean(other) - mean(base), 4) + 0.0  # + 0.0: never -0
+            row += [f"{mean(other):.4f}", f"{difference:+.4f}", *map(_format_p, p_values)]
+    print_table(header, rows)
+    corrected = f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
+    print(
+        f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
+        f"t-test{corrected}"
+    )
+
+
+def _format_p(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def _differences(a: Sequence[float], b: Sequence[float]) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pipeline.command.console import open_console, print_table
+from pipeline.command.runtime import open_console, print_table
 from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import STEPS, Cell, MatchExplanation, PostMatches, Segment
 from pipeline.explanation.pages import signed

@@ -1,18 +1,17 @@
-"""λ of the interpolation, tuned by cross-validation on held-out training topics, and its file."""
+"""λ of the interpolation, tuned by cross-validation on held-out training topics."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import itertools
-import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexes.files import atomic_file
+from pipeline.checkpoints import Tuning
 from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
@@ -21,73 +20,6 @@ from pipeline.interpolation import ManyScores, check_normalization, mix, normali
 
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """A tuned λ with its provenance.
-
-    Attributes:
-        weight: λ, the neural score's share.
-        curve: λ -> mean measure over all topics.
-        cross_validated: mean over topics of the measure at the λ chosen without the topic's fold;
-            unlike the curve's maximum it is not biased by the choice.
-        fold_weights: those λ, one a fold.
-        measure: ir_measures' name of the maximised measure.
-        normalization: one of :data:`pipeline.interpolation.NORMALIZATIONS`.
-        folds: number of folds.
-        seed: of the split into folds.
-        topics: query_ids.
-        collections: names of the topics' collections.
-        first_stage: source of the lexical scores.
-        checkpoint: source of the neural scores, ``<model>/<name>``.
-        date: of the tuning, ISO 8601.
-    """
-
-    weight: float
-    curve: dict[float, float]
-    cross_validated: float
-    fold_weights: tuple[float, ...]
-    measure: str
-    normalization: str
-    folds: int
-    seed: int
-    topics: tuple[str, ...]
-    collections: tuple[str, ...] = ()
-    first_stage: str = ""
-    checkpoint: str = ""
-    date: str = ""
-
-    def save(self, path: Path | str) -> None:
-        """Write the tuning as JSON, atomically."""
-        content = dataclasses.asdict(self)
-        content["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
-        with atomic_file(path) as stream:
-            json.dump(content, stream, indent=2, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
-
-    @classmethod
-    def load(cls, path: Path | str) -> Tuning:
-        """Read a file of :meth:`save`.
-
-        Raises:
-            DataError: the file is missing or no tuning.
-        """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            curve = {float(weight): float(value) for weight, value in content["curve"].items()}
-            tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
-            weight = float(content["weight"])
-            if not 0 <= weight <= 1:
-                raise ValueError(f"the weight {weight} is not from 0 to 1")
-            check_normalization(content["normalization"])
-            return cls(**{**content, **tuples, "curve": curve, "weight": weight})
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-            raise DataError(
-                f"{path}: found no tuned λ ({error!r}), expected a file of scripts/tune_lambda.py"
-            ) from None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from statistics import median
 from benchmarks.measuring import Row, printed
 from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
+from pipeline.checkpoints import with_precomputed
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError
-from pipeline.precomputed import with_precomputed
 from pipeline.reranking import NeuralReranker
 
 EXIT = "leaving the process"

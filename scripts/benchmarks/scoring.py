@@ -16,7 +16,7 @@ from benchmarks.measuring import Row, alternate, compared
 from benchmarks.plain import PaddedPairs, to_length
 from benchmarks.workload import Workload
 from indexes.posts import Post
-from pipeline.precomputed import precomputed_for
+from pipeline.checkpoints import precomputed_for
 from pipeline.reranking import NeuralReranker
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker

@@ -21,14 +21,13 @@ from experiments.systems import (
 from experiments.tables.base import ResultTable, markdown_table, mean, mean_of, results_of, shown
 from experiments.tables.significance import marked
 from indexes.files import atomic_file
-from pipeline.checkpoints import load_reranker
+from pipeline.checkpoints import load_reranker, precomputed_for
 from pipeline.collections import named
 from pipeline.collections.named import open_collection
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.runtime import choose_device, provenance
 from pipeline.explanation.contributions import shares
 from pipeline.fusion import Fusion, UnionRetriever
-from pipeline.precomputed import precomputed_for
 from pipeline.reranking import Candidates, NeuralReranker, retriever_for
 from rerankers import checkpoint
 from rerankers.models._feature_model import FeatureModel
