@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -133,10 +133,10 @@ class Reranker(nn.Module, ABC):
     configurations: ClassVar[Mapping[str, Any]]
     """Named configurations; the first is the default."""
 
-    query_inputs: ClassVar[Sequence[str]]
+    query_inputs: ClassVar[Sequence[str]] = (WORDS,)
     """Inputs that ``encode_queries`` reads."""
 
-    post_inputs: ClassVar[Sequence[str]]
+    post_inputs: ClassVar[Sequence[str]] = (WORDS,)
     """Inputs that ``encode_posts`` reads."""
 
     training_settings: ClassVar[Settings] = Settings()
@@ -149,15 +149,24 @@ class Reranker(nn.Module, ABC):
     trained_by_gradients: ClassVar[bool] = True
     """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
 
-    config: Any
+    score: nn.Module
+    """Last layers of the default :meth:`head`: [P, K] to [P, 1]."""
 
-    @abstractmethod
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def encode(self, inputs: Inputs) -> Any:
+        """Encode B texts, if queries and posts are encoded alike."""
+        raise NotImplementedError
+
     def encode_queries(self, inputs: Inputs) -> Any:
         """Encode Q queries."""
+        return self.encode(inputs)
 
-    @abstractmethod
     def encode_posts(self, inputs: Inputs) -> Any:
         """Encode D posts."""
+        return self.encode(inputs)
 
     @abstractmethod
     def interact(self, queries: Any, posts: Any, query_of_post: Tensor) -> Interactions:
@@ -169,13 +178,13 @@ class Reranker(nn.Module, ABC):
             query_of_post: [P] row of the query of each post.
         """
 
-    @abstractmethod
     def represent(self, interactions: Interactions) -> Tensor:
-        """One vector for each pair: [P, K]."""
+        """One vector for each pair: [P, K]; by default all interactions, of one position each."""
+        return torch.cat([values.flatten(1) for values in interactions.values()], dim=1)
 
-    @abstractmethod
     def head(self, representations: Tensor) -> Tensor:
         """Scores [P] of representations [P, K]; a score is a logit, higher is better."""
+        return self.score(representations).squeeze(1)
 
     def compare(
         self, queries: Any, posts: Any, query_of_post: Tensor, features: Tensor | None = None
@@ -211,10 +220,7 @@ class Reranker(nn.Module, ABC):
         return None
 
     def interactions_are_fixed(self) -> bool:
-        """Whether training leaves encoders and ``interact`` unchanged.
-
-        If so, training computes the interactions once.
-        """
+        """Whether encoders and ``interact`` are not trained: training then calls them once."""
         return False
 
     def decay_share(self, parameter: str) -> float:
@@ -239,11 +245,7 @@ class Reranker(nn.Module, ABC):
         return {}
 
     def read_files(self, directory: Path) -> None:
-        """Read what :meth:`files` returned from a checkpoint's folder.
-
-        Raises:
-            RerankerError: a file is missing, damaged or of another model.
-        """
+        """Read what :meth:`files` returned from a checkpoint's folder."""
 
     def device_of(self) -> torch.device:
         """Device of the parameters; the CPU if there are none."""
@@ -252,8 +254,31 @@ class Reranker(nn.Module, ABC):
 
 
 def require_choice(name: str, found: str, choices: Sequence[str]) -> None:
-    """Check a setting with named values; raises RerankerError with the allowed ones."""
+    """Raise RerankerError for a setting that is not one of its named values."""
     if found not in choices:
-        raise RerankerError(
-            f"setting {name}: found {found!r}, expected one of {', '.join(choices)}"
-        )
+        _refuse(name, repr(found), f"one of {', '.join(choices)}")
+
+
+def require_at_least(settings: Any, **least: int) -> None:
+    """Raise RerankerError for a setting below its least value."""
+    for name, value in least.items():
+        if (found := getattr(settings, name)) < value:
+            _refuse(name, found, f"{value} or more")
+
+
+def require_above_zero(settings: Any, *names: str) -> None:
+    """Raise RerankerError for a setting of 0 or less."""
+    for name in names:
+        if (found := getattr(settings, name)) <= 0:
+            _refuse(name, found, "one above 0")
+
+
+def require_odd(settings: Any, *names: str) -> None:
+    """Raise RerankerError for a setting that is not an odd number above 0."""
+    for name in names:
+        if (found := getattr(settings, name)) < 1 or found % 2 == 0:
+            _refuse(name, found, "an odd number")
+
+
+def _refuse(name: str, found: object, expected: str) -> NoReturn:
+    raise RerankerError(f"setting {name}: found {found}, expected {expected}")

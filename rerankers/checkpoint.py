@@ -290,7 +290,7 @@ def load(
             f"use --reranker {found} or another --checkpoint"
         )
     try:
-        model_type = models.find(found)
+        model_type: Any = models.find(found)
     except RerankerError as error:
         raise RerankerError(f"{directory / 'config.json'}: {error}") from None
     vocabulary = Vocabulary.load(directory / "vocabulary.json")

@@ -244,7 +244,7 @@ def test_a_model_without_families_that_compare_vectors_has_none() -> None:
     [
         (
             {"objectives": "binary,map"},
-            "setting objectives: found 'map', expected some of lambdarank",
+            "setting objectives: found 'map', expected one of lambdarank",
         ),
         ({"feature_fraction": 0.0}, "setting feature_fraction: found 0.0, expected one above 0"),
         ({"bagging": 1.5}, "setting bagging: found 1.5"),

@@ -9,7 +9,7 @@ import torch
 from model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
 
 from rerankers.base import Reranker
-from rerankers.layers.heads import bounded
+from rerankers.layers.convolutions import bounded
 from rerankers.layers.similarity import GaussianKernels
 from rerankers.models.knrm import Model
 

@@ -135,7 +135,7 @@ def test_each_configuration_has_its_families() -> None:
         ({"leaves": 1}, "setting leaves: found 1, expected 2 or more"),
         ({"trees": 0}, "setting trees: found 0"),
         ({"parts": 1}, "setting parts: found 1"),
-        ({"learning_rate": 0.0}, "learning_rate and penalty: found 0.0"),
+        ({"learning_rate": 0.0}, "setting learning_rate: found 0.0"),
         ({"families": "overlap,urls"}, "'urls', expected one of .*links"),
     ],
 )

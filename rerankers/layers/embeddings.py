@@ -5,11 +5,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import require_choice
 from rerankers.text.vocabulary import Vocabulary
 
 TYPICAL_LENGTH = 6.0
 """Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
+
+VECTOR_KINDS = ("static", "nonstatic", "random")
+"""Pre-trained and fixed, pre-trained and fine-tuned, or random and trained."""
 
 _PART = 2048
 
@@ -27,11 +29,9 @@ def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     """Pseudo-random vectors, identical on every machine and with every library version.
 
-    Rows are nearly orthogonal, so an unknown term only matches itself.
-    The generator is SplitMix64 (Steele et al. 2014) on the position of each number.
-
-    Returns:
-        [rows, size] numbers from -127 to 127.
+    Rows are nearly orthogonal, so an unknown term only matches itself. The generator is SplitMix64
+    (Steele et al. 2014) on the position of each number. The result is [rows, size], numbers from
+    -127 to 127.
     """
     codes = np.empty((rows, size), dtype=np.int8)
     # In parts, since intermediate values take eight times the memory.
@@ -88,10 +88,7 @@ class FrozenVectors(nn.Module):
     scales: Tensor
 
     def __init__(
-        self,
-        vectors: npt.NDArray[np.float32],
-        buckets: int,
-        unknown_length: float = TYPICAL_LENGTH,
+        self, vectors: npt.NDArray[np.float32], buckets: int, unknown_length: float = TYPICAL_LENGTH
     ) -> None:
         super().__init__()
         known, self.size = vectors.shape
@@ -134,16 +131,11 @@ class TrainedVectors(nn.Embedding):
 
 
 def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module:
-    """Vectors of all words of a vocabulary.
+    """Vectors of all words of a vocabulary, of one of the :data:`VECTOR_KINDS`.
 
-    Args:
-        vocabulary: the words, with pre-trained vectors.
-        kind: ``static`` (pre-trained, fixed), ``nonstatic`` (pre-trained, fine-tuned) or
-            ``random`` (random, trained).
-        unknown: vectors that are not pre-trained are drawn from U[-unknown, unknown]; for
-            ``static`` they are hashed, with the same expected length.
+    Vectors that are not pre-trained are drawn from U[-unknown, unknown]; for ``static`` they are
+    hashed, with the same expected length.
     """
-    require_choice("vectors", kind, ("static", "nonstatic", "random"))
     vectors, buckets = vocabulary.vectors, vocabulary.buckets
     size = vectors.shape[1]
     if kind == "static":

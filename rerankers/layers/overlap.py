@@ -27,11 +27,7 @@ class StopWords(nn.Module):
 
 
 class WordOverlap(nn.Module):
-    """Counts of distinct common words (Yu et al. 2014, 4.2; Severyn & Moschitti 2015).
-
-    Args:
-        vocabulary: contains the stop words.
-    """
+    """Counts of distinct common words (Yu et al. 2014, 4.2; Severyn & Moschitti 2015)."""
 
     size = 4
 
@@ -40,15 +36,9 @@ class WordOverlap(nn.Module):
         self.content_words = StopWords(vocabulary)
 
     def forward(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
-        """Count common words.
+        """[P, 4]: number of common words; sum of their IDF; and both without stop words.
 
-        Args:
-            query: ids and IDF weights [Q, Lq].
-            post_ids: [P, Ld].
-            query_of_post: [P] row of the query of each post.
-
-        Returns:
-            [P, 4]: number of common words; sum of their IDF; and both without stop words.
+        Words are given for Q queries and P posts, with the row of each post's query.
         """
         distinct = first_occurrences(query.ids)  # [Q, Lq]
         weights = torch.stack([distinct, distinct * query.weights], dim=2)

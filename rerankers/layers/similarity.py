@@ -19,14 +19,8 @@ def unit_length(vectors: Tensor) -> Tensor:
 def partial_softmax(logits: Tensor, mask: Tensor, axis: int, length: int) -> Tensor:
     """Softmax over ``length`` positions, of which all but those of ``mask`` have the logit 0.
 
-    Args:
-        logits: [P, Lq, Ld].
-        mask: 1 for terms, 0 for padding; broadcast to ``logits``.
-        axis: of the softmax.
-        length: all positions, at least as many as ``mask`` has.
-
-    Returns:
-        [P, Lq, Ld], 0 for padding.
+    ``logits`` are [P, Lq, Ld]; ``mask``, 1 for terms, is broadcast to them. ``length`` is at least
+    the number of terms. The result is [P, Lq, Ld], 0 for padding.
     """
     logits = logits.masked_fill(mask == 0, -torch.inf)
     peak = logits.amax(dim=axis, keepdim=True).clamp_min(0.0)
@@ -55,12 +49,7 @@ class GaussianKernels(nn.Module):
         self.kernels = tuple(zip(means, widths, strict=True))
 
     def forward(self, similarity: Tensor, post_mask: Tensor) -> Tensor:
-        """Sum over the post's terms: [P, Lq, K].
-
-        Args:
-            similarity: [P, Lq, Ld], cosines.
-            post_mask: [P, Ld], 1 for terms.
-        """
+        """Sum over the post's terms: [P, Lq, K], from cosines [P, Lq, Ld] and a mask [P, Ld]."""
         column = post_mask.unsqueeze(2)
         # One kernel at a time, so that intermediate values fit the processor's cache.
         sums = [

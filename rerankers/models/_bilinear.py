@@ -39,9 +39,7 @@ class Config:
 class Bilinear(Reranker):
     """Bilinear score of two composed vectors (section 3, equation 1).
 
-    Args:
-        config: hyperparameters.
-        vocabulary: word vectors of E dimensions, as many as the composed vectors have.
+    Composed vectors have the dimensions E of word vectors.
     """
 
     config_type = Config
@@ -55,26 +53,21 @@ class Bilinear(Reranker):
         optimizer="adagrad",
         learning_rate=0.05,
         weight_decay=1e-4,
-        batch_pairs=50,
         steps=47,
         epochs=40,
         patience=10,
     )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
 
     coefficients: Tensor
     intercept: Tensor
     is_fitted: Tensor
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
-        count, size = config.count, vocabulary.vectors.shape[1]
+        super().__init__(config)
+        size = vocabulary.vectors.shape[1]
         self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
         self.bias = nn.Parameter(torch.zeros(()))
-        self.count = count
-        if count:
+        if config.count:
             self.overlap = WordOverlap(vocabulary)
             self.register_buffer("coefficients", torch.zeros(COUNTS + 1))
             self.register_buffer("intercept", torch.zeros(()))
@@ -84,12 +77,8 @@ class Bilinear(Reranker):
     def compose(self, ids: Tensor) -> Tensor:
         """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
 
-    def encode_queries(self, inputs: Inputs) -> ComposedTexts:
-        """Encode Q queries."""
-        return ComposedTexts(self.compose(inputs[WORDS].ids), inputs[WORDS])
-
-    def encode_posts(self, inputs: Inputs) -> ComposedTexts:
-        """Encode D posts."""
+    def encode(self, inputs: Inputs) -> ComposedTexts:
+        """Compose B texts."""
         return ComposedTexts(self.compose(inputs[WORDS].ids), inputs[WORDS])
 
     def interact(
@@ -98,22 +87,17 @@ class Bilinear(Reranker):
         """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
         transformed = posts.vectors @ self.matrix.t()
         parts = [queries.vectors[query_of_post] * transformed]
-        if self.count:
+        if self.config.count:
             counts = self.overlap(queries.words, posts.words.ids, query_of_post)
             parts.append(counts[:, :COUNTS])
         return {"match": torch.cat(parts, dim=1).unsqueeze(1)}
 
-    def represent(self, interactions: Interactions) -> Tensor:
-        """Products and counts: [P, E (+ 2)]."""
-        return interactions["match"].flatten(1)
-
     def head(self, representations: Tensor) -> Tensor:
         """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
-        if not self.count:
+        if not self.config.count:
             return representations.sum(dim=1) + self.bias
-        logits = representations[:, :-COUNTS].sum(dim=1) + self.bias
         if not bool(self.is_fitted):
-            return logits
+            return representations[:, :-COUNTS].sum(dim=1) + self.bias
         return self._features(representations) @ self.coefficients + self.intercept
 
     def _features(self, representations: Tensor) -> Tensor:
@@ -123,7 +107,7 @@ class Bilinear(Reranker):
 
     def needs_fit(self) -> bool:
         """Whether there are counts, and so a regression."""
-        return self.count
+        return self.config.count
 
     def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rerankers import features
+from rerankers.base import require_above_zero, require_at_least, require_choice
 from rerankers.errors import RerankerError
 from rerankers.models._feature_model import FeatureModel
 from rerankers.text.vocabulary import Vocabulary
@@ -63,45 +64,27 @@ class BoostingConfig:
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
         for name in self.objectives.split(","):
-            if name not in OBJECTIVES:
-                raise RerankerError(
-                    f"setting objectives: found {name!r}, expected some of {', '.join(OBJECTIVES)}"
-                )
-        minimum = {"trees": 1, "parts": 0, "leaves": 2, "minimum_leaf": 1, "truncation": 1}
-        for name, least in minimum.items():
-            if (found := getattr(self, name)) < least:
-                raise RerankerError(f"setting {name}: found {found}, expected {least} or more")
+            require_choice("objectives", name, [*OBJECTIVES])
+        require_at_least(self, trees=1, parts=0, leaves=2, minimum_leaf=1, truncation=1)
         if self.parts == 1:
             raise RerankerError("setting parts: found 1, expected 0 (all trees), or 2 or more")
-        if self.learning_rate <= 0 or self.penalty < 0:
-            raise RerankerError(
-                f"settings learning_rate and penalty: found {self.learning_rate} and "
-                f"{self.penalty}, expected one above 0 and one not below it"
-            )
+        require_at_least(self, penalty=0)
+        require_above_zero(self, "learning_rate", "feature_fraction", "bagging")
         for name in ("feature_fraction", "bagging"):
-            if not 0 < (share := getattr(self, name)) <= 1:
-                raise RerankerError(f"setting {name}: found {share}, expected one above 0 up to 1")
+            if (share := getattr(self, name)) > 1:
+                raise RerankerError(f"setting {name}: found {share}, expected 1 at most")
 
 
 class BoostedTrees(FeatureModel):
-    """Lists of trees over a pair's features.
-
-    Attributes:
-        boosters: a list of trees for each objective; empty before fitting.
-    """
-
-    config: BoostingConfig
+    """Lists of trees over a pair's features. An unfitted model raises RerankerError."""
 
     def __init__(self, config: BoostingConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.boosters: list[Booster] = []
+        """A list of trees for each objective; empty before fitting."""
 
     def head(self, representations: Tensor) -> Tensor:
-        """Sum of the trees' values, mean over the objectives: [P].
-
-        Raises:
-            RerankerError: the model has not been fitted.
-        """
+        """Sum of the trees' values, mean over the objectives: [P]."""
         return self._mean(representations, raw_score=True)
 
     def contributions(self, representations: Tensor) -> Tensor:
@@ -110,18 +93,11 @@ class BoostedTrees(FeatureModel):
         Scott M. Lundberg et al.: *From Local Explanations to Global Understanding with Explainable
         AI for Trees*, Nature Machine Intelligence, 2020. The constant that their sum lacks is the
         mean over the training pairs.
-
-        Raises:
-            RerankerError: the model has not been fitted.
         """
         return self._mean(representations, pred_contrib=True)[:, :-1]
 
     def importances(self) -> Mapping[str, float]:
-        """Each feature's share of the gain of all splits, mean over the objectives.
-
-        Raises:
-            RerankerError: the model has not been fitted.
-        """
+        """Each feature's share of the gain of all splits, mean over the objectives."""
         # Shares, as each objective has its own unit of gain.
         gains = np.stack([booster.feature_importance("gain") for booster in self._fitted()])
         shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
@@ -222,11 +198,7 @@ class BoostedTrees(FeatureModel):
         return torch.from_numpy(mean.astype(np.float32)).to(representations.device)
 
     def files(self) -> Mapping[str, bytes]:
-        """The trees, a file for each objective.
-
-        Raises:
-            RerankerError: the model has not been fitted.
-        """
+        """The trees, a file for each objective."""
         return {
             file_of(number): booster.model_to_string().encode()
             for number, booster in enumerate(self._fitted(), start=1)
@@ -236,9 +208,9 @@ class BoostedTrees(FeatureModel):
         """Read the trees."""
         import lightgbm
 
-        numbers = range(1, len(self._objectives()) + 1)
         self.boosters = [
-            lightgbm.Booster(model_file=directory / file_of(number)) for number in numbers
+            lightgbm.Booster(model_file=directory / file_of(number))
+            for number, _ in enumerate(self._objectives(), start=1)
         ]
 
     def _objectives(self) -> list[str]:

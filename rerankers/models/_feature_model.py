@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rerankers import features
-from rerankers.base import FEATURES, Inputs, Interactions, Reranker
+from rerankers.base import Inputs, Interactions, Reranker
 from rerankers.layers.embeddings import FrozenVectors
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Vocabulary
@@ -34,35 +34,24 @@ class FeatureModel(Reranker):
     Args:
         config: hyperparameters, with ``families`` of features separated by commas.
         vocabulary: its vectors are stored in eight bits if a family compares word vectors.
-
-    Attributes:
-        names: [K] names of the features, ``family.feature``.
-        vectors: of the known words; None if no family compares word vectors.
     """
 
     query_inputs = ()
     post_inputs = ()
     trained_by_gradients = False
 
-    vectors: FrozenVectors | None
-
     def __init__(self, config: Any, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.feature_families = tuple(config.families.split(","))
         self.names = features.names_of(self.feature_families)
-        self.vectors = None
-        if features.compare_vectors(self.feature_families):
-            self.vectors = FrozenVectors(vocabulary.vectors, buckets=0)
+        compare = features.compare_vectors(self.feature_families)
+        self.vectors = FrozenVectors(vocabulary.vectors, buckets=0) if compare else None
         self._words = vocabulary.known
         self._unit_vectors: UnitVectors | None = None
         self.register_load_state_dict_post_hook(_forget)
 
-    def encode_queries(self, inputs: Inputs) -> None:
-        """Nothing: the features contain the queries."""
-
-    def encode_posts(self, inputs: Inputs) -> None:
-        """Nothing: the features contain the posts."""
+    def encode(self, inputs: Inputs) -> None:
+        """Nothing: the features contain queries and posts."""
 
     def interact(self, queries: None, posts: None, query_of_post: Tensor) -> Interactions:
         """Nothing besides the features."""
@@ -71,10 +60,6 @@ class FeatureModel(Reranker):
     def interactions_are_fixed(self) -> bool:
         """Always: training changes no feature."""
         return True
-
-    def represent(self, interactions: Interactions) -> Tensor:
-        """The features: [P, K]."""
-        return interactions[FEATURES].flatten(1)
 
     def needs_fit(self) -> bool:
         """Always: there are no training steps."""

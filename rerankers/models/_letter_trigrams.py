@@ -35,46 +35,31 @@ class SemanticModel(Reranker):
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(
         loss="listwise",
-        optimizer="adamw",
         learning_rate=1e-3,
-        weight_decay=1e-3,
-        batch_topics=12,
-        positives=3,
         negatives=4,
-        steps=50,
-        epochs=12,
-        patience=4,
     )
     query_inputs = (TRIGRAMS,)
     post_inputs = (TRIGRAMS,)
 
     def __init__(self, config: Any, *networks: nn.Module) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.networks = nn.ModuleList(networks)
 
     def encode_queries(self, inputs: Inputs) -> Tensor:
         """Semantic vectors of Q queries: [Q, K]."""
-        vectors: Tensor = self.networks[0](inputs[TRIGRAMS].ids)
-        return vectors
+        return self.networks[0](inputs[TRIGRAMS].ids)
 
     def encode_posts(self, inputs: Inputs) -> Tensor:
         """Semantic vectors of D posts: [D, K]."""
-        vectors: Tensor = self.networks[-1](inputs[TRIGRAMS].ids)
-        return vectors
+        return self.networks[-1](inputs[TRIGRAMS].ids)
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """Products whose sum is the cosine: [P, 1, K]."""
         return {"products": (queries[query_of_post] * posts).unsqueeze(1)}
 
-    def represent(self, interactions: Interactions) -> Tensor:
-        """Products of each dimension: [P, K]."""
-        return interactions["products"][:, 0]
-
     def head(self, representations: Tensor) -> Tensor:
         """γ times the cosine: [P]."""
-        scores: Tensor = self.config.smoothing * representations.sum(dim=1)
-        return scores
+        return self.config.smoothing * representations.sum(dim=1)
 
 
 class TrigramSums(nn.Module):
@@ -109,11 +94,9 @@ class TrigramSums(nn.Module):
         return F.embedding_bag(self.rows_of(ids), self.weight, mode="sum", padding_idx=0)
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over each word of texts, ids [B, L].
+        """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W].
 
-        Returns:
-            [B, W, K], W the words of the longest text (at least 1), 0 for padding; and the mask of
-            words [B, W].
+        W are the words of the longest text, at least 1.
         """
         present = ids > 0
         starts = begins_word(ids)

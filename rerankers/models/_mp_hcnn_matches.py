@@ -23,15 +23,12 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PerspectiveMatches:
-    """Similarities of one query and one post in one perspective.
-
-    Attributes:
-        levels: [Lq, Ld] similarities at each depth, after the softmax if the model has one.
-        width: terms under a filter.
-    """
+    """Similarities of one query and one post in one perspective."""
 
     levels: tuple[Values, ...]
+    """[Lq, Ld] similarities at each depth, after the softmax if the model has one."""
     width: int
+    """Terms under a filter."""
 
     def phrase_length(self, level: int) -> int:
         """Terms in a phrase of this depth."""
@@ -39,26 +36,18 @@ class PerspectiveMatches:
 
     def best(self, level: int) -> Values:
         """Similarity of each query phrase with its best match: [Lq], 0 for an empty post."""
-        similarity = self.levels[level]
-        if not similarity.size:
-            return np.zeros(len(similarity), np.float32)
-        best: Values = similarity.max(axis=1)
-        return best
+        return _highest(self.levels[level], axis=1)
 
     def best_positions(self, level: int) -> list[int | None]:
         """Post position of each query phrase's best match, the first of equals."""
         similarity = self.levels[level]
         if not similarity.size:
             return [None] * len(similarity)
-        return [int(place) for place in similarity.argmax(axis=1)]
+        return similarity.argmax(axis=1).tolist()
 
     def post_phrases(self, level: int) -> Values:
         """Similarity of each post phrase with its best query phrase: [Ld]."""
-        similarity = self.levels[level]
-        if not similarity.size:
-            return np.zeros(similarity.shape[1], np.float32)
-        best: Values = similarity.max(axis=0)
-        return best
+        return _highest(self.levels[level], axis=0)
 
     def post_terms(self, level: int) -> Values:
         """Similarity of the best phrase that contains each term of the post: [Ld]."""
@@ -69,37 +58,29 @@ class PerspectiveMatches:
         )
 
 
+def _highest(similarity: Values, axis: int) -> Values:
+    """Highest similarities over an axis; 0 where it is empty."""
+    return similarity.max(axis=axis) if similarity.size else similarity.sum(axis=axis)
+
+
 @dataclass(frozen=True)
 class PairMatches:
-    """Matches of a query and a post.
-
-    Attributes:
-        query_words: the query's words, cut to the length that the model reads.
-        weights: IDF of each query word.
-        post_words: the post's words, cut likewise.
-        url: span of the URL at the centre of each of its trigrams; empty without a URL.
-        matches: perspective (``words``, ``post_trigrams``, ``url_trigrams``) -> its matches.
-    """
+    """Matches of a query and a post, both cut to the lengths that the model reads."""
 
     query_words: list[str]
     weights: Values
+    """IDF of each query word."""
     post_words: list[Word]
     url: tuple[Span, ...]
+    """Span of the URL at the centre of each of its trigrams; empty without a URL."""
     matches: dict[str, PerspectiveMatches]
+    """Perspective (``words``, ``post_trigrams``, ``url_trigrams``) -> its matches."""
 
 
 def find_matches(
     model: Model, encoder: TextEncoder, query: str, texts: Sequence[str], urls: Sequence[str]
 ) -> list[PairMatches]:
-    """Matches of a query with each post.
-
-    Args:
-        model: a trained model.
-        encoder: the model's text encoder.
-        query: the topic's text.
-        texts: of the posts.
-        urls: expanded URL of each post, or "".
-    """
+    """Matches of a query with each post, given by its text and its expanded URL or ""."""
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     with torch.inference_mode():

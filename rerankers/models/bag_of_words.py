@@ -30,5 +30,4 @@ class Model(Bilinear):
     def compose(self, ids: Tensor) -> Tensor:
         """Mean vector of the words that are not stop words: [B, E]."""
         weights = self.content_words(ids).unsqueeze(2)  # [B, L, 1]
-        total: Tensor = (self.vectors(ids) * weights).sum(dim=1)
-        return total / weights.sum(dim=1).clamp_min(1.0)
+        return (self.vectors(ids) * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)

@@ -41,6 +41,5 @@ class Model(Bilinear):
         mask = mask_of(ids)
         begins = F.pad(mask[:, 1:], (0, 1))
         begins[:, 0] = mask[:, 0]
-        return (bigrams * begins.unsqueeze(2)).sum(dim=1) / begins.sum(
-            dim=1, keepdim=True
-        ).clamp_min(1)
+        count = begins.sum(dim=1, keepdim=True).clamp_min(1)
+        return (bigrams * begins.unsqueeze(2)).sum(dim=1) / count

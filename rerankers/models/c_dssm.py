@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import RerankerError
+from rerankers.base import require_odd
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
@@ -55,8 +55,7 @@ class Config:
     dropout: float = 0.0  # Share of the pooled features dropped in training (paper: none)
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.width % 2 == 0:
-            raise RerankerError(f"setting width: found {self.width}, expected an odd number")
+        require_odd(self, "width")
 
 
 class Model(SemanticModel):

@@ -43,8 +43,8 @@ from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
 from rerankers.errors import RerankerError
-from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import mask_of_lengths, word_vectors
+from rerankers.layers.convolutions import WideConvolution, xavier_linear
+from rerankers.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
 from rerankers.layers.pooling import k_max_pooling
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -70,7 +70,7 @@ class Config:
     def __post_init__(self) -> None:
         require_choice("bilinear", self.bilinear, ("tensor", "identity", "none"))
         require_choice("activation", self.activation, ("tanh", "identity"))
-        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
         if self.bilinear == "none" and not self.linear:
             raise RerankerError(
                 "settings bilinear and linear: found none and false, which leaves nothing to "
@@ -94,7 +94,6 @@ class Model(Reranker):
     }
     training_settings = Settings(
         loss="pairwise",
-        margin=1.0,
         optimizer="adagrad",
         learning_rate=0.003,
         weight_decay=1e-4,
@@ -106,12 +105,9 @@ class Model(Reranker):
         epochs=40,
         patience=10,
     )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
         size = vocabulary.vectors.shape[1]
         self.query_sentence = SentenceNetwork(size, config)
@@ -122,22 +118,18 @@ class Model(Reranker):
             self.tensor = nn.Parameter(torch.empty(slices, numbers, numbers))
             nn.init.uniform_(self.tensor, -bound, bound)
         if config.linear:
-            self.linear = nn.Linear(2 * numbers, slices)
-            nn.init.xavier_uniform_(self.linear.weight)
-            nn.init.zeros_(self.linear.bias)
+            self.linear = xavier_linear(2 * numbers, slices)
         self.weights = nn.Parameter(torch.ones(slices))
 
     def encode_queries(self, inputs: Inputs) -> Tensor:
         """Sentence vectors of Q questions: [Q, n_s]."""
         ids = inputs[WORDS].ids
-        vectors: Tensor = self.query_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
-        return vectors
+        return self.query_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
 
     def encode_posts(self, inputs: Inputs) -> Tensor:
         """Sentence vectors of D answers: [D, n_s]."""
         ids = inputs[WORDS].ids
-        vectors: Tensor = self.post_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
-        return vectors
+        return self.post_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """[v_q; v_a] of each pair."""
@@ -166,12 +158,7 @@ class Model(Reranker):
 
 
 class SentenceNetwork(nn.Module):
-    """Convolutions with dynamic k-max pooling (section 3).
-
-    Args:
-        size: E of the word vectors.
-        config: the other sizes.
-    """
+    """Convolutions with dynamic k-max pooling (section 3), over word vectors of E = ``size``."""
 
     def __init__(self, size: int, config: Config) -> None:
         super().__init__()
@@ -181,9 +168,7 @@ class SentenceNetwork(nn.Module):
             WideConvolution(inputs, config.filters, config.width) for inputs in sizes
         )
         self.biases = nn.Parameter(torch.zeros(config.depth, config.filters))
-        self.output = nn.Linear(config.top_k * config.filters, config.sentence_size)
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
+        self.output = xavier_linear(config.top_k * config.filters, config.sentence_size)
 
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
         """Sentence vectors [B, n_s] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
@@ -195,8 +180,7 @@ class SentenceNetwork(nn.Module):
             inside = mask_of_lengths(lengths, maps.shape[1])
             maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
         # The last layer keeps top_k values of every text: [B, top_k, F].
-        sentence: Tensor = torch.tanh(self.output(maps.flatten(1)))
-        return sentence
+        return torch.tanh(self.output(maps.flatten(1)))
 
 
 def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
@@ -204,6 +188,4 @@ def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
 
     max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
     """
-    return torch.div((depth - layer) * words + depth - 1, depth, rounding_mode="floor").clamp_min(
-        top_k
-    )
+    return (((depth - layer) * words + depth - 1) // depth).clamp_min(top_k)

@@ -33,10 +33,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms, require_choice
-from rerankers.errors import RerankerError
+from rerankers.base import (
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    Terms,
+    require_above_zero,
+    require_at_least,
+    require_choice,
+)
+from rerankers.layers.convolutions import bounded
 from rerankers.layers.embeddings import mask_of, word_vectors
-from rerankers.layers.heads import bounded
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -61,20 +69,12 @@ class Config:
     def __post_init__(self) -> None:
         require_choice("histogram", self.histogram, ("count", "normalized", "log_count"))
         require_choice("gate", self.gate, ("idf", "vector"))
-        if self.bins < 2 or self.bound <= 0:
-            raise RerankerError(
-                f"settings bins and bound: found {self.bins} and {self.bound}, expected at least "
-                "2 and above 0"
-            )
+        require_at_least(self, bins=2)
+        require_above_zero(self, "bound")
 
 
 class TermVectors(NamedTuple):
-    """A batch of texts.
-
-    Attributes:
-        terms: identifiers and weights.
-        vectors: [B, L, E] of length 1; 0 for padding.
-    """
+    """A batch of texts: their terms, and vectors [B, L, E] of length 1 (0 for padding)."""
 
     terms: Terms
     vectors: Tensor
@@ -90,22 +90,11 @@ class Model(Reranker):
     }
     # The paper's loss with margin 1, over lists instead of triples.
     training_settings = Settings(
-        loss="pairwise",
-        learning_rate=1e-2,
-        weight_decay=1e-4,
-        batch_topics=12,
-        positives=3,
-        negatives=7,
-        steps=50,
-        epochs=20,
-        patience=5,
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
     )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         self.evidence = nn.Sequential(
             nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
@@ -115,15 +104,8 @@ class Model(Reranker):
         else:  # Initially, all words have the same weight.
             self.gate = nn.Parameter(torch.zeros(vocabulary.vectors.shape[1]))
 
-    def encode_queries(self, inputs: Inputs) -> TermVectors:
-        """Vectors of the words of Q queries."""
-        return self._encode(inputs)
-
-    def encode_posts(self, inputs: Inputs) -> TermVectors:
-        """Vectors of the words of D posts."""
-        return self._encode(inputs)
-
-    def _encode(self, inputs: Inputs) -> TermVectors:
+    def encode(self, inputs: Inputs) -> TermVectors:
+        """Look up the words of B texts."""
         terms = inputs[WORDS]
         return TermVectors(terms, unit_length(self.vectors(terms.ids)))
 
@@ -176,12 +158,8 @@ def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> T
     """Counts of the post's terms in each bin: [P, Lq, bins].
 
     [-1, 1] is divided into bins - 1 parts of equal width; only the last includes its upper end.
-
-    Args:
-        cosine: [P, Lq, Ld].
-        exact: [P, Lq, Ld], equal terms, which go to the last bin.
-        post_mask: [P, Ld], 1 where the post has a term.
-        bins: number of bins.
+    Equal terms, ``exact`` [P, Lq, Ld], go to the last bin. ``cosine`` is [P, Lq, Ld], ``post_mask``
+    [P, Ld].
     """
     places = ((cosine + 1.0) * (0.5 * (bins - 1))).long().clamp(0, bins - 2)
     places = places.masked_fill(exact, bins - 1)

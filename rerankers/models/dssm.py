@@ -39,6 +39,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from rerankers.layers.convolutions import xavier_linear
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
@@ -85,18 +86,11 @@ class DeepNetwork(nn.Module):
         self.trigrams = TrigramSums(config.trigram_size, config.trigram_buckets)
         self.bias = nn.Parameter(torch.zeros(config.trigram_size))
         self.dropout = nn.Dropout(config.dropout)
-        self.second = _layer(config.trigram_size, config.hidden)
-        self.last = _layer(config.hidden, config.sentence_size)
+        self.second = xavier_linear(config.trigram_size, config.hidden)
+        self.last = xavier_linear(config.hidden, config.sentence_size)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Vectors of length 1 of texts [B, L]: [B, K]; 0 for a text without trigrams."""
         first = self.dropout(torch.tanh(self.trigrams(ids) + self.bias))
         second = self.dropout(torch.tanh(self.second(first)))
         return unit_vectors(torch.tanh(self.last(second)), ids.ne(0).any(dim=1))
-
-
-def _layer(inputs: int, outputs: int) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer

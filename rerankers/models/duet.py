@@ -40,8 +40,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker, require_choice
-from rerankers.errors import RerankerError
+from rerankers.base import (
+    TRIGRAMS,
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    require_at_least,
+    require_choice,
+)
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import TrainedVectors, mask_of, mask_of_lengths, word_vectors
 from rerankers.models._letter_trigrams import begins_word
@@ -68,11 +75,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_choice("terms", self.terms, ("words", "trigrams"))
-        sizes = ("width", "region", "query_words", "post_words")
-        if wrong := [name for name in sizes if getattr(self, name) < 1]:
-            raise RerankerError(
-                f"setting {wrong[0]}: found {getattr(self, wrong[0])}, expected at least 1"
-            )
+        require_at_least(self, width=1, region=1, query_words=1, post_words=1)
 
     def regions(self) -> int:
         """R, regions of the longest post."""
@@ -102,22 +105,13 @@ class Model(Reranker):
     }
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
-        loss="listwise",
-        learning_rate=1e-3,
-        weight_decay=1e-2,
-        batch_topics=12,
-        positives=3,
-        negatives=4,
-        steps=50,
-        epochs=12,
-        patience=4,
+        loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4
     )
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         if config.terms == "words":
             size = vocabulary.vectors.shape[1]
             self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
@@ -174,22 +168,11 @@ class Model(Reranker):
         local = flattened(interactions["local"], config.query_words)
         distributed = flattened(interactions["distributed"], config.regions())
         hidden = torch.cat([self.local(local), self.distributed(distributed)], dim=1)
-        representations: Tensor = self.dropout(torch.tanh(hidden))
-        return representations
-
-    def head(self, representations: Tensor) -> Tensor:
-        """The sum of both networks' scores: [P]."""
-        scores: Tensor = self.score(representations).squeeze(1)
-        return scores
+        return self.dropout(torch.tanh(hidden))
 
 
 class TextNetwork(nn.Module):
-    """Vectors of regions: convolution, max pooling, a fully connected layer.
-
-    Args:
-        size: E.
-        config: the other sizes.
-    """
+    """Vectors of regions: convolution, max pooling, a fully connected layer."""
 
     def __init__(self, size: int, config: Config) -> None:
         super().__init__()
@@ -198,13 +181,7 @@ class TextNetwork(nn.Module):
         self.output = nn.Linear(config.filters, config.filters)
 
     def forward(self, words: Tensor, ids: Tensor, region: int) -> Tensor:
-        """Vectors [B, R, F] of the regions of ``region`` windows of texts [B, L, E].
-
-        Args:
-            words: vectors; 0 for padding.
-            ids: [B, L].
-            region: windows in a region.
-        """
+        """Vectors [B, R, F] of the regions of ``region`` windows of texts [B, L, E]."""
         windows, lengths = self.convolution(words, ids.ne(0).sum(dim=1))
         inside = mask_of_lengths(lengths, windows.shape[1])
         # tanh is above -1, so windows without a word never are the maximum of a region.
@@ -222,12 +199,9 @@ def flattened(places: Tensor, most: int) -> Tensor:
 
 
 def sum_by_word(vectors: Tensor, trigrams: Tensor, words: int) -> Tensor:
-    """Sum of the trigrams' vectors for each of the first ``words`` words: [B, words, E].
+    """Sum of the trigrams' vectors [B, L, E] for each of the first ``words`` words: [B, words, E].
 
-    Args:
-        vectors: [B, L, E] of the trigrams; 0 for padding.
-        trigrams: [B, L] identifiers.
-        words: number of words.
+    ``trigrams`` [B, L] are their identifiers.
     """
     word = (begins_word(trigrams).cumsum(dim=1) - 1).clamp(0, words).unsqueeze(2)
     # Trigrams of later words are added to one more word, which is dropped.

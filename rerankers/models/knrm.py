@@ -38,11 +38,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
-from rerankers.errors import RerankerError
-from rerankers.layers.convolutions import MaskedConvolution
-from rerankers.layers.embeddings import mask_of, word_vectors
-from rerankers.layers.heads import bounded
+from rerankers.base import (
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    require_above_zero,
+    require_at_least,
+    require_choice,
+)
+from rerankers.layers.convolutions import MaskedConvolution, bounded
+from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import GaussianKernels, unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -70,17 +76,9 @@ class Config:
     """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned; papers) or ``random``."""
 
     def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
-        if self.longest_ngram < 0 or self.soft_kernels < 1:
-            raise RerankerError(
-                f"settings longest_ngram and soft_kernels: found {self.longest_ngram} and "
-                f"{self.soft_kernels}, expected at least 0 and at least 1"
-            )
-        if min(self.sigma, self.exact_sigma, self.bound) <= 0:
-            raise RerankerError(
-                f"settings sigma, exact_sigma and bound: found {self.sigma}, {self.exact_sigma} "
-                f"and {self.bound}, expected numbers above 0"
-            )
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
+        require_at_least(self, longest_ngram=0, soft_kernels=1)
+        require_above_zero(self, "sigma", "exact_sigma", "bound")
 
 
 class NgramVectors(NamedTuple):
@@ -105,22 +103,11 @@ class Model(Reranker):
     }
     # The papers' loss with margin 1, over lists instead of pairs.
     training_settings = Settings(
-        loss="pairwise",
-        learning_rate=1e-2,
-        weight_decay=1e-4,
-        batch_topics=12,
-        positives=3,
-        negatives=7,
-        steps=50,
-        epochs=20,
-        patience=5,
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
     )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
         size, longest = vocabulary.vectors.shape[1], config.longest_ngram
         self.convolutions = nn.ModuleList(
@@ -130,15 +117,8 @@ class Model(Reranker):
         matrices = max(1, longest) ** 2
         self.score = nn.Linear(matrices * (config.soft_kernels + 1), 1)
 
-    def encode_queries(self, inputs: Inputs) -> NgramVectors:
-        """N-grams of Q queries."""
-        return self._encode(inputs)
-
-    def encode_posts(self, inputs: Inputs) -> NgramVectors:
-        """N-grams of D posts, by the same convolutions."""
-        return self._encode(inputs)
-
-    def _encode(self, inputs: Inputs) -> NgramVectors:
+    def encode(self, inputs: Inputs) -> NgramVectors:
+        """N-grams of B texts."""
         ids = inputs[WORDS].ids
         words, mask = self.vectors(ids), mask_of(ids)
         levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]

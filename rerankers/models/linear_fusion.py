@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers import features
+from rerankers.base import require_above_zero
 from rerankers.errors import RerankerError
 from rerankers.models._feature_model import FUSED, FeatureModel
 from rerankers.text.vocabulary import Vocabulary
@@ -36,12 +37,14 @@ class Config:
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
-        if self.penalty <= 0:
-            raise RerankerError(f"setting penalty: found {self.penalty}, expected one above 0")
+        require_above_zero(self, "penalty")
 
 
 class Model(FeatureModel):
-    """A weight for each feature; see the module's docstring."""
+    """A weight for each feature; see the module's docstring.
+
+    An unfitted model raises RerankerError.
+    """
 
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {"all": Config()}
@@ -60,19 +63,11 @@ class Model(FeatureModel):
         self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
 
     def head(self, representations: Tensor) -> Tensor:
-        """Sum of the weighted features: [P].
-
-        Raises:
-            RerankerError: the model has not been fitted.
-        """
+        """Sum of the weighted features: [P]."""
         return self._weighted(representations).sum(dim=1).float()
 
     def contributions(self, representations: Tensor) -> Tensor:
-        """Weight times standardised value of each feature: [P, K]; the score is their sum.
-
-        Raises:
-            RerankerError: the model has not been fitted.
-        """
+        """Weight times standardised value of each feature: [P, K]; the score is their sum."""
         return self._weighted(representations).float()
 
     def importances(self) -> Mapping[str, float]:

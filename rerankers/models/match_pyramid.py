@@ -39,12 +39,19 @@ from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
-from rerankers.errors import RerankerError
+from rerankers.base import (
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    require_at_least,
+    require_choice,
+    require_odd,
+)
+from rerankers.layers.convolutions import perceptron, square_convolution
 from rerankers.layers.embeddings import TYPICAL_LENGTH, mask_of, word_vectors
-from rerankers.layers.heads import perceptron
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -68,15 +75,8 @@ class Config:
 
     def __post_init__(self) -> None:
         require_choice("similarity", self.similarity, ("cosine", "dot", "indicator"))
-        for name in ("width", "deep_width"):
-            width = getattr(self, name)
-            if width < 1 or width % 2 == 0:
-                raise RerankerError(f"setting {name}: found {width}, expected an odd number")
-        if min(self.pooled_rows, self.pooled_columns) < 2:
-            raise RerankerError(
-                f"settings pooled_rows and pooled_columns: found {self.pooled_rows} and "
-                f"{self.pooled_columns}, expected at least 2, as they are halved"
-            )
+        require_odd(self, "width", "deep_width")
+        require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
 
 
 class WordVectors(NamedTuple):
@@ -99,30 +99,16 @@ class Model(Reranker):
         "cosine": Config(),
         "dot": Config(similarity="dot"),
     }
-    training_settings = Settings(
-        loss="listwise",
-        optimizer="adamw",
-        learning_rate=1e-3,
-        weight_decay=1e-3,
-        batch_topics=12,
-        positives=3,
-        negatives=7,
-        steps=50,
-        epochs=12,
-        patience=4,
-    )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
+    training_settings = Settings(loss="listwise", learning_rate=1e-3)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         if config.similarity != "indicator":
             # Vectors of unknown words are as long as others, for the same range of dot products.
             size = vocabulary.vectors.shape[1]
             self.vectors = word_vectors(vocabulary, "static", TYPICAL_LENGTH * (3 / size) ** 0.5)
-        self.first = convolution(1, config.filters, config.width)
-        self.second = convolution(config.filters, config.deep_filters, config.deep_width)
+        self.first = square_convolution(1, config.filters, config.width)
+        self.second = square_convolution(config.filters, config.deep_filters, config.deep_width)
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
         self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
 
@@ -170,30 +156,12 @@ class Model(Reranker):
         maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(1, 2)
         return F.max_pool2d(F.relu(self.second(maps)), 2).flatten(1)
 
-    def head(self, representations: Tensor) -> Tensor:
-        """The perceptron: [P]."""
-        scores: Tensor = self.score(representations).squeeze(1)
-        return scores
-
-
-def convolution(before: int, after: int, width: int) -> nn.Conv2d:
-    """Convolution of ``width`` × ``width``, initialised for a ReLU (He et al. 2015)."""
-    layer = nn.Conv2d(before, after, width, padding=width // 2)
-    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    layer.bias = nn.Parameter(torch.zeros(after))
-    return layer
-
 
 def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
-    """Maximum of each part of a text, divided by its own length.
+    """Maximum of each of ``parts`` n of a text, divided by its own length.
 
-    Args:
-        maps: [P, F, L, M]; L is pooled.
-        lengths: [P] of each text, without padding.
-        parts: n.
-
-    Returns:
-        [P, F, n, M], 0 for an empty text.
+    ``maps`` are [P, F, L, M], ``lengths`` [P] those of the texts without padding. The result is
+    [P, F, n, M], 0 for an empty text.
     """
     steps = torch.arange(parts, device=maps.device)
     starts = steps * lengths.unsqueeze(1) // parts  # [P, n]

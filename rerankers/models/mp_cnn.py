@@ -43,7 +43,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
-from rerankers.layers.embeddings import word_vectors
+from rerankers.layers.convolutions import windows_from
+from rerankers.layers.embeddings import VECTOR_KINDS, word_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
@@ -64,7 +65,7 @@ class Config:
     dropout: float = 0.5  # Share of hidden units dropped in training (CIKM 2016, section 4)
 
     def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("l1", self.l1, ("elements", "sum"))
 
 
@@ -91,11 +92,8 @@ class Model(Reranker):
     }
     training_settings = Settings(
         loss="pairwise",
-        margin=1.0,
-        optimizer="adamw",
         learning_rate=1e-3,
         weight_decay=1e-4,
-        batch_topics=12,
         positives=1,
         negatives=8,
         steps=40,
@@ -103,12 +101,9 @@ class Model(Reranker):
         patience=5,
         select="mrr",
     )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         size = vocabulary.vectors.shape[1]
         filters = config.filters or size
         widths = range(1, config.widths + 1)
@@ -121,20 +116,13 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> PooledTexts:
-        """Encode Q queries."""
-        return self._encode(inputs[WORDS].ids)
-
-    def encode_posts(self, inputs: Inputs) -> PooledTexts:
-        """Encode D posts with the filters of queries."""
-        return self._encode(inputs[WORDS].ids)
-
-    def _encode(self, ids: Tensor) -> PooledTexts:
-        """Blocks A and B (section 3 of He et al. 2015)."""
+    def encode(self, inputs: Inputs) -> PooledTexts:
+        """Blocks A and B of B texts (section 3 of He et al. 2015)."""
+        ids = inputs[WORDS].ids
         terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
         convolved = torch.stack(
             [
-                _pool_holistic(torch.tanh(linear(_windows(terms, width))), inside)
+                _pool_holistic(torch.tanh(linear(windows_from(terms, width))), inside)
                 for width, linear in enumerate(self.holistic, start=1)
             ],
             dim=2,
@@ -179,15 +167,9 @@ class Model(Reranker):
         distance = torch.sqrt((x - y).square().sum(dim=-1) + 1e-12)
         return torch.stack([(x * y).sum(dim=-1) / lengths, distance], dim=-1)
 
-    def represent(self, interactions: Interactions) -> Tensor:
-        """All comparisons, concatenated: [P, K]."""
-        return interactions["comparisons"].flatten(1)
-
     def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
-        hidden = self.dropout(torch.tanh(self.hidden(representations)))
-        scores: Tensor = self.score(hidden).squeeze(1)
-        return scores
+        return super().head(self.dropout(torch.tanh(self.hidden(representations))))
 
 
 class _DimensionConvolution(nn.Module):
@@ -211,12 +193,6 @@ class _DimensionConvolution(nn.Module):
         # tanh is monotonic, so it can follow the pooling.
         pooled = torch.stack(_extremes(maps.flatten(2), inside), dim=1)
         return torch.tanh(pooled).unflatten(2, (-1, size))
-
-
-def _windows(terms: Tensor, width: int) -> Tensor:
-    """Windows of ``width`` words from each word on, zeros after the end: [B, L, width · E]."""
-    padded = F.pad(terms, (0, 0, 0, width - 1))
-    return torch.cat([padded[:, j : j + terms.shape[1]] for j in range(width)], dim=2)
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:

@@ -62,15 +62,9 @@ from rerankers.base import (
     Terms,
     require_choice,
 )
-from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.layers.convolutions import ConvolutionTower, perceptron
 from rerankers.layers.embeddings import FrozenVectors, HashedVectors, TrainedVectors, mask_of
-from rerankers.layers.heads import perceptron
-from rerankers.layers.pooling import (
-    PaddedSimilarities,
-    Similarities,
-    weighted_mean,
-    window_means,
-)
+from rerankers.layers.pooling import PaddedSimilarities, Similarities, weighted_mean, window_means
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT, URL_PLACEHOLDER
@@ -122,23 +116,14 @@ class Config:
 
 
 class Perspective(NamedTuple):
-    """An input of the query and the input of the post that it is compared with.
+    """An input of the query and the input of the post that it is compared with."""
 
-    Attributes:
-        query_input: also the name of the tower that encodes both inputs.
-        post_input: words, trigrams or URL trigrams.
-        query_length: terms of a query, at most.
-        post_length: terms of a post, at most.
-        width: terms under a filter.
-        weighted: depths, from the embedding layer on, whose features are weighted by IDF.
-    """
-
-    query_input: str
+    query_input: str  # Also the name of the tower that encodes both inputs
     post_input: str
-    query_length: int
+    query_length: int  # Terms at most
     post_length: int
-    width: int
-    weighted: int
+    width: int  # Terms under a filter
+    weighted: int  # Depths, from the embedding layer on, whose features are weighted by IDF
 
 
 def perspectives_of(config: Config) -> dict[str, Perspective]:
@@ -194,17 +179,9 @@ class Model(Reranker):
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
-        self.towers = nn.ModuleDict()
-        if config.use_words:
-            self.towers[WORDS] = _word_tower(config, vocabulary)
-        if config.use_post_trigrams or config.use_url_trigrams:
-            self.towers[TRIGRAMS] = _trigram_tower(config)
-        for name, parameter in self.towers.named_parameters():
-            if "convolutions" in name:
-                parameter.requires_grad_(config.train_filters)
+        super().__init__(config)
         self.perspectives = perspectives_of(config)
+        self.towers = _towers(config, vocabulary)
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
         if config.evidence == "terms":
             outputs = config.hidden // 2
@@ -226,12 +203,8 @@ class Model(Reranker):
     def encode_posts(self, inputs: Inputs) -> PhraseVectors:
         """Encode D posts and their URLs."""
         config = self.config
-        lengths = {
-            WORDS: config.post_words,
-            TRIGRAMS: config.post_trigrams,
-            URL_TRIGRAMS: config.url_trigrams,
-        }
-        return self._encode(_cut(inputs, lengths))
+        lengths = (config.post_words, config.post_trigrams, config.url_trigrams)
+        return self._encode(_cut(inputs, dict(zip(self.post_inputs, lengths, strict=True))))
 
     def cut_queries(self, inputs: Inputs) -> dict[str, Terms]:
         """Inputs of Q queries, cut to the lengths that the model reads."""
@@ -294,17 +267,15 @@ class Model(Reranker):
         query_of_post: Tensor,
         url_lengths: Tensor,
     ) -> Interactions:
-        """Pooled similarities with their weights.
+        """Perspective -> [P, Lq, K + 1]: pooled similarities of each query position, its weight.
+
+        ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, else 0.
 
         Args:
-            pooled: perspective -> what :meth:`pool` gives at each depth.
+            pooled: perspective -> result of :meth:`pool` at each depth.
             queries: terms of Q queries.
             query_of_post: [P] row of the query of each post.
             url_lengths: [P] trigrams of each post's URL.
-
-        Returns:
-            Perspective -> [P, Lq, K + 1]: K pooled similarities of each query position, and its
-            weight. ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, else 0.
         """
         interactions = {}
         for name, perspective in self.perspectives.items():
@@ -344,33 +315,29 @@ class Model(Reranker):
             evidence.append(interactions["url_presence"].flatten(1))
         return torch.cat(evidence, dim=1)
 
-    def head(self, representations: Tensor) -> Tensor:
-        """Evidence integration (section 3.4): [P]."""
-        scores: Tensor = self.score(representations).squeeze(1)
-        return scores
-
     def interactions_are_fixed(self) -> bool:
         """Whether neither vectors nor filters are trained."""
         return not (self.config.train_vectors or self.config.train_filters)
 
 
-def _word_tower(config: Config, vocabulary: Vocabulary) -> ConvolutionTower:
-    kind = TrainedVectors if config.train_vectors else FrozenVectors
-    vectors = kind(vocabulary.vectors, vocabulary.buckets)
-    size = vocabulary.vectors.shape[1]
-    return ConvolutionTower(vectors, size, config.word_filters, config.word_width, config.depth)
-
-
-def _trigram_tower(config: Config) -> ConvolutionTower:
-    size = config.trigram_size
-    vectors = (
-        TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT)
-        if config.train_vectors
-        else HashedVectors(TRIGRAM_COUNT, size, seed=2)
-    )
-    return ConvolutionTower(
-        vectors, size, config.trigram_filters, config.trigram_width, config.depth
-    )
+def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
+    """Name of a query input -> its tower."""
+    towers, vectors = nn.ModuleDict(), vocabulary.vectors
+    if config.use_words:
+        kind = TrainedVectors if config.train_vectors else FrozenVectors
+        shape = vectors.shape[1], config.word_filters, config.word_width, config.depth
+        towers[WORDS] = ConvolutionTower(kind(vectors, vocabulary.buckets), *shape)
+    if config.use_post_trigrams or config.use_url_trigrams:
+        size = config.trigram_size
+        shape = size, config.trigram_filters, config.trigram_width, config.depth
+        trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
+        if config.train_vectors:
+            trigrams = TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT)
+        towers[TRIGRAMS] = ConvolutionTower(trigrams, *shape)
+    for name, parameter in towers.named_parameters():
+        if "convolutions" in name:
+            parameter.requires_grad_(config.train_filters)
+    return towers
 
 
 def _cut(inputs: Inputs, lengths: Mapping[str, int]) -> dict[str, Terms]:

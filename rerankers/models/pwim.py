@@ -43,10 +43,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
-from rerankers.errors import RerankerError
-from rerankers.layers.embeddings import mask_of, word_vectors
-from rerankers.layers.heads import perceptron
+from rerankers.base import (
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    require_above_zero,
+    require_choice,
+)
+from rerankers.layers.convolutions import perceptron, square_convolution
+from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 
@@ -74,12 +80,8 @@ class Config:
     dropout: float = 0.2  # Share of hidden units dropped in training (authors' code: none)
 
     def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
-        if self.size < 1 or self.lstm_units < 1 or self.channel_share <= 0:
-            raise RerankerError(
-                f"settings size, lstm_units and channel_share: found {self.size}, "
-                f"{self.lstm_units} and {self.channel_share}, expected numbers above 0"
-            )
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
+        require_above_zero(self, "size", "lstm_units", "channel_share")
 
     def channels(self) -> list[int]:
         """Channels of each convolution."""
@@ -90,13 +92,7 @@ class Config:
 
 
 class LstmStates(NamedTuple):
-    """A batch of texts; 0 for padding.
-
-    Attributes:
-        forward: [B, L, H] states of the LSTM from the first word on.
-        backward: [B, L, H] states of the LSTM from the last word on.
-        mask: [B, L], 1 for words.
-    """
+    """States [B, L, H] of the LSTMs from the first and the last word on, and the mask [B, L]."""
 
     forward: Tensor
     backward: Tensor
@@ -116,40 +112,27 @@ class Model(Reranker):
         optimizer="rmsprop",
         learning_rate=1e-3,
         weight_decay=1e-4,
-        batch_topics=12,
         positives=1,
         negatives=8,
         steps=40,
-        epochs=12,
         patience=5,
         select="mrr",
     )
-    query_inputs = (WORDS,)
-    post_inputs = (WORDS,)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.05)
         size = vocabulary.vectors.shape[1]
         self.from_beginning = nn.LSTM(size, config.lstm_units, batch_first=True)
         self.from_end = nn.LSTM(size, config.lstm_units, batch_first=True)
         counts = [LAYERS, *config.channels()]
         self.convolutions = nn.ModuleList(
-            convolution(before, after) for before, after in pairwise(counts)
+            square_convolution(before, after, 3) for before, after in pairwise(counts)
         )
         self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
 
-    def encode_queries(self, inputs: Inputs) -> LstmStates:
-        """Encode Q queries."""
-        return self._read(inputs)
-
-    def encode_posts(self, inputs: Inputs) -> LstmStates:
-        """Encode D posts."""
-        return self._read(inputs)
-
-    def _read(self, inputs: Inputs) -> LstmStates:
-        """LSTM states (section 4)."""
+    def encode(self, inputs: Inputs) -> LstmStates:
+        """LSTM states of B texts (section 4)."""
         ids = inputs[WORDS].ids[:, : self.config.size]
         mask = mask_of(ids)
         vectors = self.vectors(ids)
@@ -185,19 +168,6 @@ class Model(Reranker):
             if place < last:
                 image = F.max_pool2d(image, 2, ceil_mode=True)
         return image.amax(dim=(2, 3))
-
-    def head(self, representations: Tensor) -> Tensor:
-        """The fully connected layers (section 7): [P]."""
-        scores: Tensor = self.score(representations).squeeze(1)
-        return scores
-
-
-def convolution(before: int, after: int) -> nn.Conv2d:
-    """Convolution of 3 × 3, initialised for a ReLU (He et al. 2015)."""
-    layer = nn.Conv2d(before, after, 3, padding=1)
-    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    layer.bias = nn.Parameter(torch.zeros(after))
-    return layer
 
 
 def backwards(ids: Tensor) -> Tensor:
@@ -242,11 +212,8 @@ def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
     """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
 
-    Args:
-        cosine: [P, Lq, Ld]; the highest are selected.
-        distance: [P, Lq, Ld]; the smallest are selected.
-        words: [P, Lq, Ld], False for padding.
-        size: positions in a row of the cube.
+    The highest cosines and the smallest distances are selected where ``words`` is True, all three
+    [P, Lq, Ld]; ``size`` positions are in a row of the cube.
     """
     rows = torch.arange(words.shape[1], device=words.device).unsqueeze(1)
     columns = torch.arange(words.shape[2], device=words.device)

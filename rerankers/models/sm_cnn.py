@@ -28,7 +28,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.base import (
-    FEATURES,
     MASKED_WORDS,
     PRIOR,
     WORDS,
@@ -39,7 +38,7 @@ from rerankers.base import (
     require_choice,
 )
 from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import mask_of_lengths, word_vectors
+from rerankers.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
 from rerankers.layers.overlap import WordOverlap
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -59,7 +58,7 @@ class Config:
     dropout: float = 0.5  # Share of hidden units dropped in training
 
     def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, ("static", "nonstatic", "random"))
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
 
 
 class SentenceVectors(NamedTuple):
@@ -85,7 +84,6 @@ class Model(Reranker):
         optimizer="adadelta",
         learning_rate=1.0,
         weight_decay=1e-4,
-        batch_pairs=50,
         steps=10,
         epochs=235,
         patience=47,
@@ -94,8 +92,7 @@ class Model(Reranker):
     post_inputs = (WORDS, MASKED_WORDS)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.feature_families = (PRIOR,) if config.prior else ()
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
         size = vocabulary.vectors.shape[1]
@@ -112,11 +109,11 @@ class Model(Reranker):
         self.score = nn.Linear(hidden, 1)
 
     def encode_queries(self, inputs: Inputs) -> SentenceVectors:
-        """Encode Q queries."""
+        """Encode Q queries by their filters."""
         return self._encode(self.query_sentence, inputs)
 
     def encode_posts(self, inputs: Inputs) -> SentenceVectors:
-        """Encode D posts."""
+        """Encode D posts by their filters."""
         return self._encode(self.post_sentence, inputs)
 
     def _encode(self, sentence: _Sentence, inputs: Inputs) -> SentenceVectors:
@@ -134,18 +131,9 @@ class Model(Reranker):
             parts.append(self.overlap(queries.words, posts.words.ids, query_of_post))
         return {"join": torch.cat(parts, dim=1).unsqueeze(1)}
 
-    def represent(self, interactions: Interactions) -> Tensor:
-        """The join layer (section 3.2): [P, K]."""
-        parts = [interactions["join"].flatten(1)]
-        if self.config.prior:
-            parts.append(interactions[FEATURES].flatten(1))
-        return torch.cat(parts, dim=1)
-
     def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
-        hidden = self.dropout(F.relu(self.hidden(representations)))
-        scores: Tensor = self.score(hidden).squeeze(1)
-        return scores
+        return super().head(self.dropout(F.relu(self.hidden(representations))))
 
     def decay_share(self, parameter: str) -> float:
         """A tenth of the weight decay for convolutions (1e-5 against 1e-4, section 4.1)."""
