@@ -11,10 +11,8 @@ from official import trec_eval
 from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import (
-    Evaluator,
     evaluate,
     mean,
-    parse_measures,
     without_relevant,
     without_results,
 )
@@ -51,10 +49,12 @@ def test_by_hand() -> None:
 def test_every_judged_topic_is_there_in_the_order_of_the_judgments() -> None:
     for run in ({}, {"4": {}}, RUN, {"9": {"a": 1.0}}):
         assert list(evaluate(QRELS, run, ["AP"])["AP"]) == ["1", "2", "3", "4"]
-    assert evaluate(QRELS, {}, ["AP", "NumRel"]) == {
-        "AP": dict.fromkeys("1234", 0.0),
-        "NumRel": {"1": 3.0, "2": 1.0, "3": 0.0, "4": 1.0},
-    }
+    assert evaluate(QRELS, {}, ["NumRel"]) == {"NumRel": {"1": 3.0, "2": 1.0, "3": 0.0, "4": 1.0}}
+    assert without_results(QRELS, {**RUN, "2": {}}) == ["2", "4"]
+    assert without_relevant({**QRELS, "5": {}}) == ["3", "5"]
+    values = evaluate(QRELS, RUN, ["MAP", "AP", "P@10", "P@5", "AP"])
+    assert list(values) == ["MAP", "AP", "P@10", "P@5"]
+    assert values["MAP"] == values["AP"]
 
 
 def test_topics_that_are_judged_negative_or_not_at_all() -> None:
@@ -66,11 +66,6 @@ def test_topics_that_are_judged_negative_or_not_at_all() -> None:
     for measure, by_topic in values.items():
         expected = {query_id: alone[measure].get(query_id, 0.0) for query_id in qrels}
         assert by_topic == expected
-
-
-def test_what_counts_as_0_is_named() -> None:
-    assert without_results(QRELS, {**RUN, "2": {}}) == ["2", "4"]
-    assert without_relevant({**QRELS, "5": {}}) == ["3", "5"]
 
 
 def naive_average_precision(grades: dict[str, int], scores: dict[str, float]) -> float:
@@ -101,28 +96,38 @@ def test_average_precision_as_its_formula_says(qrels: Qrels, data: st.DataObject
         assert values["P@3"][query_id] == pytest.approx(sum(grades.get(d, 0) > 0 for d in top) / 3)
 
 
-MEASURES = ["AP", "P@30", "RR", "Rprec", "nDCG@20", "R@1000", "Bpref", "Success@1", "nDCG"]
-ASKED = ["map", "P.30", "recip_rank", "Rprec", "ndcg_cut.20", "recall.1000", "bpref", "success.1"]
-MEASURES += ["NumRel", "NumRet"]
-ASKED += ["ndcg", "num_rel", "num_ret"]
-PRINTED = [name.replace(".", "_") for name in ASKED]
+MEASURES = {
+    "AP": "map",
+    "P@30": "P.30",
+    "RR": "recip_rank",
+    "Rprec": "Rprec",
+    "nDCG@20": "ndcg_cut.20",
+    "R@1000": "recall.1000",
+    "Bpref": "bpref",
+    "Success@1": "success.1",
+    "nDCG": "ndcg",
+    "NumRel": "num_rel",
+    "NumRet": "num_ret",
+}
 
 
 def assert_trec_eval_agrees(qrels_path: Path, run_path: Path) -> None:
-    official = trec_eval(qrels_path, run_path, *ASKED)
+    official = trec_eval(qrels_path, run_path, *MEASURES.values())
     values = evaluate(read_qrels(qrels_path), read_run(run_path), MEASURES)
-    for name, official_name in zip(MEASURES, PRINTED, strict=True):
+    for name, official_name in MEASURES.items():
         digits = 0 if name.startswith("Num") else 4
         ours = {query_id: f"{value:.{digits}f}" for query_id, value in values[name].items()}
         # Under -c it averages over judged topics without results, but does not print them.
-        printed = {q: value for q, value in official[official_name].items() if q != "all"}
-        assert printed == {query_id: ours[query_id] for query_id in printed}
+        printed = dict(official[official_name.replace(".", "_")])
         total = sum(values[name].values()) if digits == 0 else mean(values[name])
-        assert official[official_name]["all"] == f"{total:.{digits}f}"
+        assert printed.pop("all") == f"{total:.{digits}f}"
+        assert printed == {query_id: ours[query_id] for query_id in printed}
 
 
-@pytest.mark.parametrize("year", [2011, 2012, 2013])
-@pytest.mark.parametrize("kind", ["QL", "RM3"])
+WRONG = "' P@0 P@-1 P@1.5 P@True P@99999999999999999999 P@30@5 AP;AP foo AP(foo=3) AP(rel='x')"
+
+
+@pytest.mark.parametrize(("year", "kind"), [(2011, "QL"), (2013, "RM3")])
 def test_trec_eval_agrees_on_official_runs(data_dir: Path, year: int, kind: str) -> None:
     folder = data_dir / "microblog"
     assert_trec_eval_agrees(
@@ -150,82 +155,25 @@ def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Pat
     assert evaluate(qrels, run) == evaluate(qrels, read_run(tmp_path / "run"))
 
 
-def test_aliases_and_repeated_measures() -> None:
-    values = evaluate(QRELS, RUN, ["MAP", "AP", "P@10", "P@5", "AP"])
-    assert list(values) == ["MAP", "AP", "P@10", "P@5"]
-    assert values["MAP"] == values["AP"]
-    assert values["P@5"]["1"] == pytest.approx(2 / 5)
+SUGGESTIONS = {"AP": "map", "P@30": "P30", "P@5": "p.5", "nDCG@10": "ndcg_cut_10", "Rprec": "Rprcc"}
 
 
-SUGGESTIONS = {
-    "AP": "map",
-    "P@30": "P_30 P30 P",
-    "P@5": "p.5",
-    "nDCG@20": "ndcg@20",
-    "nDCG@10": "ndcg_cut_10",
-    "R@1000": "recall_1000",
-    "RR": "RR@10 recip_rank",
-    "Rprec": "Rprcc",
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "suggestion"),
-    [(name, suggestion) for suggestion, names in SUGGESTIONS.items() for name in names.split()],
-)
+@pytest.mark.parametrize(("suggestion", "name"), SUGGESTIONS.items())
 def test_unknown_measures_get_a_suggestion(name: str, suggestion: str) -> None:
     with pytest.raises(UsageError, match=f"measure {name!r}.* did you mean {suggestion!r}"):
         evaluate(QRELS, RUN, [name])
 
 
-MALFORMED = [
-    "",
-    "'",
-    "P@0",
-    "P@-1",
-    "P@1.5",
-    "P@True",
-    "P@99999999999999999999",
-    "P@30@5",
-    "AP; AP",
-]
-UNKNOWN = ["foo", "AP(foo=3)", "AP(rel='x')", "AP(rel=0)", "ERR@20", "RBP(p=0.8)", "SetF(beta=x)"]
-
-
-@pytest.mark.parametrize("name", [*MALFORMED, *UNKNOWN, "__import__('os')"])
+@pytest.mark.parametrize("name", ["", *WRONG.split()])
 def test_measures_that_cannot_be_computed(name: str) -> None:
-    with pytest.raises(UsageError, match="expected"):
-        evaluate(QRELS, RUN, [name])
+    """All bad measures are named at once."""
+    with pytest.raises(UsageError, match="expected") as caught:
+        evaluate(QRELS, RUN, ["AP", name, "P@0"])
+    assert len(caught.value.problems) == 2
 
 
-def test_all_bad_measures_are_named_at_once() -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_measures(["AP", "foo", "P@0"])
-    assert [problem.split(",")[0] for problem in caught.value.problems] == [
-        "found the measure 'foo'",
-        "P@0: found cutoff 0",
-    ]
-
-
-@pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
-def test_no_such_score_is_evaluated(score: float) -> None:
+def test_wrong_judgments_and_scores_are_refused() -> None:
     with pytest.raises(DataError, match="topic 2, document b"):
-        evaluate(QRELS, {"2": {"a": 1.0, "b": score}})
-
-
-def test_there_must_be_judgments() -> None:
+        evaluate(QRELS, {"2": {"a": 1.0, "b": math.nan}})
     with pytest.raises(DataError, match="no judged topic"):
         evaluate({}, RUN)
-
-
-def test_an_evaluator_can_be_used_again() -> None:
-    evaluator = Evaluator(QRELS, ["AP", "RR"])
-    for run in (RUN, {}, {"1": {"a": 1.0}}, RUN):
-        assert evaluator(run) == evaluate(QRELS, run, ["AP", "RR"])
-
-
-def test_mean() -> None:
-    assert mean({"1": 0.5, "2": 1.0}) == 0.75
-    assert mean(value for value in (0.1,) * 10) == 0.1
-    with pytest.raises(ValueError, match="no values"):
-        mean([])

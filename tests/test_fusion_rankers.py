@@ -15,12 +15,9 @@ from pipeline.fusion import (
     Fusion,
     Rankers,
     UnionRetriever,
-    mean_of_normalized,
-    with_neural,
 )
 from pipeline.fusion import _joined as joined
 from pipeline.reranking import Candidates, NeuralReranker
-from rerankers.base import Pairs
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -74,11 +71,6 @@ def test_a_ranker_that_a_source_lacks(capsys: pytest.CaptureFixture[str]) -> Non
         UnionRetriever(source(), Rankers(["ql", "run_rm3"], [], ["run_rm3"])).search(TOPICS)
 
 
-def test_the_mean_counts_who_does_not_have_a_post() -> None:
-    runs: list[Run] = [{"1": {"a": 2.0, "b": 1.0}}, {"1": {"b": 7.0, "c": 5.0}}]
-    assert mean_of_normalized(runs) == {"1": {"a": 0.5, "b": 0.5, "c": 0.0}}
-
-
 def test_collections_are_joined() -> None:
     one = Candidates(TOPICS[:1], {"1": {"a": 1.0}}, {"a": KNOWN["a"]}, {}, {"ql": {"1": {"a": 3}}})
     two = Candidates(TOPICS[1:], {"2": {"x": 1.0}}, {"x": KNOWN["x"]}, {}, {"rm3": {"2": {"x": 4}}})
@@ -87,21 +79,6 @@ def test_collections_are_joined() -> None:
     assert both.signals == {"ql": {"1": {"a": 3}}, "rm3": {"2": {"x": 4}}}
     signals = both.pairs().signals
     assert signals["ql"][0] == 3 and str(signals["ql"][1]) == "nan"
-
-
-def test_posts_without_a_text_get_no_neural_score() -> None:
-    posts = {"a": KNOWN["a"], "z": Post("z", "")}
-    candidates = Candidates(TOPICS[:1], {"1": {"a": 1.0, "z": 2.0}}, posts, {}, {"ql": {}})
-    asked = []
-
-    def score(name: str, pairs: Pairs) -> np.ndarray:
-        asked.append((name, [pairs.doc_ids[row] for row in pairs.post_index], pairs.signals))
-        return np.full(len(pairs), 0.5, dtype=np.float32)
-
-    found = with_neural(candidates, ["mp_hcnn"], score)
-    assert asked == [("mp_hcnn", ["a"], {})]
-    assert found.signals == {"ql": {}, "mp_hcnn": {"1": {"a": 0.5}}}
-    assert found.keys() == candidates.keys()
 
 
 class Lengths:
@@ -132,22 +109,18 @@ def test_a_fusion_reads_what_its_rerankers_say() -> None:
     assert neural.signals == [set()] and {"ql", "mp_hcnn"} <= whole.signals[0]
 
 
-def config(families: str, candidate_rankers: str = "") -> Any:
-    return SimpleNamespace(families=families, candidate_rankers=candidate_rankers)
-
-
 def test_rankers_are_read_from_the_settings() -> None:
     families = "signal:ql,signal:run_rm3,overlap,signal:mp_hcnn"
-    assert Rankers.from_config(config(families)) == Rankers(
-        ["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"]
-    )
-    assert Rankers.from_config(config(families, "run_rm3")).candidate_rankers == ["run_rm3"]
 
+    def rankers(families: str, candidate_rankers: str = "") -> Rankers:
+        config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers)
+        return Rankers.from_config(config)  # type: ignore[arg-type]
 
-def test_wrong_rankers_are_told_at_once() -> None:
+    assert rankers(families) == Rankers(["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"])
+    assert rankers(families, "run_rm3").candidate_rankers == ["run_rm3"]
     with pytest.raises(UsageError) as problems:
-        Rankers.from_config(config("signal:ql,signal:no_such", "rm3"))
+        rankers("signal:ql,signal:no_such", "rm3")
     first, second = problems.value.problems
     assert "signal:no_such: found no ranker" in first and "candidate_rankers: found rm3" in second
     with pytest.raises(UsageError, match="these find the candidates"):
-        Rankers.from_config(config("overlap,signal:mp_hcnn"))
+        rankers("overlap,signal:mp_hcnn")

@@ -74,9 +74,7 @@ def test_t_test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("test", [randomization_test, paired_t_test])
-@pytest.mark.parametrize(
-    ("a", "b"), [([], []), ([1.0], [1.0, 2.0]), ([math.nan, 1.0], [1.0, 2.0]), ([math.inf], [1.0])]
-)
+@pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0]), ([math.nan, 1], [1, 2])])
 def test_values_that_cannot_be_compared(test: Test, a: list[float], b: list[float]) -> None:
     with pytest.raises(ValueError, match="expected"):
         test(a, b)
