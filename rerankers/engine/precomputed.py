@@ -92,8 +92,8 @@ def precompute(
     if not can_precompute(model):
         raise RerankerError(
             f"{checkpoint.directory}: found a model {checkpoint.name}, expected a model over "
-            f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts do "
-            "not make other models faster"
+            f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts "
+            "do not make other models faster"
         )
     has_features_alone = _has_features_alone(model)
     write = _write_posts if has_features_alone else _write_vectors

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 @contextmanager
 def one_thread_each() -> Iterator[int]:
-    """PyTorch with one thread; yields the number of threads that it had, and has again at the end."""
+    """PyTorch with one thread; yields the number of threads before, and restores it at the end."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
