@@ -10,8 +10,7 @@ from reranking_samples import AWKWARD, POSTS, encoder, vocabulary
 from rerankers import features
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
-from rerankers.features._post_table import PostTable
-from rerankers.features._word_table import WordTable
+from rerankers.features._tables import PostTable, WordTable
 from rerankers.text.vectors import UnitVectors
 
 IDF = encoder().idf

@@ -9,7 +9,7 @@ import pytest
 from feature_lists import IDF, TextList, candidate_list, computed, of_texts, random_list
 
 from rerankers.base import FIRST_STAGE
-from rerankers.features._word_table import stem
+from rerankers.features._tables import stem
 from rerankers.features.feedback import DEPTHS
 from rerankers.text.words import words
 

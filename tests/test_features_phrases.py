@@ -5,7 +5,7 @@ import itertools
 import pytest
 from feature_lists import computed, of_texts, random_list
 
-from rerankers.features._word_table import stem
+from rerankers.features._tables import stem
 from rerankers.text.words import STOP_WORDS, words
 
 

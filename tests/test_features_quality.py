@@ -5,7 +5,7 @@ import re
 import pytest
 from feature_lists import IDF, computed, of_texts, random_list
 
-from rerankers.features._word_table import PERSONAL_WORDS
+from rerankers.features._tables import PERSONAL_WORDS
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
 

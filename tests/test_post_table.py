@@ -9,8 +9,7 @@ from feature_lists import IDF
 from nltk.stem import PorterStemmer
 from reranking_samples import AWKWARD, POSTS
 
-from rerankers.features._post_table import COLUMNS, PostTable
-from rerankers.features._word_table import WordTable, stem
+from rerankers.features._tables import COLUMNS, PostTable, WordTable, stem
 from rerankers.text.ragged import Ragged
 from rerankers.text.words import URL_PLACEHOLDER, hashtags, url_text, words
 
@@ -57,7 +56,7 @@ def test_columns_are_independent_of_blocks_and_other_posts(
 ) -> None:
     table = WordTable(IDF)
     whole = PostTable.read(TEXTS, URLS, table)
-    monkeypatch.setattr("rerankers.features._post_table.BLOCK", 3)
+    monkeypatch.setattr("rerankers.features._tables.BLOCK", 3)
     rows = np.arange(len(TEXTS))[::-1]
     again = PostTable.read([TEXTS[row] for row in rows], [URLS[row] for row in rows], table)
     taken = lists(whole.take(rows).column(column))

@@ -37,8 +37,7 @@ from rerankers.engine.arrays import Arrays, ArrayWriter
 from rerankers.engine.towers import WINDOWS, TabulatedTower, TowerInput
 from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
 from rerankers.errors import RerankerError
-from rerankers.features._post_table import COLUMNS, PostTable
-from rerankers.features._word_table import KnownWords, WordTable
+from rerankers.features._tables import COLUMNS, KnownWords, PostTable, WordColumns, WordTable
 from rerankers.text.distinct import distinct
 from rerankers.text.inputs import TokenIds
 from rerankers.text.ragged import Ragged, Rows
@@ -56,8 +55,6 @@ BLOCK = 4096
 
 Progress = Callable[[int], None]
 """Called with the number of posts of each finished block."""
-
-_KNOWN = ("idf", "stem", "vector", "is_stop_word", "is_personal")
 
 
 def can_precompute(model: Reranker) -> bool:
@@ -226,7 +223,8 @@ class PrecomputedPosts(Precomputed):
         columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
         self.posts = PostTable(columns, np.arange(len(columns[COLUMNS[0]])))
         words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
-        self.known = KnownWords(words, stems, *(arrays[f"known.{name}"] for name in _KNOWN))
+        columns = (arrays[f"known.{name}"] for name in WordColumns._fields)
+        self.known = KnownWords(words, stems, WordColumns(*columns))
         self.idf = str(arrays.description.get("idf"))
 
     def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
@@ -238,7 +236,8 @@ class PrecomputedPosts(Precomputed):
         """
         known = self.known
         if idf.source != self.idf:
-            known = replace(known, idf=idf.weights(known.words))
+            new = known.columns._replace(idf=idf.weights(known.words))
+            known = replace(known, columns=new)
         return WordTable(idf, vectors, known)
 
     def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
@@ -328,12 +327,11 @@ def _write_posts(
         for name in COLUMNS:
             writer.append_lists(f"column.{name}", block.column(name))
         progress(len(block))
-    words.look_up()
     known = words.known()
     writer.append("known.words", _lines(known.words))
     writer.append("known.stems", _lines(known.stems))
-    for name in _KNOWN:
-        writer.append(f"known.{name}", getattr(known, name))
+    for name, column in known.columns._asdict().items():
+        writer.append(f"known.{name}", column)
 
 
 @torch.inference_mode()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -34,8 +34,7 @@ import numpy.typing as npt
 from rerankers.engine.threads import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
-from rerankers.features._post_table import PostTable
-from rerankers.features._word_table import WordTable
+from rerankers.features._tables import PostTable, WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
@@ -64,10 +63,9 @@ class FeatureTable:
 
 def families() -> list[str]:
     """Names of all families, with the name of a parameter: ``signal:NAME``."""
-    found = {name: _file(name) for name in sorted(_files())}
     return [
-        f"{name}:{file.PARAMETER}" if hasattr(file, "family") else name
-        for name, file in found.items()
+        f"{name}:{file.PARAMETER}" if hasattr(file := _file(name), "family") else name
+        for name in sorted(_files())
     ]
 
 
@@ -140,7 +138,12 @@ def table(
     if not len(pairs) or not found:
         return FeatureTable(names, values)
     words = precomputed.words(idf, vectors) if precomputed else WordTable(idf, vectors)
-    read_posts = _post_reader(pairs, words, precomputed)
+    # Without precomputed posts all are read at once, as topics share posts.
+    read_posts = (
+        precomputed.reader(pairs, words)
+        if precomputed
+        else PostTable.read(pairs.texts, pairs.urls, words).take
+    )
     # A fixed order, as rounding of sums depends on it.
     order = np.lexsort((pairs.post_index, pairs.query_index))
     borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
@@ -159,13 +162,3 @@ def table(
 
     in_threads(compute, np.split(order, borders))
     return FeatureTable(names, values)
-
-
-def _post_reader(
-    pairs: Pairs, words: WordTable, precomputed: PrecomputedPosts | None
-) -> Callable[[npt.NDArray[np.int64]], PostTable]:
-    """A function from posts [N] of pairs to their table."""
-    if precomputed is None:
-        # All posts at once, as topics share posts.
-        return PostTable.read(pairs.texts, pairs.urls, words).take
-    return precomputed.reader(pairs, words)

@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList, Tokens
+from rerankers.features._tables import Bools, Floats
+from rerankers.text.ragged import Rows
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -46,18 +48,15 @@ SIGNALS = (FIRST_STAGE,)
 _MINIMUM_WEIGHT = 1e-3
 """Weight of the worst candidate: with equal scores, or none, all have the same weight."""
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
     weights, tokens = weights_of(candidates.minmax(FIRST_STAGE)), candidates.tokens
-    stem = _numbered(tokens.stem)
+    stem = _numbered(tokens.words.stem)
     every = _vectors(tokens, stem)
-    is_asked = np.isin(every.stem, stem[np.isin(tokens.stem, tokens.query_stem)])
+    is_asked = np.isin(every.stem, stem[np.isin(tokens.words.stem, tokens.query.stem)])
     rest, asked = every.part(~is_asked), every.part(is_asked)
     with_rest = rest.with_sums(weights)
     with_every = with_rest + asked.with_sums(weights)
@@ -94,19 +93,14 @@ def likeness(with_others: Floats, squares: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Vectors:
-    """Sparse vectors of N posts by their E entries, post by post.
+    """Sparse vectors of N posts by their E entries, post by post."""
 
-    Attributes:
-        posts: N.
-        post, stem, value: [E] row, column and value of each entry.
-    """
+    posts: int  # N
+    post: Rows  # [E] row of each entry
+    stem: Rows  # [E] its column
+    value: npt.NDArray[np.float32]  # [E]
 
-    posts: int
-    post: Integers
-    stem: Integers
-    value: npt.NDArray[np.float32]
-
-    def part(self, chosen: npt.NDArray[np.bool_]) -> _Vectors:
+    def part(self, chosen: Bools) -> _Vectors:
         """The vectors with the entries ``chosen`` [E] only."""
         return _Vectors(self.posts, self.post[chosen], self.stem[chosen], self.value[chosen])
 
@@ -118,8 +112,7 @@ class _Vectors:
     def with_sums(self, weights: Floats) -> Floats:
         """[N, K] z_i · Σ_j w_jk z_j, for vectors z and weights [N, K]."""
         matrix, weighted = self._matrix(), np.flatnonzero(weights.any(axis=1))
-        found: Floats = matrix @ (matrix[weighted].T @ weights[weighted])
-        return found
+        return matrix @ (matrix[weighted].T @ weights[weighted])
 
     def _matrix(self) -> sparse.csr_array:
         from scipy import sparse
@@ -130,12 +123,12 @@ class _Vectors:
         return sparse.csr_array(entries, shape=(self.posts, columns))
 
 
-def _vectors(tokens: Tokens, stem: Integers) -> _Vectors:
+def _vectors(tokens: Tokens, stem: Rows) -> _Vectors:
     """TF-IDF vectors of length 1, with the numbers [T] of the words' stems as columns."""
-    size, posts = int(stem.max(initial=-1)) + 1, len(tokens.counts)
+    size, posts = int(stem.max(initial=-1)) + 1, len(tokens.posts)
     lowest = np.full(size, np.inf, dtype=np.float32)
-    np.minimum.at(lowest, stem, tokens.idf)
-    keys, frequencies = np.unique(tokens.post * size + stem, return_counts=True)
+    np.minimum.at(lowest, stem, tokens.words.idf)
+    keys, frequencies = np.unique(tokens.posts.owners * size + stem, return_counts=True)
     post, column = np.divmod(keys, max(size, 1))
     value = (1.0 + np.log(frequencies)) * lowest[column]
     length = np.sqrt(_sums(post, value * value, posts))
@@ -143,7 +136,7 @@ def _vectors(tokens: Tokens, stem: Integers) -> _Vectors:
     return _Vectors(posts, post, column, value)
 
 
-def _numbered(stem: npt.NDArray[np.integer]) -> Integers:
+def _numbered(stem: npt.NDArray[np.integer]) -> Rows:
     """[T] the stems of T words, numbered from 0 in order of appearance.
 
     With these numbers, rounding does not depend on the rows of stems in the table of words.
@@ -152,10 +145,9 @@ def _numbered(stem: npt.NDArray[np.integer]) -> Integers:
     first = np.empty(int(stem.max(initial=-1)) + 1, dtype=np.int64)
     first[stem[::-1]] = places[::-1]  # Of equal indices the last assignment holds: the first place.
     found = first[stem]
-    numbers: Integers = (np.cumsum(found == places) - 1)[found]
-    return numbers
+    return (np.cumsum(found == places) - 1)[found]
 
 
-def _sums(post: Integers, values: npt.NDArray[np.floating], posts: int) -> Floats:
+def _sums(post: Rows, values: npt.NDArray[np.floating], posts: int) -> Floats:
     """[N] sum of each post's values [E]."""
     return np.bincount(post, weights=values, minlength=posts).astype(np.float64)

@@ -32,5 +32,4 @@ def _holding(links: Ragged, word: bytes) -> npt.NDArray[np.int64]:
     for offset, letter in enumerate(word):
         at = at[letters[at + offset] == letter]
     link = np.searchsorted(links.starts, at, side="right") - 1
-    found: npt.NDArray[np.int64] = link[at + len(word) <= links.starts[link + 1]]
-    return found
+    return link[at + len(word) <= links.starts[link + 1]]

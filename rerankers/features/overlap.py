@@ -21,8 +21,8 @@ SIGNALS: tuple[str, ...] = ()
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 4]."""
-    idf = candidates.query_idf  # [Lq]
-    content = candidates.query_is_content
+    query = candidates.query_columns
+    idf, content = query.idf, ~query.is_stop_word  # [Lq]
     weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
     common = candidates.contains(candidates.posts.column("words"))
     # No matrix product: its rounding may depend on the number of candidates, and trees see it.

@@ -11,17 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.features._candidates import CandidateList, Tokens
+from rerankers.features._tables import Floats
 from rerankers.text.characters import among, distinct_trigrams
 from rerankers.text.words import words
 
-NAMES = (
-    "pairs",
-    "whole_query",
-    "proximity",
-    "first_place",
-    "trigram_jaccard",
-    "trigram_share",
-)
+NAMES = ("pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share")
 """
 ``pairs``: share of the query's distinct pairs of adjacent words that are adjacent in the post, in
 this order; in [0, 1], 0 for a query of one word.
@@ -47,11 +41,11 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _pairs(tokens: Tokens) -> npt.NDArray[np.float64]:
+def _pairs(tokens: Tokens) -> Floats:
     """[N]."""
-    query, stem, post = tokens.query_stem.tolist(), tokens.stem, tokens.post
+    query, stem, post = tokens.query.stem.tolist(), tokens.words.stem, tokens.posts.owners
     pairs = set(itertools.pairwise(query))
-    found = np.zeros(len(tokens.counts))
+    found = np.zeros(len(tokens.posts))
     for first, second in pairs:
         at = np.flatnonzero(stem[:-1] == first)
         at = at[(stem[at + 1] == second) & (post[at] == post[at + 1])]
@@ -59,44 +53,43 @@ def _pairs(tokens: Tokens) -> npt.NDArray[np.float64]:
     return found / max(1, len(pairs))
 
 
-def _whole_query(tokens: Tokens) -> npt.NDArray[np.float64]:
+def _whole_query(tokens: Tokens) -> Floats:
     """[N]."""
-    found, size = np.zeros(len(tokens.counts)), len(tokens.query_stem)
-    starts = np.arange(max(0, len(tokens.stem) - size + 1) if size else 0)
-    for offset, stem in enumerate(tokens.query_stem):
-        starts = starts[tokens.stem[starts + offset] == stem]
-    inside = tokens.post[starts] == tokens.post[starts + size - 1]
-    found[tokens.post[starts[inside]]] = 1.0
+    found, size = np.zeros(len(tokens.posts)), len(tokens.query.stem)
+    stems, post = tokens.words.stem, tokens.posts.owners
+    starts = np.arange(max(0, len(stems) - size + 1) if size else 0)
+    for offset, stem in enumerate(tokens.query.stem):
+        starts = starts[stems[starts + offset] == stem]
+    inside = post[starts] == post[starts + size - 1]
+    found[post[starts[inside]]] = 1.0
     return found
 
 
-def _places(tokens: Tokens) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     """``proximity`` and ``first_place``: two arrays [N]."""
-    content = tokens.query_stem[~tokens.query_is_stop_word]
-    asked = np.unique(content if len(content) else tokens.query_stem)  # [Lq]
-    at = np.flatnonzero(np.isin(tokens.stem, asked))  # [H] places of query words
+    content = tokens.query.stem[~tokens.query.is_stop_word]
+    asked = np.unique(content if len(content) else tokens.query.stem)  # [Lq]
+    at = np.flatnonzero(np.isin(tokens.words.stem, asked))  # [H] places of query words
     if not len(at):
-        return np.zeros(len(tokens.counts)), np.zeros(len(tokens.counts))
-    which, post = np.searchsorted(asked, tokens.stem[at]), tokens.post[at]
-    found = np.zeros((len(tokens.counts), len(asked)), dtype=np.bool_)
+        return np.zeros(len(tokens.posts)), np.zeros(len(tokens.posts))
+    which, post = np.searchsorted(asked, tokens.words.stem[at]), tokens.posts.owners[at]
+    found = np.zeros((len(tokens.posts), len(asked)), dtype=np.bool_)
     found[post, which] = True
     # The shortest part that ends at a place begins at the earliest of the query words' last
     # occurrences up to there; occurrences in earlier posts do not count.
     seen = np.full((len(at), len(asked)), -1, dtype=np.int64)
     seen[np.arange(len(at)), which] = at
     seen = np.maximum.accumulate(seen, axis=0)
-    begin = np.where(found[post], seen, len(tokens.stem)).min(axis=1)
-    complete = begin >= at - tokens.place[at]
-    shortest = np.full(len(tokens.counts), np.inf)
+    begin = np.where(found[post], seen, len(tokens.words.stem)).min(axis=1)
+    complete = begin >= at - tokens.posts.positions[at]
+    shortest = np.full(len(tokens.posts), np.inf)
     np.minimum.at(shortest, post[complete], (at - begin + 1.0)[complete])
-    first = np.full(len(tokens.counts), np.inf)
-    np.minimum.at(first, post, tokens.place[at])
+    first = np.full(len(tokens.posts), np.inf)
+    np.minimum.at(first, post, tokens.posts.positions[at])
     return found.sum(axis=1) / shortest, 1.0 / (1.0 + first)
 
 
-def _trigrams(
-    candidates: CandidateList,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
     query = f" {' '.join(words(candidates.query))} "
     asked = distinct_trigrams([query]).values

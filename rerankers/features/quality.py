@@ -11,18 +11,8 @@ import numpy.typing as npt
 from rerankers.features._candidates import CandidateList
 
 NAMES = (
-    "words",
-    "characters",
-    "hashtags",
-    "is_retweet",
-    "exclamation_marks",
-    "question_marks",
-    "other_scripts",
-    "digits",
-    "is_elongated",
-    "unknown_words",
-    "stop_words",
-    "mean_idf",
+    *("words", "characters", "hashtags", "is_retweet", "exclamation_marks", "question_marks"),
+    *("other_scripts", "digits", "is_elongated", "unknown_words", "stop_words", "mean_idf"),
     "personal_words",
 )
 """
@@ -49,7 +39,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     counted, tokens = candidates.posts.counted, candidates.tokens
     length = np.maximum(counted.characters, 1)
     columns = [
-        tokens.counts,
+        tokens.posts.lengths,
         counted.characters,
         counted.hashtags,
         counted.is_retweet,
@@ -58,9 +48,9 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
         counted.other_scripts / length,
         counted.digits / length,
         counted.elongations > 0,
-        tokens.mean(tokens.idf >= _CERTAIN),
-        tokens.mean(tokens.is_stop_word),
-        tokens.mean(tokens.idf),
-        tokens.total(tokens.is_personal),
+        tokens.mean(tokens.words.idf >= _CERTAIN),
+        tokens.mean(tokens.words.is_stop_word),
+        tokens.mean(tokens.words.idf),
+        tokens.total(tokens.words.is_personal),
     ]
     return np.stack(columns, axis=1).astype(np.float32)

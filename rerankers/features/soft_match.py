@@ -14,7 +14,9 @@ import torch
 
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList, Tokens
+from rerankers.features._tables import Floats
 from rerankers.features.feedback import DEPTHS, likeness, weights_of
+from rerankers.text.ragged import Rows
 from rerankers.text.vectors import UnitVectors
 
 NAMES = ("mean_best", "least_best", "centroid", *(f"feedback_{depth}" for depth in DEPTHS))
@@ -33,10 +35,10 @@ SIGNALS = (FIRST_STAGE,)
 
 VECTORS = True
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float32]
 
 
-def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+def compute(candidates: CandidateList) -> Array:
     """[N, 8]."""
     values = np.zeros((len(candidates), len(NAMES)), dtype=np.float32)
     if candidates.vectors is None or not len(candidates):
@@ -46,9 +48,9 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     query, weights = _query(candidates, candidates.vectors)
     if len(query):
         # No matrix product: its rounding may depend on the number of words, and trees see it.
-        vectors, place = _distinct(candidates.vectors, tokens.vector)
+        vectors, place = _distinct(candidates.vectors, tokens.words.vector)
         cosines = np.einsum("qe,ve->qv", query, vectors)
-        best = _best(cosines[:, place], tokens.counts)
+        best = _best(cosines[:, place], tokens.posts.lengths)
         values[:, 0] = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
         values[:, 1] = best.min(axis=0)
         centroid = torch.from_numpy((weights[:, None] * query).sum(axis=0))
@@ -57,9 +59,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     return values
 
 
-def _distinct(
-    vectors: UnitVectors, rows: npt.NDArray[np.integer]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def _distinct(vectors: UnitVectors, rows: npt.NDArray[np.integer]) -> tuple[Array, Rows]:
     """Vectors [V, E] of the V distinct words in ``rows`` [T], and the place [T] of each in V."""
     found = np.zeros(len(vectors.matrix), dtype=np.bool_)
     found[rows] = True
@@ -69,32 +69,28 @@ def _distinct(
     return vectors.matrix[distinct], place[rows]
 
 
-def _query(
-    candidates: CandidateList, vectors: UnitVectors
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _query(candidates: CandidateList, vectors: UnitVectors) -> tuple[Array, Array]:
     """Vectors [Lq, E] and IDF [Lq] of the compared words of the query."""
-    content = candidates.query_is_content
-    rows = candidates.words.vector[candidates.query_rows]
-    compared = (content if content.any() else ~content) & (rows > 0)
-    return vectors.matrix[rows[compared]], candidates.query_idf[compared]
+    words = candidates.query_columns
+    content = ~words.is_stop_word
+    compared = (content if content.any() else ~content) & (words.vector > 0)
+    return vectors.matrix[words.vector[compared]], words.idf[compared]
 
 
 def _sums(tokens: Tokens, vectors: UnitVectors) -> torch.Tensor:
     """[N, E] sum of the vectors of each post's words, weighted by IDF; of length 1, or 0."""
     summed = torch.nn.functional.embedding_bag(
-        torch.from_numpy(tokens.vector),
+        torch.from_numpy(tokens.words.vector),
         torch.from_numpy(vectors.matrix),
-        torch.from_numpy(tokens.starts[:-1].astype(np.int32)),
+        torch.from_numpy(tokens.posts.starts[:-1].astype(np.int32)),
         mode="sum",
-        per_sample_weights=torch.from_numpy(tokens.idf),
+        per_sample_weights=torch.from_numpy(tokens.words.idf),
     )
     lengths = torch.linalg.vector_norm(summed, dim=1, keepdim=True)
     return torch.where(lengths > 1e-6, summed / lengths, 0.0)
 
 
-def _best(
-    cosines: npt.NDArray[np.float32], counts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float32]:
+def _best(cosines: Array, counts: Rows) -> Array:
     """[Lq, N] highest of the cosines [Lq, T] in each post; 0 for a post without words."""
     best = np.zeros((len(cosines), len(counts)), dtype=np.float32)
     filled = counts > 0
@@ -105,7 +101,7 @@ def _best(
     return best
 
 
-def _feedback(posts: torch.Tensor, scores: Array) -> Array:
+def _feedback(posts: torch.Tensor, scores: Floats) -> Floats:
     """``feedback_k`` [N, K] of vectors [N, E] of length 1 or 0, and min–max scores [N]."""
     weights = weights_of(scores)
     chosen = np.flatnonzero(weights.any(axis=1))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
+from rerankers.features._tables import Floats
 
 WIDTHS = (2.0, 6.0, 24.0)
 """Standard deviations of the kernels in hours."""
@@ -83,9 +84,7 @@ def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array([milliseconds(doc_id) or 0 for doc_id in doc_ids], dtype=np.int64)
 
 
-def _features(
-    ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _features(ages: Floats, weights: Floats) -> Floats:
     """[N, 8] features from ages in hours [N] and weights [N]."""
     # Sum of the others' weights, and their number, for each candidate.
     both = np.stack([weights, np.ones(len(ages))], axis=1)
@@ -99,9 +98,7 @@ def _features(
     return np.stack([*densities, *surpluses, np.log1p(ages), newer], axis=1)
 
 
-def _sums(
-    ages: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], width: float
-) -> npt.NDArray[np.float64]:
+def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
     """[N, W] weighted sum of the others' kernels at each candidate's age, for weights [N, W]."""
     order = np.argsort(ages, kind="stable")
     # Gaps are cut to the kernels' reach, so the number of candidates bounds the grid's size.
@@ -124,12 +121,11 @@ def _sums(
     return np.where(others > 1e-9, others, 0.0)
 
 
-def _smoothed(grids: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _smoothed(grids: Floats) -> Floats:
     """[W, G] convolution of grids [W, G] with a kernel of height 1."""
     # Padded by a kernel's reach, as the Fourier transform is periodic.
     length = grids.shape[1]
     size = 1 << (length + _REACH * _STEPS).bit_length()
     waves = np.fft.rfftfreq(size) * (2.0 * np.pi * _STEPS)
     spectrum = np.exp(-0.5 * waves**2) * (_STEPS * np.sqrt(2.0 * np.pi))
-    smooth: npt.NDArray[np.float64] = np.fft.irfft(np.fft.rfft(grids, size) * spectrum, size)
-    return smooth[:, :length]
+    return np.fft.irfft(np.fft.rfft(grids, size) * spectrum, size)[:, :length]

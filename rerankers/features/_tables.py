@@ -1,0 +1,329 @@
+"""Tables of posts and of words, with the properties that do not depend on a query.
+
+Each column of a table of posts has a list of numbers for every post:
+
+``words``          rows of its words in the table of words
+``hashtag_words``  rows of the words of its hashtags
+``trigrams``       identifiers of its distinct character trigrams, with spaces around words
+``characters``     counts of characters; see :class:`CharacterCounts`
+``link``           host and path of its URL (:func:`rerankers.text.words.url_text`) in UTF-8
+
+A column is computed at its first use. A word is looked up once for all topics; its properties reach
+the places in the posts by its row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from nltk.stem import PorterStemmer
+
+from rerankers.text import words
+from rerankers.text.characters import code_points, distinct_trigrams
+from rerankers.text.lexicon import Lexicon
+from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.vectors import UnitVectors
+from rerankers.text.vocabulary import Idf
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
+"""Words of chat and of posts about oneself."""
+
+_STEMMER = PorterStemmer()
+
+_ENDINGS = (
+    *("al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er"),
+    *("ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y"),
+)
+"""Endings of all words that a rule of Porter's or an exception of NLTK's changes."""
+
+
+@lru_cache(maxsize=200_000)
+def stem(word: str) -> str:
+    """The stem of a word by Porter (1980), with NLTK's extensions: ``cuts`` -> ``cut``."""
+    small = word.lower()
+    # Half of all words, mostly names and numbers, need no call of NLTK.
+    return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
+
+
+class WordColumns(NamedTuple):
+    """Properties of V words: each [V]."""
+
+    idf: npt.NDArray[np.float32]
+    stem: npt.NDArray[np.int32]
+    """Number of the word's stem."""
+    vector: npt.NDArray[np.int32]
+    """Row of the word's vector in :class:`UnitVectors`; 0 if it has none."""
+    is_stop_word: Bools
+    is_personal: Bools
+
+    def take(self, rows: npt.NDArray[np.integer]) -> WordColumns:
+        """The properties of the words ``rows`` [T]: each [T]."""
+        return WordColumns(*(column[rows] for column in self))
+
+
+@dataclass(frozen=True)
+class KnownWords:
+    """V words, their distinct stems by number, and their properties."""
+
+    words: Sequence[str]
+    stems: Sequence[str]
+    columns: WordColumns
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Word -> row."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @cached_property
+    def stem_numbers(self) -> Mapping[str, int]:
+        """Stem -> number."""
+        return {stem: number for number, stem in enumerate(self.stems)}
+
+
+NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fii??")))
+
+
+class _Numbers(dict[str, int]):
+    """String -> number, from ``known`` or else the next free number.
+
+    Attributes:
+        new: strings that ``known`` lacks, in the order of their numbers.
+    """
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        super().__init__()
+        self._known = known
+        self.new: list[str] = []
+
+    def __missing__(self, string: str) -> int:
+        number = self._known.get(string)
+        if number is None:
+            number = len(self._known) + len(self.new)
+            self.new.append(string)
+        self[string] = number
+        return number
+
+
+class WordTable:
+    """Word -> row, extended by the words of new texts; safe in several threads.
+
+    Args:
+        idf: source of IDF.
+        vectors: word vectors; None if there are none.
+        known: words looked up before in the same sources; not changed.
+    """
+
+    def __init__(
+        self, idf: Idf, vectors: UnitVectors | None = None, known: KnownWords = NO_WORDS
+    ) -> None:
+        self._idf, self._vectors, self._known = idf, vectors, known
+        self._lock = Lock()
+        self._words, self._stems = _Numbers(known.rows), _Numbers(known.stem_numbers)
+        self._columns = known.columns
+
+    def rows(self, tokens: Iterable[str]) -> Rows:
+        """[L] rows of words."""
+        with self._lock:
+            return np.fromiter(map(self._words.__getitem__, tokens), dtype=np.int64)
+
+    def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
+        """[L] words of rows."""
+        spelling = [*self._known.words, *self._words.new]
+        return [*map(spelling.__getitem__, rows.tolist())]
+
+    def columns(self) -> WordColumns:
+        """The properties of all words; those of words that are new since the last call are added.
+
+        Arrays that an earlier call returned are not changed.
+        """
+        with self._lock:
+            if new := self._words.new[len(self._columns.idf) - len(self._known.words) :]:
+                found = WordColumns(
+                    self._idf.weights(new),
+                    np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
+                    np.zeros(len(new), np.int32)
+                    if self._vectors is None
+                    else self._vectors.rows(new).astype(np.int32),
+                    np.array([word in words.STOP_WORDS for word in new]),
+                    np.array([word in PERSONAL_WORDS for word in new]),
+                )
+                both = zip(self._columns, found, strict=True)
+                self._columns = WordColumns(*map(np.concatenate, both))
+            return self._columns
+
+    def known(self) -> KnownWords:
+        """All words with their properties."""
+        columns = self.columns()
+        return KnownWords(
+            [*self._known.words, *self._words.new],
+            [*self._known.stems, *self._stems.new],
+            columns,
+        )
+
+
+COLUMNS = ("words", "hashtag_words", "trigrams", "characters", "link")
+
+BLOCK = 4096
+"""Posts that are read together; larger blocks are no faster and need more memory."""
+
+_RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
+
+
+class CharacterCounts(NamedTuple):
+    """Counts over the first ``MAX_CHARACTERS`` characters of N posts: each [N]."""
+
+    characters: Rows
+    hashtags: Rows
+    is_retweet: Rows  # 1 if the post begins with ``RT``, else 0
+    exclamation_marks: Rows
+    question_marks: Rows
+    other_scripts: Rows  # Characters outside ASCII
+    digits: Rows  # Characters 0 to 9
+    elongations: Rows  # Places with the same letter a to z three times in a row
+
+
+class Columns:
+    """Columns by name, each computed by ``find`` at its first use; safe in several threads."""
+
+    def __init__(self, find: Callable[[str], Ragged]) -> None:
+        self._find = find
+        self._found: dict[str, Ragged] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, name: str) -> Ragged:
+        with self._lock:
+            if name not in self._found:
+                self._found[name] = self._find(name)
+            return self._found[name]
+
+
+class PostTable:
+    """N posts: the ``rows`` [N] of :data:`COLUMNS`."""
+
+    def __init__(self, columns: Columns | Mapping[str, Ragged], rows: Rows) -> None:
+        self._columns, self._rows = columns, rows
+        self._taken: dict[str, Ragged] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> Ragged:
+        """One of :data:`COLUMNS`."""
+        if name not in self._taken:
+            self._taken[name] = self._columns[name].take(self._rows)
+        return self._taken[name]
+
+    @property
+    def counted(self) -> CharacterCounts:
+        """The column ``characters`` as arrays."""
+        values = self.column("characters").values
+        return CharacterCounts(*values.reshape(-1, len(CharacterCounts._fields)).T)
+
+    def take(self, rows: Rows) -> PostTable:
+        """The posts ``rows`` [M], in this order."""
+        return PostTable(self._columns, self._rows[rows])
+
+    @classmethod
+    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> PostTable:
+        """Read N posts and add their words to a table; equal posts are read once."""
+        numbers: dict[tuple[str, str], int] = {}
+        rows = [numbers.setdefault(post, len(numbers)) for post in zip(texts, urls, strict=True)]
+        posts = list(numbers)
+        # An empty block if there are no posts.
+        starts = range(0, max(1, len(posts)), BLOCK)
+        blocks = [_Block(posts[start : start + BLOCK], words) for start in starts]
+
+        def find(name: str) -> Ragged:
+            return Ragged.joined([getattr(block, name) for block in blocks])
+
+        return cls(Columns(find), np.array(rows, dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[PostTable]) -> PostTable:
+        """The posts of several tables, table after table."""
+        columns = Columns(lambda name: Ragged.joined([part.column(name) for part in parts]))
+        return cls(columns, np.arange(sum(map(len, parts))))
+
+
+class _Block:
+    """The columns of some posts."""
+
+    def __init__(self, posts: Sequence[tuple[str, str]], table: WordTable) -> None:
+        self.texts, self.urls = [post for post, _ in posts], [url for _, url in posts]
+        self.table = table
+
+    @cached_property
+    def words(self) -> Ragged:
+        return _rows_of(self.texts, self.table)
+
+    @cached_property
+    def hashtag_words(self) -> Ragged:
+        return _rows_of([" ".join(tags) for tags in self._hashtags], self.table)
+
+    @property
+    def trigrams(self) -> Ragged:
+        spelled, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
+        lines = [f" {' '.join(spelled[a:b])} " for a, b in itertools.pairwise(starts)]
+        return distinct_trigrams(lines)
+
+    @property
+    def characters(self) -> Ragged:
+        characters = code_points([post[: words.MAX_CHARACTERS] for post in self.texts])
+        codes, is_retweet = characters.values, [bool(_RETWEET.match(post)) for post in self.texts]
+
+        def count(chosen: Bools) -> Rows:
+            return np.bincount(characters.owners[: len(chosen)][chosen], minlength=len(characters))
+
+        counted = CharacterCounts(
+            characters.lengths,
+            np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
+            np.array(is_retweet, dtype=np.int64),
+            count(codes == ord("!")),
+            count(codes == ord("?")),
+            count(codes > 127),
+            count((codes >= ord("0")) & (codes <= ord("9"))),
+            count(_third_in_a_row(codes, characters.owners)),
+        )
+        table = np.stack(counted, axis=1).astype(np.int32)
+        return Ragged.from_lengths(table.reshape(-1), np.full(len(table), table.shape[1]))
+
+    @property
+    def link(self) -> Ragged:
+        said = [words.url_text(url) for url in self.urls]
+        # The placeholder of a missing URL contains no words. Some posts have lone surrogates.
+        letters = [
+            b"" if link == words.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
+            for link in said
+        ]
+        counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
+        return Ragged.from_lengths(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)
+
+    @cached_property
+    def _hashtags(self) -> list[list[str]]:
+        return [words.hashtags(post) for post in self.texts]
+
+
+def _rows_of(texts: Sequence[str], table: WordTable) -> Ragged:
+    """Rows of each text's words in the table of words."""
+    lexicon = Lexicon.from_texts(texts)
+    rows = table.rows(lexicon.words)[lexicon.texts.values]
+    return Ragged(rows.astype(np.int32), lexicon.texts.starts)
+
+
+def _third_in_a_row(codes: npt.NDArray[np.uint32], post: Rows) -> Bools:
+    """Whether a letter and the next two are the same, ignoring case: [C - 2]."""
+    small = codes | 0x20
+    is_letter = (small >= ord("a")) & (small <= ord("z"))
+    same = (small[:-2] == small[1:-1]) & (small[1:-1] == small[2:]) & (post[:-2] == post[2:])
+    return same & is_letter[:-2]
