@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BASH_SCRIPTS = [ROOT / "scripts" / "quickstart", ROOT / "scripts" / "test", ROOT / ".ci" / "run"]
 
 # Makes "environments" that hold a copy of itself, and writes down what it is asked to run. What
 # fails is an installation whose arguments contain the text in the file `fail`, or a tool so named.
@@ -94,22 +93,6 @@ def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "scripts/constraints.txt"])
-def test_a_change_of_what_is_installed_installs_again(checkout: Checkout, file: str) -> None:
-    checkout.run("quickstart")
-    with (checkout.root / file).open("a") as stream:
-        stream.write("# changed\n")
-    checkout.run("quickstart")
-    assert len(checkout.installations) == 3
-
-
-def test_a_moved_checkout_installs_again(checkout: Checkout) -> None:
-    checkout.run("quickstart")
-    checkout.root = checkout.root.rename(checkout.elsewhere / "moved")
-    checkout.run("quickstart")
-    assert f"{checkout.root}[cpu]" in checkout.installations
-
-
 def test_a_failed_installation_is_not_taken_for_done(checkout: Checkout) -> None:
     (checkout.notes / "fail").write_text("[cpu]")
     failed = checkout.run("quickstart")
@@ -138,6 +121,10 @@ def test_an_old_python_is_refused_in_words(checkout: Checkout) -> None:
     refused = checkout.run("quickstart")
     assert refused.returncode == 1
     assert "is not a Python 3.11 or newer" in refused.stderr
+    helped = [checkout.run(script, "--help") for script in ("quickstart", "test")]
+    assert [done.returncode for done in helped] == [0, 0]
+    assert "Needs Python 3.11" in helped[0].stdout
+    assert "scripts/test --quick" in helped[1].stdout
     assert not checkout.calls
 
 
@@ -158,17 +145,13 @@ def test_the_test_script_adds_its_tools_and_checks_all(
     assert tests.startswith("-m pytest ") and tests.endswith(selection)
 
 
-@pytest.mark.parametrize("script", BASH_SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_script_can_be_run_and_stops_at_errors(script: Path) -> None:
-    assert os.access(script, os.X_OK)
-    assert "\nset -euo pipefail\n" in script.read_text()
-
-
-@pytest.mark.parametrize(
-    ("script", "words"), [("quickstart", "Needs Python 3.11"), ("test", "scripts/test --quick")]
-)
-def test_a_script_explains_itself(checkout: Checkout, script: str, words: str) -> None:
-    helped = checkout.run(script, "--help")
-    assert helped.returncode == 0
-    assert words in helped.stdout
-    assert not checkout.calls
+def test_a_change_of_the_requirements_or_of_the_folder_installs_again(checkout: Checkout) -> None:
+    checkout.run("quickstart")
+    for file in ("pyproject.toml", "scripts/constraints.txt"):
+        with (checkout.root / file).open("a") as stream:
+            stream.write("# changed\n")
+        checkout.run("quickstart")
+        assert len(checkout.installations) == 3
+    checkout.root = checkout.root.rename(checkout.elsewhere / "moved")
+    checkout.run("quickstart")
+    assert f"{checkout.root}[cpu]" in checkout.installations
