@@ -78,14 +78,6 @@ def test_the_whole_archive_is_ranked_as_by_brute_force(
         assert run[topic.query_id] == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_a_question_of_the_archive_finds_itself(opened: QuestionArchive) -> None:
-    topics = [Topic(name, text) for name, text in QUESTIONS.items()]
-    for name, scores in mix(opened.search(topics, hits=3), 1.0).items():
-        assert len(scores) == 3
-        assert max(scores.values()) == pytest.approx(1.0, abs=1e-5)
-        assert scores[name] == pytest.approx(1.0, abs=1e-5)
-
-
 def test_alpha_is_tuned_by_steps_of_a_twentieth(opened: QuestionArchive) -> None:
     topics = [*TOPICS, Topic("empty", ""), Topic("long", "water shortages " * 300)]
     seen: list[Run] = []

@@ -62,16 +62,6 @@ def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
     assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
 
 
-def test_the_sample_is_whole() -> None:
-    sample = named.find("sample")
-    assert sample.missing() == []
-    posts = {post.doc_id for post in sample.posts()}
-    qrels = sample.qrels
-    assert qrels
-    assert set(qrels) == {topic.query_id for topic in sample.topics}
-    assert all(doc_id in posts for judged in qrels.values() for doc_id in judged)
-
-
 def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
     judged = named.training_collections(None, data_dir)
     assert "mb2012" in judged
@@ -80,10 +70,3 @@ def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
     ]
     with pytest.raises(UsageError):
         named.training_collections("mb2020", data_dir)
-
-
-def test_real_collections(data_dir: Path) -> None:
-    collection = named.find("mb2012", data_dir)
-    assert len(collection.topics) == 60
-    assert len(list(collection.posts())) == 85_379
-    assert set(collection.runs) == {"ql", "rm3"}

@@ -71,16 +71,29 @@ def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(tmp_path: Path
     assert "nonsense" in message
 
 
-def test_an_official_run_is_only_measured(tmp_path: Path) -> None:
+def test_stages_and_ablations_change_one_thing_at_a_time() -> None:
+    def families_of(system: systems.System) -> set[str]:
+        (option,) = (word for word in system.training.split() if word.startswith("families="))
+        return set(option.removeprefix("families=").split(","))
+
+    defaults = {*models.find("fusion").configurations["all"].families.split(",")}
+    neural = {systems.NEURAL_FAMILY}
+    for system in FUSION_STAGES[3:]:
+        expected = defaults | neural if "SM-CNN" in system.name else defaults - neural
+        assert families_of(system) == expected
+        assert ("candidate_rankers=run_ql" in system.training) == ("QL's" in system.name)
+        assert system.model == ("linear_fusion" if "linear" in system.name else "fusion")
+    whole = families_of(ALL_FAMILIES)
+    left_out = {system.name: whole - families_of(system) for system in FUSION_ABLATIONS}
+    assert left_out == {f"- {family}": {family} for family in whole}
+
+
+def test_official_runs_and_shipped_weights_are_only_measured(tmp_path: Path) -> None:
     setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
     (cell,) = systems.QL.cells(["mb2012"], [1, 2])
     assert run_cell(cell, setup).measures["AP"] == mean_of_run(setup, cell, "AP")
     assert setup.mixture_file(cell) is None
     assert not setup.directory.exists()
-
-
-def test_shipped_weights_are_measured_by_their_mixture(tmp_path: Path) -> None:
-    setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
     cell = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")
     found = run_cell(cell, setup)
     assert setup.mixture_file(cell) is None
@@ -92,48 +105,45 @@ def test_shipped_weights_are_measured_by_their_mixture(tmp_path: Path) -> None:
     assert not (setup.directory / "checkpoints").exists()
 
 
-SEARCH_QL = ["--reranker", "sm_cnn", "--candidates", "ql", "--lambda", "1"]
-
-
 @pytest.mark.parametrize(
     ("model", "training", "trained", "searched"),
     [
-        ("sm_cnn", (), ["--folds", "1"], SEARCH_QL),
-        ("sm_cnn", ("--folds", "5"), ["--folds", "5"], SEARCH_QL),
-        ("fusion", ("--set", "trees=3"), ["--set", "trees=3"], ["--reranker", "fusion"]),
-        ("linear_fusion", (), [], ["--reranker", "linear_fusion"]),
-        ("held-out:fusion", (), [], None),
-        ("shipped:mp_hcnn", (), None, ["--reranker", "mp_hcnn", "--candidates", "ql"]),
+        ("sm_cnn", "--folds 5", "--folds 5", "--reranker sm_cnn --candidates ql --lambda 1"),
+        ("sm_cnn", "", "--folds 1", "--reranker sm_cnn --candidates ql --lambda 1"),
+        ("fusion", "--set trees=3", "--set trees=3", "--reranker fusion"),
+        ("held-out:fusion", "", "", None),
+        ("shipped:mp_hcnn", "", None, "--reranker mp_hcnn --candidates ql"),
     ],
 )
 def test_the_commands_of_each_kind_of_cell(
     model: str,
-    training: tuple[str, ...],
-    trained: list[str] | None,
-    searched: list[str] | None,
+    training: str,
+    trained: str | None,
+    searched: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = {}
 
     def command(module: str, *arguments: str) -> None:
-        commands[module] = list(arguments)
+        commands[module] = " ".join(arguments)
 
     monkeypatch.setattr("experiments.cells._command", command)
     monkeypatch.setattr("experiments.cells._measure", lambda *_: ({"AP": 0.5}, {}, None))
-    cell, setup = Cell("a system", model, training, "mb2012"), setup_in(tmp_path, None)
+    cell = Cell("a system", model, tuple(training.split()), "mb2011")
+    setup = setup_in(tmp_path, None)
     checkpoint = setup.checkpoint(cell)
     if trained is not None:
         checkpoint.mkdir(parents=True)
         (checkpoint / "metrics.json").write_text('{"validation": {"AP": 0.25}, "epochs": 7}')
     assert run_cell(cell, setup).measures == {"AP": 0.5}
-    common = ["--threads", "1", "--device", "cpu"]
+    common = "--threads 1 --device cpu"
     if trained is not None:
-        start = [cell.reranker, "--test", "mb2012", *trained, "--seed", "1"]
-        trained = [*start, "--output", str(checkpoint), "--resume", *common]
+        start = " ".join(f"{cell.reranker} --test mb2011 {trained} --seed 1".split())
+        trained = f"{start} --output {checkpoint} --resume {common}"
     if searched is not None:
-        paths = ["--checkpoint", str(checkpoint), "--output", str(setup.run_file(cell))]
-        searched = ["--topics", "mb2012", *searched, *paths, *common]
+        paths = f"--checkpoint {checkpoint} --output {setup.run_file(cell)}"
+        searched = f"--topics mb2011 {searched} {paths} {common}"
     assert commands.get("pipeline.train") == trained
     assert commands.get("pipeline.search") == searched
 
@@ -152,26 +162,3 @@ def test_keys_do_not_depend_on_the_systems_name() -> None:
     depths = [system.cells(["mb2011"], [1])[0].key for system in systems.DEPTHS]
     # Depth 2 is the default.
     assert depths.index(systems.MP_HCNN.cells(["mb2011"], [1])[0].key) == 2
-
-
-def families_of(system: systems.System) -> set[str]:
-    (option,) = (word for word in system.training.split() if word.startswith("families="))
-    return set(option.removeprefix("families=").split(","))
-
-
-def test_stages_add_one_thing_at_a_time_to_the_models_defaults() -> None:
-    defaults = {*models.find("fusion").configurations["all"].families.split(",")}
-    neural = {systems.NEURAL_FAMILY}
-    for system in FUSION_STAGES[3:]:
-        expected = defaults | neural if "SM-CNN" in system.name else defaults - neural
-        assert families_of(system) == expected
-        assert ("candidate_rankers=run_ql" in system.training) == ("QL's" in system.name)
-        assert system.model == ("linear_fusion" if "linear" in system.name else "fusion")
-
-
-def test_each_family_is_left_out_once() -> None:
-    whole = families_of(ALL_FAMILIES)
-    left_out = {system.name: whole - families_of(system) for system in FUSION_ABLATIONS}
-    assert left_out == {f"- {family}": {family} for family in whole}
-    alone = systems.ONE_OBJECTIVE.training
-    assert alone == f"{ALL_FAMILIES.training} --set objectives=lambdarank"

@@ -230,6 +230,14 @@ def test_families_add_up_to_the_scores_of_a_search(reranker: NeuralReranker) -> 
     assert facts["Candidates"].startswith(f"{len(scores)}, ")
     assert facts["Rankers"] == "rm3, ql; not known here: run_ql"
     assert facts["Model"] == f"{reranker.checkpoint.name}, weights made/up"
+    # Importances are shares of the families, the most important one first.
+    model: Any = reranker.checkpoint.model
+    importances, shares = model.importances(), explanation.importances
+    rm3 = sum(value for name, value in importances.items() if name.startswith("signal:rm3."))
+    assert shares["signal:rm3"] == pytest.approx(rm3 / sum(importances.values()))
+    assert next(iter(shares)) == "signal:rm3"
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert list(explanation.posts["1"].families) == list(shares)
 
 
 def test_contributions_are_those_of_the_features(reranker: NeuralReranker) -> None:
@@ -252,19 +260,6 @@ def test_contributions_are_those_of_the_features(reranker: NeuralReranker) -> No
     assert sides
     assert posts["2"].families["signal:rm3"] != posts["1"].families["signal:rm3"]
     assert {post.families["signal:run_ql"] for post in posts.values()} == {0.0}
-
-
-def test_importances_are_shares_of_the_families(reranker: NeuralReranker) -> None:
-    explanation = explained(reranker, {"named posts": ["1"]})
-    found = explanation.importances
-    model: Any = reranker.checkpoint.model
-    importances = model.importances()
-    rm3 = sum(value for name, value in importances.items() if name.startswith("signal:rm3."))
-    assert found["signal:rm3"] == pytest.approx(rm3 / sum(importances.values()))
-    assert next(iter(found)) == "signal:rm3"
-    assert sum(found.values()) == pytest.approx(1.0)
-    assert list(found.values()) == sorted(found.values(), reverse=True)
-    assert list(explanation.posts["1"].families) == list(found)
 
 
 URL = 'javascript:"</p><img src=x>'

@@ -9,7 +9,6 @@ from conftest import Command, Result
 
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
-from indexes.methods import QueryLikelihood
 from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
@@ -127,16 +126,6 @@ def test_a_collection_without_its_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"tiny: there is no file .*posts\.jsonl; get it by"):
         tiny(tmp_path).build_index(tmp_path / "index")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_sample(command: Command, tmp_path: Path) -> None:
-    done = command("index", "--topics", "sample", "--index", tmp_path / "sample")
-    assert done.code == 0, done.err
-    sample = named.find("sample")
-    with LuceneIndex.open(tmp_path / "sample", sample.post_files()) as opened:
-        assert list(opened.posts) == list(sample.posts())[::-1]
-        found = opened.search(sample.topics, QueryLikelihood())
-    assert all(found.values())
 
 
 @pytest.mark.slow

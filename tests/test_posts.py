@@ -227,11 +227,3 @@ def test_a_line_by_the_names_of_its_files(tmp_path: Path) -> None:
     first, second = parallel_lines(tmp_path, ["a"], ["b", "c"])
     assert first == (1, {"a": "1", "b": "x"})
     assert second == (2, {"a": "2", "b": ""})
-
-
-def test_the_pool_of_2011(data_dir: Path) -> None:
-    pairs = list(read_pair_folder(data_dir / "microblog" / "trec-2011"))
-    assert len(pairs) == 39780
-    query_id, post = pairs[0]
-    assert (query_id, post.doc_id) == ("1", "30198105513140224")
-    assert post.url == "http://www.bbc.co.uk/news/entertainment-arts-12283356"

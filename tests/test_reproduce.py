@@ -44,25 +44,24 @@ def run(script: ModuleType, *arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
-        (["tabel3"], ["table: found 'tabel3', expected one of answer-selection, ", "'table3'"]),
+        ("tabel3", ["table: found 'tabel3', expected one of answer-selection, ", "'table3'"]),
         (
-            ["table2", "--plot", "x.png", "--tests", "mb2011,mb2015"],
-            [
-                "--plot: table2 has no picture",
-                "--tests: found mb2015, expected some of mb2011, mb2012, mb2013, mb2014",
-            ],
+            "table2 --plot x.png --tests mb2011,mb2015",
+            ["--plot: table2 has no picture", "--tests: found mb2015, expected some of mb2011, "],
         ),
         (
-            ["all", "--csv", "x.csv", "--tests", "wikiqa"],
+            "all --csv x.csv --tests wikiqa",
             ["--csv and --plot are for one table; use --output", "--tests: found wikiqa"],
         ),
+        ("readme --seeds 2", ["readme: found other options, expected none"]),
+        (f"table3 --output {__file__}", ["--output: found the file ", ", expected a folder"]),
     ],
 )
 def test_all_bad_arguments_are_named_at_once(
-    script: ModuleType, arguments: list[str], messages: list[str]
+    script: ModuleType, arguments: str, messages: list[str]
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        run(script, *arguments)
+        run(script, *arguments.split())
     for message in messages:
         assert message in str(caught.value)
 
@@ -84,25 +83,9 @@ def test_the_tables_of_a_readme_are_written_anew(
     assert capsys.readouterr().out.startswith(f"wrote {written}")
 
 
-def test_a_readme_takes_no_other_options(script: ModuleType) -> None:
-    with pytest.raises(UsageError, match="readme: found other options, expected none"):
-        run(script, "readme", "--seeds", "2")
-
-
-def test_a_file_is_no_folder_to_write_into(script: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"--output: found the file .*file, expected a folder"):
-        run(script, "table3", "--output", str(tmp_path / "file"))
-
-
 def test_collections_come_by_commas_and_by_repetition(script: ModuleType, data: Path) -> None:
-    options = parse_arguments(
-        script.Options,
-        "reproduce",
-        "",
-        ["all", "--tests", "mb2013,mb2012", "--tests", "mb2014", "--data", str(data)],
-    )
-    tables, chosen = script.check(options)
+    words = f"all --tests mb2013,mb2012 --tests mb2014 --data {data}".split()
+    tables, chosen = script.check(parse_arguments(script.Options, "reproduce", "", words))
     assert list(chosen["table3"]) == ["mb2012", "mb2013", "mb2014"]
     assert list(chosen["table5"]) == ["mb2012"]
     # The figure of 2011 is not asked for.

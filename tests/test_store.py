@@ -106,17 +106,3 @@ def test_a_loop_may_end_early(tmp_path: Path) -> None:
         assert next(posts) == Post("2", "x")
     del posts
     gc.collect()
-
-
-def test_files_that_are_no_store(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="there is no such file of posts"):
-        PostStore(tmp_path / "none")
-    text = tmp_path / "text"
-    text.write_text("not a database, " * 100)
-    with pytest.raises(CollectionError, match="not a readable file of posts"):
-        PostStore(text)
-    path = tmp_path / "cut"
-    PostStore.build(path, [Post(str(n), "some text " * 20) for n in range(2000)])
-    path.write_bytes(path.read_bytes()[:50_000])
-    with pytest.raises(CollectionError, match="not a readable file of posts"), PostStore(path) as s:
-        list(s)

@@ -97,6 +97,8 @@ def test_table_3_has_blocks_superscripts_and_dashes() -> None:
     ours = result(systems.MP_HCNN, "mb2011", AP=0.41, P30=0.42, mixed=0.43)
     ours.better_than["AP"] = ("QL", "LambdaMART (all)")
     ours.mixture_better_than["AP"] = ("RM3",)
+    part = result(systems.ABLATIONS[0], "mb2011", AP=0.36, P30=0.36)
+    part.worse_than["AP"] = ("MP-HCNN",)
     results = [
         result(systems.QL, "mb2011", AP=0.3576, P30=0.4),
         ours,
@@ -111,17 +113,8 @@ def test_table_3_has_blocks_superscripts_and_dashes() -> None:
     assert "| MP-HCNN | 0.4100¹³ (0.3940) | 0.4200 (0.4306) | - (0.2313) | - (0.3757)" in shown
     assert "| MP-HCNN+ | 0.4300² (0.4040) | - (0.4435) |" in shown
     assert "|  | Conv-KNRM+ | - | - | - | - | - | - |" in shown
-    assert [line.split("**")[1] for line in shown.splitlines() if "**" in line] == [
-        "Non-neural baselines",
-        "Neural baselines",
-        "Neural baselines with interpolation",
-        "MP-HCNN",
-    ]
-
-
-def test_table_4_marks_what_is_below_the_whole() -> None:
-    part = result(systems.ABLATIONS[0], "mb2011", AP=0.36, P30=0.36)
-    part.worse_than["AP"] = ("MP-HCNN",)
+    assert sum("**" in line for line in shown.splitlines()) == 4  # blocks
+    # Table 4 marks values significantly below those of the whole model.
     shown = table("table4").markdown([part])
     assert "|  | - mean pooling | 0.3600★ (0.3687) | 0.3600 (0.4054) |" in shown
 
@@ -159,11 +152,6 @@ def test_the_ablation_has_differences_to_all_families() -> None:
     # No differences without the whole.
     shown = table("fusion-ablation").markdown([part])
     assert row_of(shown, name) == f"| {name} | 0.3600 |  | 0.4600 |  | 12.3 |"
-
-
-def test_only_judged_years_are_shown_by_default(tmp_path: Path) -> None:
-    data = write_microblog(tmp_path)
-    assert table("table3").default_collections(data) == ["mb2011", "mb2012", "mb2013"]
 
 
 # Result files
@@ -213,7 +201,6 @@ def test_a_readme_has_its_tables_from_csvs(tmp_path: Path) -> None:
         ("<!-- fusion: a.csv -->\n", r"<!-- fusion: a.csv -->: found no <!-- end --> after it"),
         ("<!-- fusion: a.csv -->\n<!-- table3: a.csv -->\n<!-- end -->\n", "found no <!-- end -->"),
         ("<!-- fusoin: a.csv -->\n<!-- end -->\n", "found 'fusoin', expected a table"),
-        ("<!-- table2: a.csv -->\n<!-- end -->\n", "'table2', expected a table from a CSV"),
     ],
 )
 def test_wrong_marks_in_a_readme_are_named(text: str, message: str, tmp_path: Path) -> None:
@@ -281,11 +268,9 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
         stream.write(b"2 1\n" + b"".join(vectors))
     folder = data / "microblog" / "trec-2012"
     posts = (folder / "b.toks").read_text().splitlines()
-    urls = (folder / "url.txt").read_text().splitlines()
     qrels = (data / "microblog" / "qrels.microblog2012.txt").read_text()
     words = {word for post in posts for word in post.split()}
-    counted = ["mb2012", "mb2014"]
-    results = [result(systems.QL, name) for name in counted]
+    results = [result(systems.QL, name) for name in ("mb2012", "mb2014")]
     shown = TABLES["table2"].report(results, Setup(tmp_path, data))
     lines = [line.strip("| ").split(" | ") for line in shown.splitlines()]
     rows = {first: rest for first, *rest in lines}
@@ -294,7 +279,6 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     assert rows["relevant documents"] == [f"{qrels.count(' 1' + chr(10))} (4,298)", "- (6,812)"]
     assert rows["unique words"][0] == f"{len(words)} (27,470)"
     assert rows["unique OOV words"][0] == f"{len(words - {'lol', 'news'})} (17,190)"
-    assert rows["URLs"][0] == f"{sum(map(bool, urls))} (25,405)"
     assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
 
 
@@ -314,7 +298,6 @@ def evidence(query: str, post: str, phrases: Sequence[Sequence[float]]) -> PairM
     ("post", "url", "phrase", "expected"),
     [
         ("stripes of white", "", 0.5, [EXACT_WORD]),
-        ("the white stripes", "", 0.5, [EXACT_WORD, EXACT_PHRASE]),
         # The same two words are no paraphrase.
         ("white stripes here", "", 1.0, [EXACT_WORD, EXACT_PHRASE]),
         ("zebra band quits", "", 0.85, [PARAPHRASE]),

@@ -121,11 +121,7 @@ def test_identifiers_are_in_range(raw: str) -> None:
     ids = trigrams(raw)
     assert len(ids) == len(raw.encode())
     assert all(0 <= identifier < TRIGRAM_COUNT for identifier in ids)
-
-
-def test_a_lone_surrogate_is_one_character() -> None:
-    assert len(trigrams("wa\ud83dter")) == 6
-    assert len(trigrams(url_text("http://x/\udc80"))) == 3
+    assert len(trigrams("wa\ud83dter")) == 6  # half of a pair is one character
 
 
 PIECES = [*"aAbnst'’_ .@/#-\\\n\t\0\x1c019"]
