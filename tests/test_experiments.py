@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from data_samples import write_answers, write_microblog
+from experiment_samples import run_commands_here
 from experiments import systems
 from experiments.cells import Cell, Setup, is_finished, read_result, run_cell, run_cells
 from experiments.systems import ALL_FAMILIES, FUSION_ABLATIONS, FUSION_STAGES
@@ -55,11 +56,14 @@ def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     assert kept.stat().st_mtime_ns == written
 
 
-def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(tmp_path: Path) -> None:
+def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_commands_here(monkeypatch)
     setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
     good = quick_cell(setup, "mb2012")
     bad = quick_cell(setup, "mb2012", "--optimizer", "nonsense")
-    (found,), (message,) = run_cells([bad, good], setup, 2)
+    (found,), (message,) = run_cells([bad, good], setup)
     assert found.cell == good
     assert set(found.measures) == set(found.interpolated) == {"AP", "P@30"}
     assert found.weight is not None
@@ -88,7 +92,10 @@ def test_stages_and_ablations_change_one_thing_at_a_time() -> None:
     assert left_out == {f"- {family}": {family} for family in whole}
 
 
-def test_official_runs_and_shipped_weights_are_only_measured(tmp_path: Path) -> None:
+def test_official_runs_and_shipped_weights_are_only_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_commands_here(monkeypatch)
     setup = setup_in(tmp_path, write_microblog(tmp_path / "data"))
     (cell,) = systems.QL.cells(["mb2012"], [1, 2])
     assert run_cell(cell, setup).measures["AP"] == mean_of_run(setup, cell, "AP")

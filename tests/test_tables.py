@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from data_samples import write_microblog
+from experiment_samples import run_commands_here
 from experiments import systems
 from experiments.cells import Cell, Result, Setup, run_cells
 from experiments.systems import ALL_FAMILIES, FUSION_ABLATIONS, FUSION_STAGES, System
@@ -323,7 +324,10 @@ def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
     quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
     cells = [Cell("QL", "run:ql", (), "mb2011"), Cell("MP-HCNN", "mp_hcnn", quick, "mb2011")]
-    results, failures = run_cells(cells, setup)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
+        run_commands_here(patch)
+        results, failures = run_cells(cells, setup)
     assert failures == []
     return setup, results
 
@@ -377,6 +381,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
+        run_commands_here(patch)
         results, failures = run_cells(cells, setup)
     assert failures == []
     return setup, results
