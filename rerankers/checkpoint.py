@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from rerankers import features, models
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import scoring
-from rerankers.engine.batch_scorer import devices_of
+from rerankers.engine.devices import devices_of
 from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rerankers.text.distinct import distinct
+from rerankers.text.ragged import distinct
 
 
 @pytest.mark.parametrize("highest", [3, 40, 2**20, 2**40, 2**62])

@@ -21,7 +21,7 @@ from reranking_samples import (
 
 from rerankers.base import PRIOR, Reranker
 from rerankers.engine import fast_paths
-from rerankers.engine.fast_paths import FastPath
+from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.scoring import batches_of
 from rerankers.engine.tokenized import Tokenized
 
@@ -84,7 +84,7 @@ def tokenized_for(
     return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
 
-def fast_path_for(model: Reranker, encoded: Tokenized) -> FastPath:
+def fast_path_for(model: Reranker, encoded: Tokenized) -> PerQueryFastPath[Any]:
     with torch.inference_mode():
         fast_path = fast_paths.find(model, encoded)
     assert fast_path is not None

@@ -72,8 +72,8 @@ def test_columns_are_independent_of_blocks_and_other_posts(
 
 def test_equal_posts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    tokens_of = "rerankers.text.lexicon.tokens_of"
-    from rerankers.text.lexicon import tokens_of as original
+    tokens_of = "rerankers.text.inputs.tokens_of"
+    from rerankers.text.inputs import tokens_of as original
 
     monkeypatch.setattr(tokens_of, lambda texts: (read.extend(texts), original(texts))[1])
     posts = PostTable.read(["a b", "c", "a b"], ["", "", ""], WordTable(IDF))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import scoring
-from rerankers.engine.batch_scorer import devices_of
+from rerankers.engine.devices import devices_of
 from rerankers.engine.scoring import batches, deal
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError

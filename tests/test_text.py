@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rerankers.text import words as reading
-from rerankers.text.lexicon import Lexicon
+from rerankers.text.inputs import Lexicon
 from rerankers.text.words import (
     TRIGRAM_COUNT,
     character_trigrams,

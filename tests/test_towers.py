@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from reranking_samples import ragged
 
-from rerankers.engine.towers import TabulatedTower
-from rerankers.engine.windows import used_ids
+from rerankers.engine.windows import TabulatedTower, used_ids
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import TrainedVectors
 from rerankers.layers.similarity import PADDING_SIMILARITY

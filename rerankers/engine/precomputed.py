@@ -21,10 +21,13 @@ is computed when it is scored.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +36,17 @@ from torch import Tensor
 
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import fast_paths
-from rerankers.engine.arrays import Arrays, ArrayWriter
-from rerankers.engine.towers import WINDOWS, TabulatedTower, TowerInput
-from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
+from rerankers.engine.windows import (
+    WINDOWS,
+    QueryVectors,
+    TabulatedTower,
+    TowerInput,
+    WindowSimilarities,
+)
 from rerankers.errors import RerankerError
 from rerankers.features._tables import COLUMNS, KnownWords, PostTable, WordColumns, WordTable
-from rerankers.text.distinct import distinct
 from rerankers.text.inputs import TokenIds
-from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.ragged import Ragged, Rows, distinct
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
 
@@ -49,6 +55,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 """Version of the files, and of how texts are read: folders of another version are refused."""
+
+DESCRIPTION = "precomputed.json"
+"""Name of a folder's description: with types and shapes, a missing or cut file is noticed."""
 
 BLOCK = 4096
 """Posts that are computed together; more would need more memory."""
@@ -70,7 +79,7 @@ def precompute(
 ) -> int:
     """Write the precomputed posts of a checkpoint into an empty folder.
 
-    The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
+    The caller removes a half-written folder (``indexes.files.atomic_directory``).
 
     Args:
         checkpoint: on the CPU.
@@ -92,10 +101,9 @@ def precompute(
             f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts "
             "do not make other models faster"
         )
-    has_features_alone = _has_features_alone(model)
-    write = _write_posts if has_features_alone else _write_vectors
-    if has_features_alone:
-        posts = [*posts, ("", "")]  # Candidates from runs may have no text.
+    write = _write_vectors
+    if _has_features_alone(model):
+        write, posts = _write_posts, [*posts, ("", "")]  # Candidates from runs may have no text.
     # In the order of the collection, where retweets are neighbours.
     distinct_posts = list(dict.fromkeys(posts))
     texts, urls = [text for text, _ in distinct_posts], [url for _, url in distinct_posts]
@@ -125,8 +133,8 @@ def open_precomputed(
     """Map the precomputed posts of a checkpoint into memory.
 
     Args:
-        checkpoint: the checkpoint in use.
-        directory: folder that :func:`precompute` has filled.
+        checkpoint: in use.
+        directory: filled by :func:`precompute`.
         remedy: how to make the folder again, for messages.
 
     Raises:
@@ -185,12 +193,117 @@ def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
     return keys
 
 
-class Precomputed:
-    """The posts of a folder.
+class ArrayWriter:
+    """Writes arrays into an empty folder, and their description at the end of the ``with`` block.
 
     Args:
-        arrays: of the folder.
+        directory: an empty folder.
+        description: more content of the description.
+
+    Attributes:
+        size: bytes of all arrays.
     """
+
+    def __init__(self, directory: Path, description: Mapping[str, Any]) -> None:
+        self._directory, self._description = directory, description
+        self._files = ExitStack()
+        self._streams: dict[str, IO[bytes]] = {}
+        self._arrays: dict[str, dict[str, Any]] = {}
+        self._lengths: dict[str, list[Rows]] = {}
+        self.size = 0
+
+    def append(self, name: str, rows: npt.NDArray[Any]) -> None:
+        """Append rows [N, …] to an array; the first ones decide its type."""
+        if name not in self._arrays:
+            self._streams[name] = self._files.enter_context((self._directory / name).open("wb"))
+            dtype = rows.dtype.newbyteorder("<").str
+            self._arrays[name] = {"dtype": dtype, "shape": [0, *rows.shape[1:]]}
+        array = self._arrays[name]
+        rows.astype(array["dtype"], copy=False).tofile(self._streams[name])
+        array["shape"][0] += len(rows)
+        self.size += rows.nbytes
+
+    def append_lists(self, name: str, lists: Ragged) -> None:
+        """Append lists to a ragged array."""
+        self.append(f"{name}.values", lists.values)
+        self._lengths.setdefault(name, []).append(lists.lengths)
+
+    def rows(self, name: str) -> int:
+        """Rows of an array so far."""
+        return int(self._arrays[name]["shape"][0])
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        with self._files:
+            if error is not None:
+                return
+            for name, lengths in self._lengths.items():
+                self.append(f"{name}.starts", np.cumsum(np.concatenate([[0], *lengths])))
+        content = {**self._description, "arrays": self._arrays}
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (self._directory / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
+
+
+class Arrays:
+    """Arrays of a folder, mapped into memory: their pages are read on use.
+
+    Args:
+        directory: the folder.
+        remedy: how to make it again, for messages.
+
+    Raises:
+        RerankerError: the description or a file is missing or damaged.
+    """
+
+    def __init__(self, directory: Path, remedy: str) -> None:
+        self.directory, self._remedy = directory, remedy
+        path = directory / DESCRIPTION
+        try:
+            self.description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._arrays = {
+                name: (np.dtype(array["dtype"]), tuple(array["shape"]))
+                for name, array in self.description["arrays"].items()
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self.error(
+                path, f"found no description of precomputed posts ({error!r})"
+            ) from None
+        for name, (dtype, shape) in self._arrays.items():
+            path, size = directory / name, math.prod(shape) * dtype.itemsize
+            found = path.stat().st_size if path.is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes"
+                raise self.error(path, f"{state}, expected {size} bytes; the folder is damaged")
+
+    def error(self, path: Path, problem: str) -> RerankerError:
+        """An error about a file, with the remedy."""
+        return RerankerError(f"{path}: {problem}; {self._remedy}")
+
+    def names(self, group: str) -> list[str]:
+        """NAME of all arrays ``GROUP.NAME`` and ``GROUP.NAME.…``, in the order of writing."""
+        prefix = f"{group}."
+        names = [n.removeprefix(prefix) for n in self._arrays if n.startswith(prefix)]
+        return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._arrays:
+            raise self.error(self.directory / DESCRIPTION, f"found no array {name}")
+        dtype, shape = self._arrays[name]
+        if not math.prod(shape):
+            return np.zeros(shape, dtype)  # An empty file cannot be mapped.
+        # Copy-on-write, as PyTorch has no read-only tensors; nothing is written.
+        found: npt.NDArray[Any] = np.memmap(self.directory / name, dtype, "c", shape=shape)
+        return found.view(np.ndarray)
+
+    def ragged(self, name: str) -> Ragged:
+        """A ragged array."""
+        return Ragged(self[f"{name}.values"], self[f"{name}.starts"])
+
+
+class Precomputed:
+    """The posts of a folder."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._keys, self._rows = arrays["keys"], arrays["rows"]
@@ -228,12 +341,7 @@ class PrecomputedPosts(Precomputed):
         self.idf = str(arrays.description.get("idf"))
 
     def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
-        """A table of the words, which can grow.
-
-        Args:
-            idf: if it is another source, the IDF of all words is looked up again.
-            vectors: the checkpoint's.
-        """
+        """A table of the words, which can grow. With another ``idf``, all are looked up in it."""
         known = self.known
         if idf.source != self.idf:
             new = known.columns._replace(idf=idf.weights(known.words))
@@ -243,9 +351,7 @@ class PrecomputedPosts(Precomputed):
     def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
         """A function from posts [N] of pairs to their table; it reads posts that are missing here.
 
-        Args:
-            pairs: texts and URLs.
-            words: from :meth:`words`; new posts add their words.
+        Those add their words to ``words``, a table of :meth:`words`.
         """
         rows = self.find(pairs)
 
@@ -263,13 +369,8 @@ class PrecomputedPosts(Precomputed):
         return read
 
 
-@dataclass(frozen=True)
-class PrecomputedTower:
-    """Vectors of distinct windows at each depth, in place of a tower that computes them.
-
-    Attributes:
-        levels: depth + 1 of [U, F].
-    """
+class PrecomputedTower(NamedTuple):
+    """Vectors ``levels`` [U, F] of distinct windows at each depth, like those of a tower."""
 
     levels: Sequence[Tensor]
 
@@ -303,13 +404,13 @@ class PrecomputedVectors(Precomputed):
             for name in arrays.names("input")
         }
         self.towers = {
-            tower: PrecomputedTower(
+            name: PrecomputedTower(
                 [
-                    torch.from_numpy(arrays[f"tower.{tower}.{depth}"])
-                    for depth in range(len(arrays.names(f"tower.{tower}")))
+                    torch.from_numpy(arrays[f"tower.{name}.{depth}"])
+                    for depth in arrays.names(f"tower.{name}")
                 ]
             )
-            for tower in arrays.names("tower")
+            for name in arrays.names("tower")
         }
 
 
@@ -374,13 +475,7 @@ def _write_vectors(
 
 
 class _TowerWriter:
-    """Writes the distinct windows of blocks of posts.
-
-    Args:
-        name: of the tower.
-        tower: computes the vectors.
-        writer: of the folder.
-    """
+    """Writes the distinct windows of blocks of posts."""
 
     def __init__(self, name: str, tower: TabulatedTower, writer: ArrayWriter) -> None:
         self.tower, self._writer = tower, writer
@@ -393,13 +488,11 @@ class _TowerWriter:
         """The row of each place's window at every depth: lists of [T, depth + 1]."""
         written = [0, *(self._writer.rows(name) for name in self._names[1:])]
         found = self.tower.walk(posts, self._append)
-        rows = np.stack(
-            [which + shift for which, shift in zip(found, written, strict=True)], axis=1
-        )
-        if rows.max(initial=0) > np.iinfo(np.int32).max:
+        rows = np.stack(found, axis=1) + written
+        if rows.max(initial=0) > (most := np.iinfo(np.int32).max):
             raise RerankerError(
-                f"found more than {np.iinfo(np.int32).max:,} distinct windows, expected fewer; "
-                "precompute the collection in parts"
+                f"found more than {most:,} distinct windows, expected fewer; precompute the "
+                "collection in parts"
             )
         return Ragged(rows.astype(np.int32), posts.starts)
 

@@ -5,24 +5,36 @@ has little padding. A model with a fast path (:mod:`rerankers.engine.fast_paths`
 CPU. Several GPUs share the topics; a batch that does not fit into memory is scored in halves.
 """
 
+from __future__ import annotations
+
 import copy
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from rerankers.base import Pairs, Reranker, require_choice
-from rerankers.engine.batch_scorer import PRECISIONS, BatchScorer, Scored
+from rerankers.engine import fast_paths
+from rerankers.engine.devices import one_thread_each
 from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
-from rerankers.engine.threads import one_thread_each
 from rerankers.engine.tokenized import Scorable, Tokenized
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
+
+PRECISIONS = ("fp32", "bf16")
+"""Number formats of a model's arithmetic. With bf16, PyTorch's autocast chooses the operations
+(matrix products, convolutions); all others stay in single precision."""
+
+Scored = tuple[Rows, torch.Tensor]
+"""Rows of pairs, and their scores."""
 
 BATCH_SIZE = 256
 """Pairs in a batch: enough for two cores, and the matrices fit into their caches."""
@@ -50,9 +62,9 @@ def score(
         model: on the device to use.
         pairs: queries and posts.
         encoder: of the model's checkpoint.
-        batch_size: pairs in a forward pass; fewer if they do not fit into memory, with a warning.
+        batch_size: pairs in a forward pass; fewer, with a warning, if they do not fit into memory.
         progress: called with the number of pairs of each finished batch.
-        precision: one of :data:`rerankers.engine.batch_scorer.PRECISIONS`.
+        precision: one of :data:`PRECISIONS`.
         devices: share the topics; the model is on the first. Empty means the model's own device.
         precomputed: posts of the model's checkpoint; vectors are used on a CPU in fp32 only.
 
@@ -69,17 +81,17 @@ def score(
         tokenized = Tokenized.from_pairs(pairs, encoder, model, table)
         return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
-    known = precomputed.find(pairs)[pairs.post_index]
-    for rows in (np.flatnonzero(known >= 0), np.flatnonzero(known < 0)):
-        if len(rows):
-            part = pairs if len(rows) == len(pairs) else pairs.part(rows)
-            if known[rows[0]] >= 0:
-                tokenized = Tokenized.from_precomputed(
-                    part, known[rows], encoder, model, precomputed
-                )
-            else:
-                tokenized = Tokenized.from_pairs(part, encoder, model)
-            scores[rows] = score_tokenized(model, tokenized, batch_size, progress)
+    found = precomputed.find(pairs)[pairs.post_index]
+    known, others = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+    if len(known):
+        part = pairs.part(known) if len(others) else pairs
+        tokenized = Tokenized.from_precomputed(part, found[known], encoder, model, precomputed)
+        scores[known] = score_tokenized(model, tokenized, batch_size, progress)
+    if len(others):
+        tokenized = Tokenized.from_pairs(
+            pairs.part(others) if len(known) else pairs, encoder, model
+        )
+        scores[others] = score_tokenized(model, tokenized, batch_size, progress)
     return scores
 
 
@@ -162,6 +174,70 @@ def _fetch(found: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
         here = [(rows, values) for rows, values in found if values.device == device]
         values = torch.cat([values for _, values in here])
         scores[np.concatenate([rows for rows, _ in here])] = values.cpu().numpy()
+
+
+class BatchScorer:
+    """Scores batches of pairs by a model on its device, in halves where memory is short.
+
+    Args:
+        model: in evaluation mode.
+        pairs: tokenized, or cached interactions.
+        precision: one of :data:`PRECISIONS`.
+    """
+
+    def __init__(self, model: Reranker, pairs: Scorable, precision: str) -> None:
+        self.model, self.pairs, self.precision = model, pairs, precision
+        self.device = model.device_of()
+        self.largest, self._lock = sys.maxsize, Lock()
+        with torch.inference_mode():
+            self.fast_path = fast_paths.find(model, pairs, precision)
+
+    def score(self, rows: Rows) -> list[Scored]:
+        """Scores of the pairs ``rows``, in parts if memory is short; of one query for a fast path.
+
+        Raises:
+            RerankerError: one pair does not fit into memory.
+        """
+        if len(rows) <= self.largest:
+            try:
+                return [(rows, self._forward(rows))]
+            except (MemoryError, RuntimeError) as error:
+                of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+                if not of_memory and "DefaultCPUAllocator" not in str(error):
+                    raise
+                self._shrink(len(rows))
+        # Outside of the except block, the error no longer holds the failed pass's tensors.
+        return [part for half in np.array_split(rows, 2) for part in self.score(half)]
+
+    def _forward(self, rows: Rows) -> torch.Tensor:
+        # The current GPU and the inference mode are states of a thread.
+        gpu = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        # A fast path chooses its own operations in bfloat16.
+        by_torch = self.precision == "bf16" and self.fast_path is None
+        narrow = torch.autocast(self.device.type, torch.bfloat16, by_torch)
+        with gpu, narrow, torch.inference_mode():
+            if self.fast_path:
+                return self.fast_path.scores_of(rows).float()
+            return self.pairs.scores_of(self.model, rows, self.device).float()
+
+    def _shrink(self, pairs: int) -> None:
+        """Halve the number of pairs in a forward pass, with a warning the first time."""
+        if pairs == 1:
+            on_cpu = self.device.type == "cpu"
+            advice = "use fewer --threads" if on_cpu else "use --device cpu"
+            raise RerankerError(
+                f"found too little memory on {self.device}, expected enough to score one pair at "
+                f"a time; end other programs there, or {advice}"
+            ) from None
+        with self._lock:
+            first, self.largest = self.largest == sys.maxsize, min(self.largest, -(-pairs // 2))
+        if first:
+            warnings.warn(
+                f"the memory of {self.device} is too small for {pairs} pairs at once; going on "
+                "with smaller batches, as a smaller --batch-size does from the start",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.engine.threads import in_threads
+from rerankers.engine.devices import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable

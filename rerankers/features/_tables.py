@@ -27,9 +27,8 @@ import numpy.typing as npt
 from nltk.stem import PorterStemmer
 
 from rerankers.text import words
-from rerankers.text.characters import code_points, distinct_trigrams
-from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.inputs import Lexicon
+from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
 

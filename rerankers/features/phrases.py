@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rerankers.features._candidates import CandidateList, Tokens
 from rerankers.features._tables import Floats
-from rerankers.text.characters import among, distinct_trigrams
+from rerankers.text.ragged import among, distinct_trigrams
 from rerankers.text.words import words
 
 NAMES = ("pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share")

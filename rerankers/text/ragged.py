@@ -1,4 +1,4 @@
-"""Lists of different lengths in one array, the layout of all token ids, words and windows here."""
+"""Arrays in place of loops over texts: ragged lists, distinct rows, characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """N lists of T values in all, one list after the other.
+    """N lists of T values in all, one after the other: token ids, words, windows of texts.
 
     Attributes:
         values: [T], or [T, K] for values of K numbers.
@@ -89,3 +89,91 @@ class Ragged:
         rows = np.full(self.inside.shape, fill, dtype=values.dtype)
         rows[self.inside] = values
         return rows
+
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio: the upper bits of its multiples are spread evenly (Knuth,
+volume 3, section 6.4)."""
+
+
+def distinct(columns: Sequence[npt.NDArray[Any]], is_exact: bool = True) -> tuple[Rows, Rows]:
+    """Distinct rows of a table, given as columns [T] of integers from 0 on.
+
+    Args:
+        columns: at least one.
+        is_exact: if not, a few kinds of rows may be returned twice, in less time.
+
+    Returns:
+        [U] place of one row of each kind, ascending, and [T] the kind of each row, from 0 to U - 1.
+    """
+    keys, count = columns[0].astype(np.uint64), int(columns[0].max(initial=0)) + 1
+    for column in columns[1:]:
+        base = int(column.max(initial=0)) + 1
+        if count * base > 2**64:
+            first, kinds = _distinct_keys(keys, is_exact)
+            keys, count = kinds.astype(np.uint64), len(first)
+        keys = keys * np.uint64(base) + column.astype(np.uint64)
+        count *= base
+    return _distinct_keys(keys, is_exact)
+
+
+def _distinct_keys(keys: npt.NDArray[np.uint64], is_exact: bool) -> tuple[Rows, Rows]:
+    """The same for one column."""
+    bits = max(4, int(2 * len(keys)).bit_length())
+    slots = (keys * GOLDEN) >> np.uint64(64 - bits)
+    slots = slots.astype(np.int64)
+    table = np.empty(2**bits, dtype=np.int64)
+    places = np.arange(len(keys))
+    # In each round, one of the rows that share a slot holds it. Those equal to it are done; the few
+    # others try again among themselves.
+    table[slots] = places
+    holders = table[slots]
+    rest = np.flatnonzero(keys[holders] != keys)
+    if not is_exact:
+        holders[rest] = rest  # each one a kind of its own
+    while is_exact and len(rest):
+        table[slots[rest]] = rest
+        found = table[slots[rest]]
+        holders[rest] = found
+        rest = rest[keys[found] != keys[rest]]
+    is_holder = holders == places
+    kinds = np.cumsum(is_holder) - 1
+    return np.flatnonzero(is_holder), kinds[holders]
+
+
+def code_points(texts: Sequence[str]) -> Ragged:
+    """The Unicode code points (uint32) of each text."""
+    # Some posts hold half a surrogate pair.
+    encoded = "".join(texts).encode("utf-32-le", errors="surrogatepass")
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    return Ragged.from_lengths(np.frombuffer(encoded, dtype="<u4").astype(np.uint32), lengths)
+
+
+def distinct_trigrams(texts: Sequence[str]) -> Ragged:
+    """Identifiers (uint64) of the distinct trigrams of each text, in no particular order."""
+    codes = code_points(texts)
+    code, text = codes.values, codes.owners
+    is_inside = text[:-2] == text[2:]
+    columns = [part[is_inside] for part in (text[:-2], code[:-2], code[1:-1], code[2:])]
+    rows, _ = distinct(columns)
+    owners, *codes_of_trigram = (column[rows].astype(np.uint64) for column in columns)
+    first, second, third = codes_of_trigram
+    shift = np.uint64(21)  # bits of a code point
+    found = (first << (shift + shift)) | (second << shift) | third
+    return Ragged.from_lengths(found, np.bincount(owners.astype(np.int64), minlength=len(texts)))
+
+
+def among(
+    identifiers: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """Places [H] of ``identifiers`` [G] that are among the few ``asked`` ones [A]."""
+    # 16 bits of a hash exclude most of the others.
+    possible = np.zeros(1 << 16, dtype=np.bool_)
+    possible[_upper_bits(asked)] = True
+    places = np.flatnonzero(possible[_upper_bits(identifiers)])
+    found: npt.NDArray[np.int64] = places[np.isin(identifiers[places], asked)]
+    return found
+
+
+def _upper_bits(identifiers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    return ((identifiers * GOLDEN) >> np.uint64(48)).astype(np.int64)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rerankers.errors import RerankerError
-from rerankers.text.lexicon import Lexicon
+from rerankers.text.inputs import Lexicon
 from rerankers.text.vectors import WordVectors
 
 

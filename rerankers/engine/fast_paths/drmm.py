@@ -4,19 +4,16 @@ A cosine at the border of two bins may be rounded to either side, as also happen
 pass between batches of different shapes: about one pair in tens of thousands.
 """
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import WORDS, Interactions, Terms
-from rerankers.engine.per_query import PerQueryFastPath
+from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids
 from rerankers.layers.embeddings import mask_of
 from rerankers.models.drmm import Model, TermVectors, histograms
-from rerankers.text.distinct import distinct
+from rerankers.text.ragged import Rows, distinct
 
 
 class FastPath(PerQueryFastPath[TermVectors]):
@@ -26,7 +23,7 @@ class FastPath(PerQueryFastPath[TermVectors]):
         super().__init__(model, pairs)
         self.longest = int(pairs.posts[WORDS].lengths.max(initial=0))
 
-    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+    def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query = self.query(rows)
         ids, weights = query.terms
@@ -36,7 +33,7 @@ class FastPath(PerQueryFastPath[TermVectors]):
             "words": torch.stack([ids.float(), weights], dim=2).expand(len(rows), -1, -1),
         }
 
-    def _counts(self, query: TermVectors, posts: Ids) -> Tensor:
+    def _counts(self, query: TermVectors, posts: Rows) -> Tensor:
         """Terms of each of the posts [P] in each bin: [P, Lq, bins]."""
         bins = self.model.config.bins
         sequences = self.pairs.posts[WORDS].take(posts, self.longest)

@@ -4,20 +4,18 @@ The contribution of a post's n-gram to a soft count depends only on the n-gram a
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import WORDS, Interactions
-from rerankers.engine.per_query import PerQueryFastPath
+from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, used_ids, windows_of
+from rerankers.engine.windows import used_ids, windows_of
 from rerankers.layers.convolutions import MaskedConvolution
 from rerankers.layers.similarity import unit_length
 from rerankers.models.knrm import Model, NgramVectors
-from rerankers.text.distinct import distinct
-from rerankers.text.ragged import Ragged
+from rerankers.text.ragged import Ragged, Rows, distinct
 
 
 class FastPath(PerQueryFastPath[NgramVectors]):
@@ -35,7 +33,7 @@ class FastPath(PerQueryFastPath[NgramVectors]):
         self.convolutions: list[MaskedConvolution] = list(model.convolutions)  # type: ignore[arg-type]
         self.tables = [layer.products(vectors) for layer in self.convolutions] or [vectors]
 
-    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+    def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query, posts = self.query(rows), self.pairs.post_index[rows]
         sequences = self.pairs.posts[WORDS].take(posts, self.longest)
@@ -61,7 +59,7 @@ class FastPath(PerQueryFastPath[NgramVectors]):
             sums.append(bags.view(count, levels, length, kernels.shape[2]))
         return torch.stack(sums, dim=3).transpose(1, 2).flatten(2)
 
-    def _vectors(self, windows: list[Ids], first: Ids, table: Tensor) -> Tensor:
+    def _vectors(self, windows: list[Rows], first: Rows, table: Tensor) -> Tensor:
         """Vectors [U, F], of length 1, of the windows at the positions ``first`` [U]."""
         width = len(windows)
         places = np.stack([column[first] for column in windows], axis=1)

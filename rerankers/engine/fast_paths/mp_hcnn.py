@@ -4,18 +4,21 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from rerankers.base import URL_TRIGRAMS, Inputs, Interactions
-from rerankers.engine.per_query import PerQueryFastPath
+from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.towers import TabulatedTower, TowerInput
-from rerankers.engine.window_similarities import QueryVectors, WindowSimilarities
-from rerankers.engine.windows import used_ids
+from rerankers.engine.windows import (
+    QueryVectors,
+    TabulatedTower,
+    TowerInput,
+    WindowSimilarities,
+    used_ids,
+)
 from rerankers.models.mp_hcnn import Model
 from rerankers.text.inputs import TokenIds
-from rerankers.text.ragged import Ragged
+from rerankers.text.ragged import Ragged, Rows
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -47,12 +50,7 @@ def towers(
 
 
 class EncodedQuery(NamedTuple):
-    """One query.
-
-    Attributes:
-        terms: input -> terms [1, Lq].
-        vectors: tower -> its vectors.
-    """
+    """Input -> terms [1, Lq] of one query, and tower -> its vectors."""
 
     terms: Inputs
     vectors: dict[str, QueryVectors]
@@ -61,10 +59,7 @@ class EncodedQuery(NamedTuple):
 class FastPath(PerQueryFastPath[EncodedQuery]):
     """Similarities by distinct windows; pooling and features are the model's.
 
-    Args:
-        model: in evaluation mode.
-        pairs: tokenized.
-        precision: of the products in convolutions.
+    ``precision`` is that of the products in convolutions.
     """
 
     def __init__(self, model: Model, pairs: Tokenized, precision: str = "fp32") -> None:
@@ -75,7 +70,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         self.query_towers = towers(model, *computed, precision=precision)
         self.post_towers = pairs.post_towers or self.query_towers
 
-    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+    def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query, posts = self.query(rows), self.pairs.post_index[rows]
         similarities = self._similarities(query, posts)
@@ -93,7 +88,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         return features
 
     def _similarities(
-        self, query: EncodedQuery, posts: npt.NDArray[np.int64]
+        self, query: EncodedQuery, posts: Rows
     ) -> dict[str, list[WindowSimilarities]]:
         """Input -> similarities at each depth. Inputs of one tower share its windows."""
         found: dict[str, list[WindowSimilarities]] = {}
@@ -108,9 +103,9 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
             found |= {name: list(by_depth) for name, *by_depth in zip(names, *levels, strict=True)}
         return found
 
-    def encode_query(self, query: int) -> EncodedQuery:
-        """Encode a query, by its row; one without terms is read as one position of padding."""
-        terms = self.model.cut_queries(self.query_terms(query))
+    def encode_query(self, inputs: Inputs) -> EncodedQuery:
+        """Encode a query; one without terms is read as one position of padding."""
+        terms = self.model.cut_queries(inputs)
         vectors = {}
         for name, tower in self.query_towers.items():
             ids = terms[name].ids[0].numpy()

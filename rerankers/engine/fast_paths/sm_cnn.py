@@ -3,18 +3,16 @@
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import MASKED_WORDS, WORDS, Interactions
-from rerankers.engine.per_query import PerQueryFastPath
+from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import Ids, used_ids, windows_of
+from rerankers.engine.windows import used_ids, windows_of
 from rerankers.models.sm_cnn import Model, SentenceVectors
-from rerankers.text.distinct import distinct
-from rerankers.text.ragged import Ragged
+from rerankers.text.ragged import Ragged, Rows, distinct
 
 _CPU = torch.device("cpu")
 
@@ -47,7 +45,7 @@ class PostVectors:
         """Dimensions of a vector."""
         return len(self.bias)
 
-    def vectors(self, rows: Ids) -> Tensor:
+    def vectors(self, rows: Rows) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""
         sequences = self.posts.take(rows, self.longest)
         windows = windows_of(sequences, sequences.values, self.width)
@@ -69,14 +67,14 @@ class FastPath(PerQueryFastPath[SentenceVectors]):
     def __init__(self, model: Model, pairs: Tokenized) -> None:
         super().__init__(model, pairs)
         self.words = pairs.posts[WORDS]
-        self.vectors_of: Callable[[Ids], Tensor]
+        self.vectors_of: Callable[[Rows], Tensor]
         if pairs.post_towers:
             (stored,) = pairs.post_towers[VECTOR_INPUT].levels
             self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
         else:
             self.vectors_of = PostVectors(model, pairs.posts[VECTOR_INPUT]).vectors
 
-    def compared(self, rows: npt.NDArray[np.int64]) -> Interactions:
+    def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         posts = self.pairs.post_index[rows]
         found: Interactions = self.model.compare(

@@ -1,4 +1,4 @@
-"""Parallel work on the CPU: one item a thread in place of PyTorch's own threads."""
+"""Devices of PyTorch, and parallel work on the CPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +10,18 @@ import torch
 Item = TypeVar("Item")
 
 
+def devices_of(device: torch.device | str) -> list[torch.device]:
+    """Devices by name: all GPUs for ``cuda``, one device for any other name."""
+    named = torch.device(device)
+    if named.type != "cuda" or named.index is not None:
+        return [named]
+    # Without a GPU, PyTorch raises the error.
+    return [torch.device("cuda", n) for n in range(torch.cuda.device_count())] or [named]
+
+
 @contextmanager
 def one_thread_each() -> Iterator[int]:
-    """PyTorch with one thread; yields the number of threads before, and restores it at the end."""
+    """One thread for PyTorch inside the block; yields the number of threads before it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
