@@ -336,8 +336,8 @@ class PrecomputedPosts(Precomputed):
         columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
         self.posts = PostTable(columns, np.arange(len(columns[COLUMNS[0]])))
         words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
-        columns = (arrays[f"known.{name}"] for name in WordColumns._fields)
-        self.known = KnownWords(words, stems, WordColumns(*columns))
+        known: Any = (arrays[f"known.{name}"] for name in WordColumns._fields)
+        self.known = KnownWords(words, stems, WordColumns(*known))
         self.idf = str(arrays.description.get("idf"))
 
     def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
