@@ -51,9 +51,8 @@ def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
     rankers = Rankers(["ql", "rm3", "run_rm3"], [], ["ql", "run_rm3"])
     found = UnionRetriever(source(tmp_path), rankers).search(TOPICS, hits=2)
     # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
-    assert {q: set(scores) for q, scores in found.run.items()} == {
-        "1": {"a", "b", "z"}, "2": {"x"},
-    }  # fmt: skip
+    posts = {q: set(scores) for q, scores in found.run.items()}
+    assert posts == {"1": {"a", "b", "z"}, "2": {"x"}}
     # Min-max: ql a 1, b 0; rm3 d 1, a 0; run_rm3 z 1, a 0. All scores of topic 2 are equal.
     assert found.run["1"] == pytest.approx({"a": 1 / 3, "b": 0.0, "z": 1 / 3})
     assert found.signals["rm3"]["1"] == {"a": 8.0}

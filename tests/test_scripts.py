@@ -47,15 +47,17 @@ class Checkout:
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a script from another folder; ``calls`` then has what it asked of Python."""
         (self.notes / "calls").unlink(missing_ok=True)
-        environment = {
-            **os.environ, "NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)
-        }  # fmt: skip
+        ours = {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
+        environment = os.environ | ours
         environment.pop("TWEETRERANK_TORCH_INDEX", None)
         return subprocess.run(
             [self.root / "scripts" / script, *arguments],
-            cwd=self.elsewhere, env=environment, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
+            cwd=self.elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     @property
     def calls(self) -> list[str]:
@@ -85,9 +87,8 @@ def test_the_test_script_fails_where_one_check_fails(checkout: Checkout, failing
 def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None:
     first = checkout.run("quickstart", "--hits", "5")
     assert first.returncode == 0, first.stderr
-    assert [call.split("==")[0] for call in checkout.calls] == [
-        "setuptools", "torch", f"{checkout.root}[cpu]", f"{SEARCH} --hits 5",
-    ]  # fmt: skip
+    calls = [call.split("==")[0] for call in checkout.calls]
+    assert calls == ["setuptools", "torch", f"{checkout.root}[cpu]", f"{SEARCH} --hits 5"]
     assert checkout.run("quickstart").returncode == 0
     assert checkout.calls == [SEARCH]
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
