@@ -13,7 +13,6 @@ from rerankers.features._tables import stem
 from rerankers.features.feedback import DEPTHS
 from rerankers.text.words import words
 
-QUERIES = ["bbc world service cuts", "water shortages in egypt", "", "zzz"]
 Vectors = npt.NDArray[np.float64]
 
 
@@ -52,8 +51,8 @@ def feedback(vectors: Vectors, scores: list[float], depth: int) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("count", [1, 2, 4, 90])
+@pytest.mark.parametrize("query", ["bbc world service cuts", ""])
+@pytest.mark.parametrize("count", [1, 4, 90])
 def test_feedback_is_the_centroid_of_the_others(query: str, count: int) -> None:
     candidates = random_list(query, 90)
     candidates = (

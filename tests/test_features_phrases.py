@@ -36,20 +36,10 @@ def expected(query: str, text: str) -> dict[str, float]:
     }
 
 
-QUERIES = [
-    "bbc world service cuts",
-    "water shortages in egypt",
-    "protests",
-    "the",
-    "",
-    "cut cut cuts",
-    "is the water of the world in egypt",
-    "café",
-    "no such thing, zzz",
-]
-
-
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(
+    "query",
+    ["bbc world service cuts", "the", "", "cut cut cuts", "is the water in egypt"],
+)
 def test_features_of_random_lists(query: str) -> None:
     candidates = random_list(query, 80, seed=len(query))
     short = [text for text in candidates.texts if len(words(text)) < 40]
@@ -57,15 +47,6 @@ def test_features_of_random_lists(query: str) -> None:
     for row, text in enumerate(short):
         for name, value in expected(query, text).items():
             assert found[name][row] == pytest.approx(value, rel=1e-6), (name, text)
-
-
-def test_an_example() -> None:
-    texts = ["BBC cut the bbc cuts!", "cuts: BBC", "bbc", "the", "cut", "bbc"]
-    found = computed("phrases", of_texts("the bbc cuts", *texts))
-    assert found["pairs"] == [1, 0, 0, 0, 0, 0]
-    assert found["whole_query"] == [1, 0, 0, 0, 0, 0]
-    assert found["proximity"] == [1, 1, 1, 0, 1, 1]
-    assert found["first_place"] == [1, 1, 1, 0, 1, 1]
 
 
 def test_phrases_do_not_cross_posts() -> None:

@@ -7,11 +7,9 @@ import statistics
 import numpy as np
 import pytest
 from feature_lists import IDF, computed, of_texts
-from reranking_samples import all_pairs, encoder, small_model
+from reranking_samples import all_pairs
 
 from rerankers import features
-from rerankers.base import PRIOR
-from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
 
@@ -45,8 +43,7 @@ def random_scores(count: int, missing: float) -> list[float]:
     return np.where(random.random(count) < missing, NAN, scores).tolist()
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("count", [2, 9, 200])
+@pytest.mark.parametrize(("count", "missing"), [(2, 0.0), (9, 0.3), (200, 0.3)])
 def test_features_of_random_scores(count: int, missing: float) -> None:
     scores = random_scores(count, missing)
     found = computed("signal:rm3", scored(scores))
@@ -55,17 +52,7 @@ def test_features_of_random_scores(count: int, missing: float) -> None:
         assert np.isnan(found[name]).tolist() == np.isnan(scores).tolist()
 
 
-def test_an_example() -> None:
-    found = computed("signal:rm3", scored([5.0, NAN, 1.0, 3.0, 3.0]))
-    np.testing.assert_allclose(found["gap"], [0, NAN, 4, 2, 2])
-    np.testing.assert_allclose(found["minmax"], [1, NAN, 0, 0.5, 0.5])
-    np.testing.assert_allclose(found["z"], [2**0.5, NAN, -(2**0.5), 0, 0], rtol=1e-6)
-    logarithms = [0, NAN, math.log(4), math.log(2), math.log(2)]
-    np.testing.assert_allclose(found["log_rank"], logarithms, rtol=1e-6)
-
-
-@pytest.mark.parametrize("score", [0.1, -7.3, 0.0])
-@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize(("score", "count"), [(0.1, 1), (-7.3, 10)])
 def test_equal_scores(score: float, count: int) -> None:
     found = computed("signal:rm3", scored([score] * count + [NAN]))
     for name in FEATURES:
@@ -98,36 +85,15 @@ def test_two_signals_in_one_table() -> None:
             np.testing.assert_allclose(found.values[rows, columns], values, rtol=1e-4, atol=1e-5)
 
 
-def test_a_family_with_a_parameter_is_listed_with_its_name() -> None:
-    assert "signal:NAME" in features.families() and "signal" not in features.families()
-    assert features.find("signal:rm3").SIGNALS == ("rm3",)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("signal", "signal with the name '', expected signal:NAME"),
-        ("signal:", "signal with the name ''"),
-        ("signal:a b", "with the name 'a b'"),
-        ("signal:a:b", "with the name 'a:b'"),
+        ("signal", "signal with the name ''"),
         ("signal:a.b", "with the name 'a.b'"),
-        ("links:x", "found the feature family 'links:x', but links takes no parameter"),
-        ("links:", "links takes no parameter; expected links alone"),
-        ("signals:x", "found the feature family 'signals:x', expected one of .*signal:NAME"),
-        (":rm3", "found the feature family ':rm3', expected one of"),
-        ("", "found the feature family '', expected one of"),
+        ("links:x", "links takes no parameter"),
+        (":rm3", "found the feature family ':rm3', expected one of .*signal:NAME"),
     ],
 )
 def test_wrong_parameters_are_errors(name: str, message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         features.names_of([name])
-
-
-def test_corrupted_pairs_have_nan_as_scores() -> None:
-    model = small_model("sm_cnn", "static")
-    model.feature_families = ("prior", "signal:rm3")
-    signals = {name: np.zeros(len(all_pairs()), dtype=np.float32) for name in ("rm3", PRIOR)}
-    pairs = dataclasses.replace(all_pairs(), signals=signals)
-    encoded = Tokenized.from_pairs(pairs, encoder(), model)
-    with pytest.raises(RerankerError, match=r"features signal:rm3; train with another --sampling"):
-        encoded.with_pairs(np.array([0]), np.array([0]))

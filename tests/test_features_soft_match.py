@@ -67,26 +67,10 @@ def feedback(texts: Sequence[str], scores: list[float], depth: int) -> list[floa
     return values
 
 
-# With words that come twice, that have no vector, or that are stop words, with others or alone.
-QUERIES = [
-    "bbc world service cuts",
-    "cuts in the cuts of water",
-    "water shortages in egypt",
-    "the",
-    "was my bbc cut",
-    "with me",
-    "",
-    "zzz",
-]
-
-
-def test_samples_have_words_with_and_without_vectors() -> None:
-    assert {"was", "my", "with", "me"} <= set(KNOWN) and not {"the", "zzz"} & set(KNOWN)
-    assert {len(asked(query)) for query in QUERIES} >= {0, 1, 2}
-    assert asked("with me") == ["with", "me"] and "my" not in asked("was my bbc cut")
-
-
-@pytest.mark.parametrize("query", QUERIES)
+# Words that come twice, that have no vector, or that are stop words, with others or alone.
+@pytest.mark.parametrize(
+    "query", ["cuts in the cuts of water", "was my bbc cut", "with me", "the", "zzz"]
+)
 def test_query_words_are_matched_with_the_nearest_words(query: str) -> None:
     candidates = with_vectors(random_list(query, 80, seed=len(query)), VECTORS)
     found = computed("soft_match", candidates)
@@ -140,15 +124,6 @@ def test_features_without_vectors_are_0() -> None:
     pairs = all_pairs()
     assert not features.table(pairs, ["soft_match"], IDF).values.any()
     assert features.table(pairs, ["soft_match"], IDF, VECTORS).values.any()
-
-
-def test_unit_vectors() -> None:
-    found = UnitVectors(["a", "b", "c"], np.array([[3, 4], [0, 0], [0, -2]], dtype=np.float32))
-    assert found.matrix.dtype == np.float32
-    np.testing.assert_allclose(
-        found.matrix[found.rows(["c", "a", "z", "b"])], [[0, -1], [0.6, 0.8], [0, 0], [0, 0]]
-    )
-    assert found.rows([]).shape == (0,)
 
 
 def test_a_word_is_looked_up_once_for_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:

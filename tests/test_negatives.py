@@ -58,12 +58,6 @@ def test_positives_are_relevant_and_negatives_are_not(topics: list[TopicRows]) -
     assert (queries == queries[:, :1]).all(), "a list mixes topics"
 
 
-def test_lists_are_of_different_topics_while_there_are_enough(topics: list[TopicRows]) -> None:
-    for seed in range(10):
-        rows = random_lists(topics, 3, 1, 1, np.random.default_rng(seed))
-        assert len(set(QUERY_INDEX[rows[:, 0]])) == 3
-
-
 def test_topics_are_drawn_evenly_however_many_posts_they_have(topics: list[TopicRows]) -> None:
     rows = random_lists(topics, 3000, 1, 1, np.random.default_rng(1))
     counts = Counter(QUERY_INDEX[rows[:, 0]].tolist())
@@ -104,7 +98,7 @@ def naive_nearest(positive: int, negatives: list[int]) -> list[int]:
     return sorted(negatives, key=cosine, reverse=True)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 6, 50])
+@pytest.mark.parametrize("count", [1, 4, 50])
 def test_nearest_negatives_are_those_of_highest_cosine(topics: list[TopicRows], count: int) -> None:
     before = REPRESENTATIONS.clone()
     found = nearest_negatives(REPRESENTATIONS.float(), topics, count)
@@ -116,16 +110,8 @@ def test_nearest_negatives_are_those_of_highest_cosine(topics: list[TopicRows], 
             assert found[positive].tolist() == expected
 
 
-def test_nearest_negatives_do_not_depend_on_vector_length() -> None:
-    vectors = torch.tensor([[1.0, 0.0], [9.0, 9.0], [0.1, 0.01], [0.0, 0.0]])
-    topics = [TopicRows(np.array([0]), np.array([3, 1, 2]))]
-    given = vectors.clone()
-    assert nearest_negatives(vectors, topics, 3)[0].tolist() == [2, 1, 3]
-    assert torch.equal(vectors, given), "the vectors were changed"
-
-
 @pytest.mark.parametrize("sampling", ["max", "mix"])
-@pytest.mark.parametrize("negatives", [1, 2, 3, 5])
+@pytest.mark.parametrize("negatives", [1, 5])
 def test_mined_lists_hold_the_nearest(
     topics: list[TopicRows], sampling: str, negatives: int
 ) -> None:
@@ -167,9 +153,8 @@ def test_mined_lists_draw_the_topics_and_positives_of_random_lists(
     np.testing.assert_array_equal(mixed[:, 4::2], drawn[:, 4::2])
 
 
-@pytest.mark.parametrize("sampling", ["max", "mix"])
 def test_missing_faiss_is_explained(
-    topics: list[TopicRows], sampling: str, monkeypatch: pytest.MonkeyPatch
+    topics: list[TopicRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*--sampling random"):
@@ -228,7 +213,7 @@ def test_corrupted_pairs_need_two_topics(topics: list[TopicRows]) -> None:
         corrupted_pairs(QUERY_INDEX, POST_INDEX, topics[:1], 2, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize(("pairs", "batch"), [(12, 4), (10, 4), (7, 7), (5, 12), (1, 3), (9, 1)])
+@pytest.mark.parametrize(("pairs", "batch"), [(10, 4), (7, 7), (5, 12), (1, 3)])
 def test_every_pair_comes_once_in_a_pass(pairs: int, batch: int) -> None:
     """Steps follow each other through the passes, across their borders too."""
     steps = [shuffled_pairs(pairs, batch, step, seed=3) for step in range(4 * pairs)]

@@ -79,14 +79,6 @@ def test_rows_move_and_decay_only_when_they_are_read() -> None:
     assert torch.equal(found[[1, 3]], untouched[[1, 3]])
 
 
-def test_equals_sparse_adam_without_decay() -> None:
-    steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [0, 4])]
-    ours, theirs = table_of(5, sparse=True), table_of(5, sparse=True)
-    expected = train_table(theirs, torch.optim.SparseAdam(theirs.parameters(), RATE), steps)
-    found = train_table(ours, SparseAdamW(ours.parameters(), RATE, weight_decay=0.0), steps)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_dense_weights_move_as_in_adamw() -> None:
     table, weights = table_of(5, sparse=True), [nn.Parameter(torch.ones(3)) for _ in range(2)]
     ours = SparseAdamW([table.weight, weights[0]], RATE, weight_decay=DECAY)

@@ -1,7 +1,6 @@
 """Common words against Python's sets, and stop words against their list."""
 
 import numpy as np
-import pytest
 import torch
 from overlap_samples import (
     KNOWN,
@@ -9,7 +8,6 @@ from overlap_samples import (
     QUERIES,
     encoder,
     every_text_pair,
-    naive_idf,
     naive_overlap,
     vocabulary,
 )
@@ -22,35 +20,15 @@ from rerankers.text.words import STOP_WORDS, words
 CPU = torch.device("cpu")
 
 
-def counted(rows: list[tuple[int, int]]) -> np.ndarray:
-    """The overlap of (query, post) pairs of the samples, all in one batch."""
+def test_overlap_is_that_of_sets() -> None:
     reader = encoder()
     queries = reader.queries(QUERIES, [WORDS])[WORDS].batch(np.arange(len(QUERIES)), CPU)
     posts = reader.posts(POSTS, [""] * len(POSTS), [WORDS])[WORDS]
-    chosen = posts.batch(np.array([post for _, post in rows]), CPU)
-    query_of_post = torch.tensor([query for query, _ in rows])
-    return WordOverlap(vocabulary())(queries, chosen.ids, query_of_post).numpy()
-
-
-def test_overlap_is_that_of_sets() -> None:
-    rows = [(query, post) for query in range(len(QUERIES)) for post in range(len(POSTS))]
+    query_index, post_index = np.divmod(np.arange(len(QUERIES) * len(POSTS)), len(POSTS))
+    ids = posts.batch(post_index, CPU).ids
+    found = WordOverlap(vocabulary())(queries, ids, torch.from_numpy(query_index))
     expected = [naive_overlap(query, post) for query, post in every_text_pair()]
-    np.testing.assert_allclose(counted(rows), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_overlap_of_a_pair_alone_is_that_in_a_batch() -> None:
-    rows = [(1, 1), (2, 2), (0, 0), (6, 3)]
-    alone = [counted([row])[0] for row in rows]
-    np.testing.assert_allclose(counted(rows), alone, rtol=1e-6)
-
-
-def test_overlap_by_hand() -> None:
-    """Repeated words count once, on either side; numbers are compared as they are."""
-    found = counted([(1, 1), (2, 2), (3, 0), (4, 4), (6, 3), (0, 3)])
-    assert found[:, 0].tolist() == [4, 3, 1, 2, 0, 0]  # water in egypt the; 1971 the world; …
-    assert found[:, 2].tolist() == [2, 2, 0, 2, 0, 0]
-    assert found[2, 1] == pytest.approx(naive_idf("the"), rel=1e-5)
-    assert not found[4:].any()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_padding_is_no_common_word() -> None:
@@ -92,7 +70,9 @@ def test_unknown_words_are_content_and_padding_is_not() -> None:
 
 def test_the_list_is_written_as_words_are() -> None:
     assert all(word == word.lower() for word in STOP_WORDS)
-    content = {"I don't know what she's doing": ["know"],
-               "they're the ones we'll see, aren't they?": ["ones", "see"]}  # fmt: skip
+    content = {
+        "I don't know what she's doing": ["know"],
+        "they're the ones we'll see, aren't they?": ["ones", "see"],
+    }
     for text, expected in content.items():
         assert [word for word in words(text) if word not in STOP_WORDS] == expected

@@ -1,5 +1,6 @@
 """The command pipeline.train, and searches with what it wrote, on small made-up data folders."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tune_lambda
+from conftest import Command
 from data_samples import write_answers, write_microblog
 from safetensors.numpy import load_file
 
@@ -23,6 +26,7 @@ from pipeline.training.training_set import load_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
 from rerankers.models._bilinear import Bilinear
+from rerankers.models.mp_hcnn import Model as MpHcnn
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2"]
@@ -52,22 +56,14 @@ def train(data: Path, *arguments: str | Path) -> None:
     command.main(parse_arguments(command.Options, "train", None, texts))
 
 
-def run(
-    data: Path, home: Path, *arguments: str | Path, cwd: Path = ROOT, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "TWEETRERANK_HOME": str(home),
-        "TWEETRERANK_DATA": str(data),
-        **variables,
-    }
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=cwd,
-    )
+@pytest.fixture
+def pipeline(command: Command, data: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Commands that read the made-up data folder."""
+    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    return command
+
+
+SEARCH = ["search", "--topics", "mb2012"]
 
 
 def metrics_of(folder: Path) -> dict:
@@ -112,25 +108,22 @@ def test_weights_do_not_depend_on_the_judgments_of_the_test_year(
     assert all(np.array_equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.slow
 def test_trained_checkpoint_keeps_its_tuned_weight(
-    data: Path, trained: Path, tmp_path: Path
+    pipeline: Command, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "checkpoints" / "mp_hcnn" / "mb2012"
+    folder = tmp_path / "home" / "checkpoints" / "mp_hcnn" / "mb2012"
     shutil.copytree(trained, folder)
-    script, plot = ROOT / "scripts" / "tune_lambda.py", tmp_path / "curve.png"
-    tuned = run(data, tmp_path, script, "--test", "mb2012", "--plot", plot)
-    assert tuned.returncode == 0, tuned.stderr
+    plot = tmp_path / "curve.png"
+    tune_lambda.main(tune_lambda.Options(test="mb2012", plot=plot))
     assert plot.read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "lambda.json").read_text())
     assert content["collections"] == ["mb2011", "mb2013"]
     assert content["checkpoint"] == "mp_hcnn/mb2012"
     assert len(content["curve"]) == 21
-    assert "<- chosen" in tuned.stdout
-    search = ["-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql"]
-    found = run(data, tmp_path, *search, "--output", tmp_path / "run.txt")
-    assert found.returncode == 0, found.stderr
-    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013; {folder}" in found.stderr
+    assert "<- chosen" in capsys.readouterr().out
+    found = pipeline(*SEARCH, "--candidates", "ql", "--output", tmp_path / "run.txt")
+    assert found.code == 0, found.err
+    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013; {folder}" in found.err
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
@@ -150,29 +143,40 @@ def test_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Pat
         path.chmod(0o555 if path.is_dir() else 0o444)
     before = {path: path.stat().st_mtime_ns for path in paths}
 
-    outside = {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    script = ROOT / "scripts" / "tune_lambda.py"
-    tuned = run(data, home, script, "--test", "mb2012", cwd=site, **outside)
+    environment = {
+        **os.environ,
+        "TWEETRERANK_HOME": str(home),
+        "TWEETRERANK_DATA": str(data),
+        "PYTHONPATH": str(site),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, *map(str, arguments)]
+        return subprocess.run(program, capture_output=True, text=True, env=environment, cwd=site)
+
+    tuned = run(ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012")
     assert tuned.returncode == 0, tuned.stderr
     file = home / "lambda" / "mp_hcnn" / "mb2012.json"
     assert tuned.stdout.endswith(f"wrote {file}\n")
-    search = ["-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql"]
-    found = run(data, home, *search, "--output", tmp_path / "run.txt", cwd=site, **outside)
+    found = run(
+        "-m", "pipeline.search", *SEARCH[1:], "--candidates", "ql", "--output", home / "run.txt"
+    )
     assert found.returncode == 0, found.stderr
     assert f"(tuned on mb2011, mb2013; {file})" in found.stderr
     assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
 
 
-@pytest.mark.slow
-def test_leaked_topics_are_refused_or_warned_of(data: Path, tmp_path: Path) -> None:
+def test_leaked_topics_are_refused_or_warned_of(
+    pipeline: Command, data: Path, tmp_path: Path
+) -> None:
     everything = tmp_path / "everything"
     train(data, "mp_hcnn", *SMALL, "--output", everything)
     with pytest.raises(DataError, match="none of the collections that mb2012 may be tuned on"):
         HeldOut.read(everything, "mb2012", data)
-    search = ["-m", "pipeline.search", "--topics", "mb2012", "--candidates", "ql"]
     output = tmp_path / "run.txt"
-    warned = run(data, tmp_path, *search, "--checkpoint", everything, "--output", output)
-    assert "was trained on mb2012" in warned.stderr
+    warned = pipeline(*SEARCH, "--candidates", "ql", "--checkpoint", everything, "--output", output)
+    assert "was trained on mb2012" in warned.err
 
 
 def test_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
@@ -185,11 +189,17 @@ def test_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fusion_is_trained_and_searched_with(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pipeline: Command,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    short = dataclasses.replace(MpHcnn.training_settings, epochs=2, steps=50)
+    monkeypatch.setattr(MpHcnn, "training_settings", short)
     families = "signal:ql,signal:run_rm3,signal:mp_hcnn,overlap,soft_match"
     changes = [f"families={families}", "minimum_leaf=1", "trees=5"]
-    folder = tmp_path / "checkpoints" / "fusion" / "mb2012"
+    folder = tmp_path / "home" / "checkpoints" / "fusion" / "mb2012"
     train(
         data,
         *["fusion", "--test", "mb2012", "--folds", "2", "--output", folder],
@@ -205,20 +215,18 @@ def test_fusion_is_trained_and_searched_with(
     assert part["vectors"] == metrics["vectors"] == "vectors.txt"
     assert not list(folder.parent.glob(".*")), "the state for --resume was not removed"
 
-    search = ["-m", "pipeline.search", "--topics", "mb2012", "--reranker", "fusion"]
-    found = run(data, tmp_path, *search, "--hits", "5", "--output", tmp_path / "run.txt")
-    assert found.returncode == 0, found.stderr
+    search = [*SEARCH, "--reranker", "fusion"]
+    found = pipeline(*search, "--hits", 5, "--output", tmp_path / "run.txt")
+    assert found.code == 0, found.err
     assert {len(scores) for scores in read_run(tmp_path / "run.txt").values()} == {5}
-
-    index = ["-m", "pipeline.index", "--topics", "mb2012", "--precompute", folder]
-    precomputed = run(data, tmp_path, *index)
-    assert precomputed.returncode == 0, precomputed.stderr
-    assert precomputed.stdout.count("precomputed: ") == 2, "for the fusion and for its MP-HCNN"
+    precomputed = pipeline("index", "--topics", "mb2012", "--precompute", folder)
+    assert precomputed.code == 0, precomputed.err
+    assert precomputed.out.count("precomputed: ") == 2, "for the fusion and for its MP-HCNN"
 
     (folder / "mp_hcnn").rename(tmp_path / "elsewhere")
-    lacking = run(data, tmp_path, *search)
-    assert lacking.returncode == 1
-    assert f"error: {folder / 'mp_hcnn'}" in lacking.stderr
+    lacking = pipeline(*search)
+    assert lacking.code == 1
+    assert f"error: {folder / 'mp_hcnn'}" in lacking.err
 
 
 # Answer selection
@@ -283,7 +291,6 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         (["mp_hcnn", "--configuration", "papre"], "expected one of robust, paper"),
         (["mp_hcnn", "--set", "detph=3"], "did you mean 'depth'"),
         (["mp_hcnn", "--epochs", "0", "--learning-rate", "-1"], "--learning-rate: found -1"),
-        (["mp_hcnn", "--test", "mb1999"], "mb1999"),
         (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
         (
             ["bigram", "--collection", "trecqa-raw", "--sampling", "pairs", "--loss", "pairwise"],
@@ -291,10 +298,11 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         ),
         (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),
         (["bigram", "--test", "wikiqa"], "--collection wikiqa"),
-        (["bigram", "--collection", "wikiqa", "--sampling", "hard"], "expected one of random, max"),
-        (["bigram", "--collection", "wikiqa", "--margin", "0"], "--margin: found 0"),
         (["fusion", "--collection", "trecqa-raw"], "--collection: fusion ranks what searches find"),
-        (["lambdamart", "--test", "mb2012", "--epochs", "3"], "--epochs: found for lambdamart"),
+        (
+            ["lambdamart", "--test", "mb2012", "--epochs", "3"],
+            "--epochs: found for lambdamart.*--set",
+        ),
     ],
 )
 def test_bad_usage(data: Path, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -89,14 +89,8 @@ def test_middle_of_equal_weights_is_chosen() -> None:
     qrels = {str(n): {"good": 1} for n in range(4)}
     # Min-max makes it 1 - λ against λ: good wins at 0, 0.1, …, 0.5, where the tie goes to it.
     tuning = tune_weight(lexical, neural, qrels, folds=2, step=0.1)
-    assert [weight for weight, value in tuning.curve.items() if value == 1.0] == [
-        0,
-        0.1,
-        0.2,
-        0.3,
-        0.4,
-        0.5,
-    ]
+    best = [weight for weight, value in tuning.curve.items() if value == 1.0]
+    assert best == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
     assert tuning.weight == 0.2
     flat = tune_weight(lexical, lexical, qrels, folds=4)
     assert (flat.weight, flat.fold_weights) == (0.5, (0.5,) * 4)
@@ -118,12 +112,9 @@ def test_means_that_differ_by_rounding_are_equal() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"folds": 1}, "found 1 folds, expected 2 to 5"),
         ({"folds": 6}, "found 6 folds, expected 2 to 5"),
-        ({"step": 0.0}, "step of λ: found 0.0"),
         ({"step": 0.3}, "step of λ: found 0.3"),
         ({"step": -0.5}, "step of λ"),
-        ({"step": 2.0}, "step of λ"),
         ({"measure": "map"}, "did you mean 'AP'"),
         ({"normalization": "softmax"}, "'softmax', expected one of minmax, zscore"),
     ],
@@ -155,20 +146,11 @@ def test_official_runs(data_dir: Path) -> None:
     assert tuning.curve[0.0] < tuning.cross_validated <= max(tuning.curve.values())
 
 
+CURVE = {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3}
+SOURCES = ("official query-likelihood runs", "mp_hcnn/mb2012", "2026-11-21")
 TUNING = Tuning(
-    0.45,
-    {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3},
-    0.305,
-    (0.4, 0.5),
-    "AP",
-    "minmax",
-    2,
-    1,
-    ("1", "2"),
-    ("mb2011", "mb2013"),
-    "official query-likelihood runs",
-    "mp_hcnn/mb2012",
-    "2026-11-21",
+    *(0.45, CURVE, 0.305, (0.4, 0.5)),
+    *("AP", "minmax", 2, 1, ("1", "2"), ("mb2011", "mb2013"), *SOURCES),
 )
 
 
@@ -186,9 +168,7 @@ def test_tuning_is_saved_and_loaded(tmp_path: Path) -> None:
     "change",
     [
         {"weight": 1.5},
-        {"weight": None},
         {"weight": math.nan},
-        {"curve": [1, 2]},
         {"curve": {"x": 1}},
         {"normalization": "softmax"},
         {"unknown": 1},
@@ -201,16 +181,12 @@ def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tune_lambda.py"):
         Tuning.load(path)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "lambda.json"
+    path.write_bytes(b"{")
+    with pytest.raises(DataError, match="found no tuned λ"):
+        Tuning.load(path)
+    path.unlink()
     with pytest.raises(DataError, match="cannot be read: No such file"):
         Tuning.load(path)
-    for content in (b"", b"[]", b"{}", b"{", b"\xff"):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match="found no tuned λ"):
-            Tuning.load(path)
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
