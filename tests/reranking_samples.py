@@ -106,10 +106,10 @@ def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) ->
     model_type: Any = models.find(name)
     model: Reranker = model_type(small_config(name, configuration, **changes), vocabulary())
     if not model.trained_by_gradients:
-        encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-        relevant = np.random.default_rng(seed).random(len(encoded.query_index)) < 0.4
-        queries = torch.from_numpy(encoded.query_index)
-        model.fit(represent_tokenized(model, encoded), torch.from_numpy(relevant), queries)
+        tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+        relevant = np.random.default_rng(seed).random(len(tokenized.query_index)) < 0.4
+        queries = torch.from_numpy(tokenized.query_index)
+        model.fit(represent_tokenized(model, tokenized), torch.from_numpy(relevant), queries)
     return model.eval()
 
 

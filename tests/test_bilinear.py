@@ -97,9 +97,9 @@ def scores_of(model: Bilinear) -> np.ndarray:
 
 
 def fit(model: Bilinear) -> None:
-    encoded = Tokenized.from_pairs(every_pair(), encoder(), model)
-    queries = torch.from_numpy(encoded.query_index)
-    model.fit(represent_tokenized(model, encoded), torch.from_numpy(RELEVANT), queries)
+    tokenized = Tokenized.from_pairs(every_pair(), encoder(), model)
+    queries = torch.from_numpy(tokenized.query_index)
+    model.fit(represent_tokenized(model, tokenized), torch.from_numpy(RELEVANT), queries)
 
 
 def assert_fitted(model: Bilinear, name: str) -> None:

@@ -70,10 +70,10 @@ def score_part(model: Reranker, part: Pairs, whole: Tokenized, rows: Sequence[in
 
     Features see a topic's whole list of candidates, so they are those that the pairs have there.
     """
-    encoded = Tokenized.from_pairs(part, encoder(), model)
+    tokenized = Tokenized.from_pairs(part, encoder(), model)
     if whole.features is not None:
-        encoded.features = whole.features[list(rows)]
-    return scoring.score_tokenized(model, encoded)
+        tokenized.features = whole.features[list(rows)]
+    return scoring.score_tokenized(model, tokenized)
 
 
 def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
@@ -85,10 +85,10 @@ def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
 
 
 def test_padding_does_not_change_scores(model: Reranker) -> None:
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    rows = np.arange(len(encoded.query_index))
-    queries, posts, query_of_post = encoded.batch(rows, CPU)
-    features = encoded.features_of(rows, CPU)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    rows = np.arange(len(tokenized.query_index))
+    queries, posts, query_of_post = tokenized.batch(rows, CPU)
+    features = tokenized.features_of(rows, CPU)
 
     def wider(inputs: Any, columns: int) -> dict[str, Terms]:
         return {
@@ -111,10 +111,10 @@ def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
     pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short])
-    encoded = Tokenized.from_pairs(pairs, encoder(), model)
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     rows = np.arange(len(pairs))
     with torch.no_grad():
-        plain = model(*encoded.batch(rows, CPU), encoded.features_of(rows, CPU))
+        plain = model(*tokenized.batch(rows, CPU), tokenized.features_of(rows, CPU))
     np.testing.assert_allclose(score(model, pairs), plain.numpy(), rtol=1e-5, atol=1e-5)
 
 
@@ -173,15 +173,15 @@ def test_no_pairs_no_scores(model: Reranker) -> None:
 def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
     if not model.trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    rows = np.arange(len(encoded.query_index))
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    rows = np.arange(len(tokenized.query_index))
     trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
     assert trained
     steep: dict[str, bool] = dict.fromkeys(trained, False)
     # The listwise loss does not see a shift of all scores; the pointwise one does.
     for loss in (listwise, pointwise):
         model.zero_grad(set_to_none=True)
-        loss(encoded.scores_of(model, rows, CPU).view(len(QUERIES), len(POSTS)), 3).backward()
+        loss(tokenized.scores_of(model, rows, CPU).view(len(QUERIES), len(POSTS)), 3).backward()
         for key, value in trained.items():
             assert value.grad is not None, f"{key} has no gradient"
             assert bool(value.grad.isfinite().all()), f"{key} has a gradient that is not finite"
@@ -194,12 +194,12 @@ def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
 def test_gradients_are_finite_for_equal_and_empty_texts(name: str, configuration: str) -> None:
     """Where lengths and distances are 0; word vectors are trained, if the model can."""
     model = small_model(name, configuration, vectors="nonstatic")
-    encoded = Tokenized.from_pairs(
+    tokenized = Tokenized.from_pairs(
         all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")]), encoder(), model
     )
     if not model.trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
-    encoded.scores_of(model, np.arange(4), CPU).sum().backward()
+    tokenized.scores_of(model, np.arange(4), CPU).sum().backward()
     gradients = {key: value.grad for key, value in model.named_parameters()}
     assert any(gradient is not None for gradient in gradients.values())
     for key, gradient in gradients.items():
@@ -229,12 +229,12 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     if not models.find(name).trained_by_gradients:
         pytest.skip("this model has no trainable parameter")
     model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
-    encoded = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
+    tokenized = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
     order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
     losses = []
     for _ in range(300):
-        loss = listwise(encoded.scores_of(model, order, CPU).view(1, 10), 3)
+        loss = listwise(tokenized.scores_of(model, order, CPU).view(1, 10), 3)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -247,19 +247,19 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
 def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     if not model.interactions_are_fixed():
         pytest.skip("this configuration trains what comes before the evidence")
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    cached = CachedInteractions.compute(model, encoded)
-    rows = np.random.default_rng(1).integers(len(encoded.query_index), size=60)  # with repeats
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    cached = CachedInteractions.compute(model, tokenized)
+    rows = np.random.default_rng(1).integers(len(tokenized.query_index), size=60)  # with repeats
     with torch.no_grad():
         torch.testing.assert_close(
             cached.scores_of(model, rows, CPU),
-            encoded.scores_of(model, rows, CPU),
+            tokenized.scores_of(model, rows, CPU),
             rtol=1e-5,
             atol=1e-5,
         )
     np.testing.assert_allclose(
         scoring.score_tokenized(model, cached, 7),
-        scoring.score_tokenized(model, encoded),
+        scoring.score_tokenized(model, tokenized),
         rtol=1e-5,
         atol=1e-5,
     )
@@ -267,8 +267,8 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
 
 def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
     """Caching is right only if nothing that is trained lies before ``integrate``."""
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    queries, posts, query_of_post = encoded.batch(np.arange(12), CPU)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    queries, posts, query_of_post = tokenized.batch(np.arange(12), CPU)
     interactions = model.interact(
         model.encode_queries(queries), model.encode_posts(posts), query_of_post
     )
@@ -278,9 +278,9 @@ def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None
 
 def test_inputs_are_those_declared(model: Reranker) -> None:
     """A model is given its own inputs and no other."""
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    assert set(encoded.queries) == set(model.query_inputs)
-    assert set(encoded.posts) == set(model.post_inputs)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    assert set(tokenized.queries) == set(model.query_inputs)
+    assert set(tokenized.posts) == set(model.post_inputs)
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [

@@ -84,17 +84,17 @@ def tokenized_for(
     return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
 
-def fast_path_for(model: Reranker, encoded: Tokenized) -> PerQueryFastPath[Any]:
+def fast_path_for(model: Reranker, tokenized: Tokenized) -> PerQueryFastPath[Any]:
     with torch.inference_mode():
-        fast_path = fast_paths.find(model, encoded)
+        fast_path = fast_paths.find(model, tokenized)
     assert fast_path is not None
     return fast_path
 
 
-def some_pairs(encoded: Tokenized) -> list[npt.NDArray[np.int64]]:
+def some_pairs(tokenized: Tokenized) -> list[npt.NDArray[np.int64]]:
     """Batches of one pair, in which each query and each post is."""
-    rows = batches_of(encoded, 1)[::5]
-    assert len(np.unique(encoded.post_index[np.concatenate(rows)])) == len(POOLS["posts"])
+    rows = batches_of(tokenized, 1)[::5]
+    assert len(np.unique(tokenized.post_index[np.concatenate(rows)])) == len(POOLS["posts"])
     return rows
 
 
@@ -113,11 +113,13 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
     name: str, configuration: str, changes: dict[str, Any]
 ) -> None:
     model = trained_a_little(small_model(name, configuration, **changes))
-    encoded = tokenized_for(model)
-    fast_path = fast_path_for(model, encoded)
+    tokenized = tokenized_for(model)
+    fast_path = fast_path_for(model, tokenized)
     with torch.inference_mode():
-        for rows in batches_of(encoded, 100) + batches_of(encoded, 9)[::5] + some_pairs(encoded):
-            plain = encoded.compared(model, rows, torch.device("cpu"))
+        for rows in (
+            batches_of(tokenized, 100) + batches_of(tokenized, 9)[::5] + some_pairs(tokenized)
+        ):
+            plain = tokenized.compared(model, rows, torch.device("cpu"))
             # Logarithms of kernels as narrow as K-NRM's for exact matches magnify rounding.
             found = dict(fast_path.compared(rows))
             torch.testing.assert_close(found, dict(plain), rtol=1e-4, atol=1e-5)
@@ -128,11 +130,11 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
 @pytest.mark.parametrize("name", MATCHED)
 def test_posts_without_a_term_have_scores(name: str) -> None:
     model = small_model(name, next(key for other, key in every_model() if other == name))
-    encoded = tokenized_for(model, posts=[("", ""), ("!!!", "")])
-    fast_path = fast_path_for(model, encoded)
+    tokenized = tokenized_for(model, posts=[("", ""), ("!!!", "")])
+    fast_path = fast_path_for(model, tokenized)
     with torch.inference_mode():
-        for rows in batches_of(encoded, 2):
-            plain = encoded.scores_of(model, rows, torch.device("cpu"))
+        for rows in batches_of(tokenized, 2):
+            plain = tokenized.scores_of(model, rows, torch.device("cpu"))
             torch.testing.assert_close(fast_path.scores_of(rows), plain, rtol=1e-5, atol=1e-5)
 
 

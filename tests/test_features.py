@@ -192,13 +192,13 @@ def test_corrupted_pairs_have_features_too() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("prior", "overlap")
     pairs = with_signals(all_pairs(QUERIES[:2], POSTS[:3]), prior=np.arange(1, 7, dtype=np.float32))
-    encoded = Tokenized.from_pairs(pairs, encoder(), model)
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     query_index, post_index = np.array([1, 0]), np.array([2, 0])
-    both = encoded.with_pairs(query_index, post_index)
-    assert both.features is not None and encoded.features is not None
-    np.testing.assert_array_equal(both.features[:6], encoded.features)
+    both = tokenized.with_pairs(query_index, post_index)
+    assert both.features is not None and tokenized.features is not None
+    np.testing.assert_array_equal(both.features[:6], tokenized.features)
     assert both.features[6:, 0].tolist() == [0.0, 0.0]
-    np.testing.assert_array_equal(both.features[6:, 1:], encoded.features[[5, 0], 1:])
+    np.testing.assert_array_equal(both.features[6:, 1:], tokenized.features[[5, 0], 1:])
     rest = both.subset(np.array([7, 1]))
     assert rest.features is not None
     np.testing.assert_array_equal(rest.features, both.features[[7, 1]])
@@ -207,6 +207,6 @@ def test_corrupted_pairs_have_features_too() -> None:
 def test_corrupted_pairs_have_no_score_in_a_run() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("overlap", "first_stage")
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     with pytest.raises(RerankerError, match=r"features first_stage; train with another --sampling"):
-        encoded.with_pairs(np.array([0]), np.array([0]))
+        tokenized.with_pairs(np.array([0]), np.array([0]))

@@ -119,13 +119,13 @@ def test_training_is_deterministic(model: Model) -> None:
 def test_unknown_signals_reach_the_trees_as_nan(model: Model) -> None:
     """In scoring, and in the cached interactions of training."""
     pairs, _ = pairs_that_rm3_orders()
-    encoded = Tokenized.from_pairs(pairs, encoder(), model)
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     unknown = np.isnan(pairs.signals["rm3"])
     assert 0 < unknown.sum() < len(pairs)
-    for scorable in (encoded, CachedInteractions.compute(model, encoded)):
+    for scorable in (tokenized, CachedInteractions.compute(model, tokenized)):
         values = scoring.represent_tokenized(model, scorable).numpy()
-        assert encoded.features is not None
-        np.testing.assert_array_equal(values, encoded.features)
+        assert tokenized.features is not None
+        np.testing.assert_array_equal(values, tokenized.features)
         found = np.isnan(values)
         for column, name in enumerate(model.names):
             wanted = {"signal:rm3": unknown, "signal:unknown": True}.get(name.split(".")[0], False)
@@ -229,11 +229,11 @@ def test_candidates_with_the_scores_of_another_ranker(name: str, tmp_path: Path)
     model = models.find(name)(config, words)
     # A perfect ranker, but for a few posts that it lacks.
     candidates = dataclasses.replace(known.candidates, signals={"rm3": _perfect(known)})
-    encoded = Tokenized.from_pairs(candidates.pairs(), reader, model)
-    assert encoded.features is not None
-    assert 0 < np.isnan(encoded.features[:, model.names.index("signal:rm3.z")]).mean() < 0.3
-    queries = torch.from_numpy(encoded.query_index)
-    values = scoring.represent_tokenized(model, encoded)
+    tokenized = Tokenized.from_pairs(candidates.pairs(), reader, model)
+    assert tokenized.features is not None
+    assert 0 < np.isnan(tokenized.features[:, model.names.index("signal:rm3.z")]).mean() < 0.3
+    queries = torch.from_numpy(tokenized.query_index)
+    values = scoring.represent_tokenized(model, tokenized)
     model.fit(values, torch.from_numpy(known.relevant()), queries)
     checkpoint.save(tmp_path / "saved", name, model, reader, {})
     reranker = NeuralReranker(checkpoint.load(tmp_path / "saved", name, idf=encoder().idf))

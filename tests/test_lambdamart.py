@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from data_samples import write_microblog
 from fusion_samples import fit, of_topics, pairs_that_rm3_orders
-from reranking_samples import small_config, vocabulary
+from reranking_samples import encoder, small_config, vocabulary
 
 from pipeline import train
 from pipeline.collections import named
@@ -48,6 +48,12 @@ def test_topics_without_relevant_posts_are_an_error() -> None:
     pairs, relevant = pairs_that_rm3_orders()
     with pytest.raises(RerankerError, match="found no training topic with both"):
         fitted(pairs, np.zeros_like(relevant))
+
+
+def test_a_model_without_trees_is_not_saved(tmp_path: Path) -> None:
+    model = Model(small_config(NAME, "all"), vocabulary())
+    with pytest.raises(RerankerError, match="without trees"):
+        checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})
 
 
 def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
