@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,29 +48,20 @@ FEATURES = "features"
 
 @dataclass(frozen=True)
 class Pairs:
-    """(query, post) pairs to score.
+    """(query, post) pairs to score."""
 
-    Attributes:
-        queries: [Q] texts of the queries.
-        texts: [D] texts of the posts.
-        urls: [D] expanded URL of each post, or "".
-        query_index: [P] row of ``queries``.
-        post_index: [P] row of ``texts`` and ``urls``.
-        signals: name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A
-            missing signal is 0; for the families ``signal:NAME`` it is unknown, as NaN is.
-        doc_ids: [D] identifier of each post; empty if unknown.
-        memo: name -> values computed from ``texts`` and ``urls``, with the texts that they were
-            computed from; copies by ``dataclasses.replace`` share it.
-    """
-
-    queries: Sequence[str]
-    texts: Sequence[str]
-    urls: Sequence[str]
-    query_index: npt.NDArray[np.int64]
-    post_index: npt.NDArray[np.int64]
+    queries: Sequence[str]  # [Q]
+    texts: Sequence[str]  # [D]
+    urls: Sequence[str]  # [D] expanded URL of each post, or ""
+    query_index: npt.NDArray[np.int64]  # [P] row of ``queries``
+    post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
     signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    doc_ids: Sequence[str] = ()
+    """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
+    is 0; for the families ``signal:NAME`` it is unknown, as NaN is."""
+    doc_ids: Sequence[str] = ()  # [D]; empty if unknown
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
+    from; copies by ``dataclasses.replace`` share it."""
 
     def __len__(self) -> int:
         return len(self.query_index)
@@ -91,15 +82,10 @@ class Pairs:
 
 
 class Terms(NamedTuple):
-    """One input of a batch of texts.
+    """One input of a batch of texts."""
 
-    Attributes:
-        ids: [B, L] term identifiers; 0 is padding.
-        weights: [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts.
-    """
-
-    ids: Tensor
-    weights: Tensor
+    ids: Tensor  # [B, L] term identifiers; 0 is padding
+    weights: Tensor  # [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -251,34 +237,3 @@ class Reranker(nn.Module, ABC):
         """Device of the parameters; the CPU if there are none."""
         first = next(self.parameters(), None)
         return torch.device("cpu") if first is None else first.device
-
-
-def require_choice(name: str, found: str, choices: Sequence[str]) -> None:
-    """Raise RerankerError for a setting that is not one of its named values."""
-    if found not in choices:
-        _refuse(name, repr(found), f"one of {', '.join(choices)}")
-
-
-def require_at_least(settings: Any, **least: int) -> None:
-    """Raise RerankerError for a setting below its least value."""
-    for name, value in least.items():
-        if (found := getattr(settings, name)) < value:
-            _refuse(name, found, f"{value} or more")
-
-
-def require_above_zero(settings: Any, *names: str) -> None:
-    """Raise RerankerError for a setting of 0 or less."""
-    for name in names:
-        if (found := getattr(settings, name)) <= 0:
-            _refuse(name, found, "one above 0")
-
-
-def require_odd(settings: Any, *names: str) -> None:
-    """Raise RerankerError for a setting that is not an odd number above 0."""
-    for name in names:
-        if (found := getattr(settings, name)) < 1 or found % 2 == 0:
-            _refuse(name, found, "an odd number")
-
-
-def _refuse(name: str, found: object, expected: str) -> NoReturn:
-    raise RerankerError(f"setting {name}: found {found}, expected {expected}")

@@ -47,13 +47,7 @@ Post = str | tuple[str, str]
 
 
 class RankedPost(NamedTuple):
-    """A post with its score.
-
-    Attributes:
-        index: place of the post in the list that was ranked.
-        score: higher is better.
-        text: of the post.
-    """
+    """A post with its score, and its place in the list that was ranked."""
 
     index: int  # type: ignore[assignment]  # Hides tuple.index
     score: float
@@ -62,33 +56,23 @@ class RankedPost(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TrainedReranker:
-    """A reranker that is ready to score.
-
-    Attributes:
-        name: of the model.
-        model: on the device it was loaded for, in evaluation mode.
-        encoder: reads texts as in training.
-        metrics: content of ``metrics.json``.
-        directory: the checkpoint's folder.
-        devices: share the topics to score; the model is on the first. Empty: the model's own.
-        precomputed: posts' stored vectors or words, which scoring looks up.
-    """
+    """A reranker that is ready to score."""
 
     name: str
     model: Reranker
+    """In evaluation mode."""
     encoder: TextEncoder
     metrics: Mapping[str, Any]
+    """Content of ``metrics.json``."""
     directory: Path
     devices: Sequence[torch.device] = ()
+    """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
     precomputed: PrecomputedVectors | PrecomputedPosts | None = None
 
     def rank(self, query: str, posts: Sequence[Post], top_k: int | None = None) -> list[RankedPost]:
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
-        Args:
-            query: text of the query.
-            posts: texts, or (text, URL) of posts with a link.
-            top_k: length of the result at most; None returns all posts.
+        Posts are texts, or (text, URL) of posts with a link.
 
         Raises:
             RerankerError: a post is neither a text nor (text, URL), or ``top_k`` is negative.
@@ -134,16 +118,8 @@ class TrainedReranker:
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.engine.scoring.score`."""
-        return scoring.score(
-            self.model,
-            pairs,
-            self.encoder,
-            batch_size,
-            progress,
-            precision,
-            self.devices,
-            self.precomputed,
-        )
+        how = (batch_size, progress, precision, self.devices, self.precomputed)
+        return scoring.score(self.model, pairs, self.encoder, *how)
 
 
 def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:
@@ -182,14 +158,14 @@ def save(
         encoder: reads texts as in training.
         metrics: content of ``metrics.json``.
         extras: file name -> content of further files.
-        parts: model -> checkpoint folder of each model whose scores this one reads; see
-            :func:`part_of`.
+        parts: model -> checkpoint folder of each model whose scores this one reads.
 
     Raises:
         RerankerError: the folder is not empty.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    require_empty(directory)
+    if any(directory.iterdir()):
+        raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
     _write_json(directory / "metrics.json", metrics)
     encoder.vocabulary.save(directory / "vocabulary.json")
     weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
@@ -219,12 +195,6 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     _write_json(directory / "config.json", content | {"sha256": _sha256_of_config(content)})
 
 
-def require_empty(directory: Path) -> None:
-    """Raise RerankerError if a folder to be written has files already."""
-    if any(directory.iterdir()):
-        raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
-
-
 def part_of(directory: Path, name: str) -> Path:
     """The checkpoint folder of a model whose scores the model of ``directory`` reads."""
     return directory / name
@@ -238,9 +208,8 @@ def parts_of(directory: Path) -> list[Path]:
 def find(model: str | Path) -> Path:
     """The checkpoint folder of a model that comes with the package, or a folder given by its path.
 
-    Args:
-        model: name of a model (the checkpoint trained on all judged years), or a path. A name has
-            priority over a folder with this name; a ``Path`` is always a folder.
+    The model's checkpoint is that trained on all judged years. Its name has priority over a folder
+    with this name; a ``Path`` is always a folder.
 
     Raises:
         RerankerError: there is no such model or folder.
@@ -283,7 +252,7 @@ def load(
             f"expected {FORMAT}; train again with this version"
         )
     _check_files(directory, config)
-    found = str(config.get("model"))
+    found, path = str(config.get("model")), directory / "config.json"
     if name is not None and found != name:
         raise RerankerError(
             f"{directory}: found a checkpoint of {found}, expected one of {name}; "
@@ -292,29 +261,27 @@ def load(
     try:
         model_type: Any = models.find(found)
     except RerankerError as error:
-        raise RerankerError(f"{directory / 'config.json'}: {error}") from None
+        raise RerankerError(f"{path}: {error}") from None
     vocabulary = Vocabulary.load(directory / "vocabulary.json")
     try:
         model = model_type(model_type.config_type(**config["config"]), vocabulary)
         idf_source = str(config["idf"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
-            f"{directory / 'config.json'}: found settings that {found} cannot use ({error}); "
+            f"{path}: found settings that {found} cannot use ({error}); "
             "train again with this version"
         ) from None
-    _check_features(model, config, directory / "config.json")
+    trained, known = config["features"], list(features.names_of(model.feature_families))
+    if trained != known:
+        raise RerankerError(
+            f"{path}: found a model of the features {trained}, but this version has {known}; "
+            "train again with this version"
+        )
     _load_weights(model, directory / "model.safetensors")
     model.read_files(directory)
-    encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
-    devices = devices_of(device)
-    return TrainedReranker(
-        found,
-        model.to(devices[0]).eval(),
-        encoder,
-        _read_json(directory / "metrics.json"),
-        directory,
-        devices,
-    )
+    encoder, devices = TextEncoder(vocabulary, idf or idf_from(idf_source)), devices_of(device)
+    model, metrics = model.to(devices[0]).eval(), _read_json(directory / "metrics.json")
+    return TrainedReranker(found, model, encoder, metrics, directory, devices)
 
 
 def idf_from(source: str) -> Idf:
@@ -330,25 +297,21 @@ def idf_from(source: str) -> Idf:
 
 
 def _check_files(directory: Path, config: Mapping[str, Any]) -> None:
-    """Compare the files of a checkpoint with the SHA-256 in its configuration.
-
-    Raises:
-        RerankerError: a file is missing, or its content is another.
-    """
-    path = directory / "config.json"
-    _check_sha256(path, _sha256_of_config(config), config.get("sha256"))
-    for name, expected in config["files"].items():
+    """Compare the files of a checkpoint with the SHA-256 in its configuration."""
+    # The configuration first, as it names the other files.
+    expected_of = {"config.json": config.get("sha256"), **config.get("files", {})}
+    for name, expected in expected_of.items():
         path = directory / name
-        _check_sha256(path, _sha256(path) if path.is_file() else "no file", expected)
-
-
-def _check_sha256(path: Path, found: str, expected: object) -> None:
-    if found != expected:
-        raise RerankerError(
-            f"{path}: found {found}, expected the SHA-256 {expected}: the file is damaged or was "
-            "changed after training; restore it (for a checkpoint that comes with the package: "
-            "install the package again), or train again"
-        )
+        if name == "config.json":
+            found = _sha256_of_config(config)
+        else:
+            found = _sha256(path) if path.is_file() else "no file"
+        if found != expected:
+            raise RerankerError(
+                f"{path}: found {found}, expected the SHA-256 {expected}: the file is damaged or "
+                "was changed after training; restore it (for a checkpoint that comes with the "
+                "package: install the package again), or train again"
+            )
 
 
 def _sha256(path: Path) -> str:
@@ -360,16 +323,6 @@ def _sha256_of_config(config: Mapping[str, Any]) -> str:
     """SHA-256 of a configuration's content without its own ``sha256``."""
     content = {key: value for key, value in config.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _check_features(model: Reranker, config: Mapping[str, Any], path: Path) -> None:
-    """Refuse a model that was trained with other features than this version has."""
-    found, expected = config["features"], list(features.names_of(model.feature_families))
-    if found != expected:
-        raise RerankerError(
-            f"{path}: found a model of the features {found}, but this version has {expected}; "
-            "train again with this version"
-        )
 
 
 def _load_weights(model: Reranker, path: Path) -> None:

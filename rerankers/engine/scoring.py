@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.base import Pairs, Reranker, require_choice
+from rerankers.base import Pairs, Reranker
 from rerankers.engine import fast_paths
 from rerankers.engine.devices import one_thread_each
 from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.engine.tokenized import Scorable, Tokenized
-from rerankers.errors import RerankerError
+from rerankers.errors import RerankerError, require_choice
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
 

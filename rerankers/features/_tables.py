@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -157,8 +157,8 @@ class WordTable:
                     np.array([word in words.STOP_WORDS for word in new]),
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )
-                both = zip(self._columns, found, strict=True)
-                self._columns = WordColumns(*map(np.concatenate, both))
+                both: list[Any] = [*map(np.concatenate, zip(self._columns, found, strict=True))]
+                self._columns = WordColumns(*both)
             return self._columns
 
     def known(self) -> KnownWords:

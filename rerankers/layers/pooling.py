@@ -26,15 +26,10 @@ class Similarities(Protocol):
 
 
 class PaddedSimilarities(NamedTuple):
-    """Similarities as a padded tensor; see :class:`Similarities`.
+    """Similarities as a padded tensor; see :class:`Similarities`."""
 
-    Attributes:
-        values: [P, Lq, Ld].
-        mask: [P, Ld], 1 where the post has a term.
-    """
-
-    values: Tensor
-    mask: Tensor
+    values: Tensor  # [P, Lq, Ld]
+    mask: Tensor  # [P, Ld], 1 where the post has a term
 
     def max(self) -> Tensor:
         """Maximum over each post's positions: [P, Lq]."""
@@ -71,16 +66,10 @@ def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
 
 
 def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """The ``k`` highest values of each feature, in text order; of equal values the earlier ones.
+    """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
 
-    Args:
-        values: [B, L, F].
-        lengths: [B] positions of each text, without padding.
-        k: [B] number of values to keep, at least 1.
-
-    Returns:
-        [B, K, F] with K the largest ``k``, 0 where a text has no more to keep, and how many of
-        each text were kept [B].
+    Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, K, F] with
+    K the largest ``k``, 0 where a text has no more to keep, and the number kept of each text [B].
     """
     positions, most = values.shape[1], int(k.max())
     kept = torch.minimum(k, lengths)

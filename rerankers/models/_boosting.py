@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from rerankers import features
-from rerankers.base import require_above_zero, require_at_least, require_choice
-from rerankers.errors import RerankerError
+from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
 from rerankers.models._feature_model import FeatureModel
 from rerankers.text.vocabulary import Vocabulary
 

@@ -5,7 +5,8 @@ layer over these counts is a sum of one vector for each trigram, so the counts, 
 are zero, are never computed.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -15,6 +16,7 @@ from rerankers.base import TRIGRAMS, Inputs, Interactions, Reranker
 from rerankers.errors import RerankerError
 from rerankers.layers.embeddings import mask_of_lengths
 from rerankers.layers.similarity import unit_length
+from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
 from rerankers.training.settings import Settings
 
@@ -26,11 +28,12 @@ _MULTIPLIER = 2654435761
 class SemanticModel(Reranker):
     """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3).
 
-    Args:
-        config: hyperparameters, with ``smoothing``, γ.
-        networks: one for both sides, or one for queries and one for posts; each maps trigram
-            identifiers [B, L] to vectors of length 1, [B, K].
+    The hyperparameters contain ``smoothing``, γ, and whether the network is ``shared`` by queries
+    and posts.
     """
+
+    network: ClassVar[Callable[[Any], nn.Module]]
+    """Makes a network from trigram identifiers [B, L] to vectors of length 1, [B, K]."""
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(
@@ -41,9 +44,10 @@ class SemanticModel(Reranker):
     query_inputs = (TRIGRAMS,)
     post_inputs = (TRIGRAMS,)
 
-    def __init__(self, config: Any, *networks: nn.Module) -> None:
+    def __init__(self, config: Any, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        self.networks = nn.ModuleList(networks)
+        count = 1 if config.shared else 2
+        self.networks = nn.ModuleList(type(self).network(config) for _ in range(count))
 
     def encode_queries(self, inputs: Inputs) -> Tensor:
         """Semantic vectors of Q queries: [Q, K]."""

@@ -36,9 +36,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import require_odd
+from rerankers.errors import require_odd
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
-from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
 
 
@@ -56,20 +55,6 @@ class Config:
 
     def __post_init__(self) -> None:
         require_odd(self, "width")
-
-
-class Model(SemanticModel):
-    """The network of section 3 (CIKM 2014); see the module's docstring."""
-
-    config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "paper": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
-    }
-
-    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        count = 1 if config.shared else 2
-        super().__init__(config, *(ConvolutionalNetwork(config) for _ in range(count)))
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -103,3 +88,14 @@ class ConvolutionalNetwork(nn.Module):
         for place in range(1, self.width):
             total = total + parts[place][:, place : place + words]
         return total
+
+
+class Model(SemanticModel):
+    """The network of section 3 (CIKM 2014); see the module's docstring."""
+
+    network = ConvolutionalNetwork
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "compact": Config(),
+        "paper": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
+    }

@@ -41,8 +41,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
-from rerankers.errors import RerankerError
+from rerankers.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.errors import RerankerError, require_choice
 from rerankers.layers.convolutions import WideConvolution, xavier_linear
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
 from rerankers.layers.pooling import k_max_pooling

@@ -33,16 +33,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import (
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    Terms,
-    require_above_zero,
-    require_at_least,
-    require_choice,
-)
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.errors import require_above_zero, require_at_least, require_choice
 from rerankers.layers.convolutions import bounded
 from rerankers.layers.embeddings import mask_of, word_vectors
 from rerankers.layers.similarity import unit_length

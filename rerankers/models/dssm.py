@@ -41,7 +41,6 @@ from torch import Tensor, nn
 
 from rerankers.layers.convolutions import xavier_linear
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
-from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
 
 
@@ -56,26 +55,6 @@ class Config:
     shared: bool = True  # Whether query and post share their weights
     smoothing: float = 10.0  # γ, factor of the cosine (see above)
     dropout: float = 0.4  # Share of the units of the first two layers dropped in training
-
-
-class Model(SemanticModel):
-    """The network of section 3; see the module's docstring."""
-
-    config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "paper": Config(
-            trigram_buckets=TRIGRAM_COUNT,
-            trigram_size=300,
-            hidden=300,
-            sentence_size=128,
-            dropout=0.0,
-        ),
-    }
-
-    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        count = 1 if config.shared else 2
-        super().__init__(config, *(DeepNetwork(config) for _ in range(count)))
 
 
 class DeepNetwork(nn.Module):
@@ -94,3 +73,20 @@ class DeepNetwork(nn.Module):
         first = self.dropout(torch.tanh(self.trigrams(ids) + self.bias))
         second = self.dropout(torch.tanh(self.second(first)))
         return unit_vectors(torch.tanh(self.last(second)), ids.ne(0).any(dim=1))
+
+
+class Model(SemanticModel):
+    """The network of section 3; see the module's docstring."""
+
+    network = DeepNetwork
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "compact": Config(),
+        "paper": Config(
+            trigram_buckets=TRIGRAM_COUNT,
+            trigram_size=300,
+            hidden=300,
+            sentence_size=128,
+            dropout=0.0,
+        ),
+    }

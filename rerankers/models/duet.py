@@ -40,15 +40,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import (
-    TRIGRAMS,
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    require_at_least,
-    require_choice,
-)
+from rerankers.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker
+from rerankers.errors import require_at_least, require_choice
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import TrainedVectors, mask_of, mask_of_lengths, word_vectors
 from rerankers.models._letter_trigrams import begins_word
@@ -83,16 +76,12 @@ class Config:
 
 
 class RegionVectors(NamedTuple):
-    """A batch of texts.
+    """A batch of texts."""
 
-    Attributes:
-        ids: [B, L] words, cut to the lengths that are read.
-        meaning: vectors of the distributed network: [Q, 1, F] of queries, [D, R, F] of posts; 0
-            for padding.
-    """
-
-    ids: Tensor
+    ids: Tensor  # [B, L] words, cut to the lengths that are read
     meaning: Tensor
+    """Vectors of the distributed network: [Q, 1, F] of queries, [D, R, F] of posts; 0 for
+    padding."""
 
 
 class Model(Reranker):

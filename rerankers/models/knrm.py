@@ -38,15 +38,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import (
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    require_above_zero,
-    require_at_least,
-    require_choice,
-)
+from rerankers.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.errors import require_above_zero, require_at_least, require_choice
 from rerankers.layers.convolutions import MaskedConvolution, bounded
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import GaussianKernels, unit_length
@@ -82,15 +75,10 @@ class Config:
 
 
 class NgramVectors(NamedTuple):
-    """A batch of texts.
+    """A batch of texts."""
 
-    Attributes:
-        levels: vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams.
-        mask: [B, L], 1 for words, 0 for padding.
-    """
-
-    levels: list[Tensor]
-    mask: Tensor
+    levels: list[Tensor]  # Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams
+    mask: Tensor  # [B, L], 1 for words, 0 for padding
 
 
 class Model(Reranker):

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers import features
-from rerankers.base import require_above_zero
-from rerankers.errors import RerankerError
+from rerankers.errors import RerankerError, require_above_zero
 from rerankers.models._feature_model import FUSED, FeatureModel
 from rerankers.text.vocabulary import Vocabulary
 

@@ -41,15 +41,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.base import (
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    require_at_least,
-    require_choice,
-    require_odd,
-)
+from rerankers.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.errors import require_at_least, require_choice, require_odd
 from rerankers.layers.convolutions import perceptron, square_convolution
 from rerankers.layers.embeddings import TYPICAL_LENGTH, mask_of, word_vectors
 from rerankers.layers.similarity import unit_length
@@ -80,15 +73,10 @@ class Config:
 
 
 class WordVectors(NamedTuple):
-    """A batch of texts.
+    """A batch of texts."""
 
-    Attributes:
-        ids: [B, L].
-        vectors: [B, L, E], of length 1 for cosines; [B, L, 0] for the indicator.
-    """
-
-    ids: Tensor
-    vectors: Tensor
+    ids: Tensor  # [B, L]
+    vectors: Tensor  # [B, L, E], of length 1 for cosines; [B, L, 0] for the indicator
 
 
 class Model(Reranker):

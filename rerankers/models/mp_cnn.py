@@ -42,7 +42,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, require_choice
+from rerankers.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.errors import require_choice
 from rerankers.layers.convolutions import windows_from
 from rerankers.layers.embeddings import VECTOR_KINDS, word_vectors
 from rerankers.text.vocabulary import Vocabulary
@@ -70,16 +71,12 @@ class Config:
 
 
 class PooledTexts(NamedTuple):
-    """Pooled convolutions of a batch of texts.
-
-    Attributes:
-        holistic: block A, tensors [B, 3 poolings, N widths, ·]; all vectors of a tensor can be
-            compared; the first has all widths of the convolutions.
-        dimensions: block B, [B, 2 poolings, N widths, filters, E].
-    """
+    """Pooled convolutions of a batch of texts."""
 
     holistic: list[Tensor]
-    dimensions: Tensor
+    """Block A, tensors [B, 3 poolings, N widths, ·]; all vectors of a tensor can be compared; the
+    first has all widths of the convolutions."""
+    dimensions: Tensor  # Block B, [B, 2 poolings, N widths, filters, E]
 
 
 class Model(Reranker):

@@ -52,16 +52,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import (
-    TRIGRAMS,
-    URL_TRIGRAMS,
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    Terms,
-    require_choice,
-)
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.errors import require_choice
 from rerankers.layers.convolutions import ConvolutionTower, perceptron
 from rerankers.layers.embeddings import FrozenVectors, HashedVectors, TrainedVectors, mask_of
 from rerankers.layers.pooling import PaddedSimilarities, Similarities, weighted_mean, window_means
@@ -143,15 +135,11 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
 
 
 class PhraseVectors(NamedTuple):
-    """A batch of encoded texts.
-
-    Attributes:
-        levels: input -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of
-            length 1 for cosines.
-        terms: input -> its terms.
-    """
+    """A batch of encoded texts."""
 
     levels: dict[str, list[Tensor]]
+    """Input -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of length 1
+    for cosines."""
     terms: dict[str, Terms]
 
 

@@ -43,14 +43,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import (
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    require_above_zero,
-    require_choice,
-)
+from rerankers.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.errors import require_above_zero, require_choice
 from rerankers.layers.convolutions import perceptron, square_convolution
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.text.vocabulary import Vocabulary
