@@ -25,9 +25,6 @@ from rerankers.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from lightgbm import Booster, Dataset
 
-FILE = "model.txt"
-"""File in a checkpoint: trees of the first objective, in LightGBM's text format."""
-
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "lambdarank": _LAMBDARANK | {"lambdarank_norm": True},
@@ -222,5 +219,5 @@ class BoostedTrees(FeatureModel):
 
 
 def file_of(number: int) -> str:
-    """Name of the file with the trees of an objective, counted from 1."""
-    return FILE if number == 1 else f"model_{number}.txt"
+    """Name of the file with the trees of an objective from 1 on, in LightGBM's text format."""
+    return "model.txt" if number == 1 else f"model_{number}.txt"

@@ -5,7 +5,6 @@ layer over these counts is a sum of one vector for each trigram, so the counts, 
 are zero, are never computed.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -32,8 +31,8 @@ class SemanticModel(Reranker):
     and posts.
     """
 
-    network: ClassVar[Callable[[Any], nn.Module]]
-    """Makes a network from trigram identifiers [B, L] to vectors of length 1, [B, K]."""
+    network: ClassVar[type[nn.Module]]
+    """Maps trigram identifiers [B, L] to vectors of length 1, [B, K]."""
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(
@@ -47,7 +46,7 @@ class SemanticModel(Reranker):
     def __init__(self, config: Any, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         count = 1 if config.shared else 2
-        self.networks = nn.ModuleList(type(self).network(config) for _ in range(count))
+        self.networks = nn.ModuleList(self.network(config) for _ in range(count))
 
     def encode_queries(self, inputs: Inputs) -> Tensor:
         """Semantic vectors of Q queries: [Q, K]."""

@@ -78,9 +78,6 @@ class Config:
             )
 
 
-_BILINEAR = Config(slices=1, linear=False, activation="identity")
-
-
 class Model(Reranker):
     """The network of sections 3 and 4; see the module's docstring."""
 
@@ -89,7 +86,7 @@ class Model(Reranker):
         "cntn_v": Config(),
         "cntn_iv": Config(slices=1),
         "cntn_iii": Config(slices=1, bilinear="none"),
-        "cntn_ii": _BILINEAR,
+        "cntn_ii": Config(slices=1, linear=False, activation="identity"),
         "cntn_i": Config(slices=1, bilinear="identity", linear=False, activation="identity"),
     }
     training_settings = Settings(
