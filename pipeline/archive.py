@@ -55,13 +55,7 @@ class ArchivedPair(NamedTuple):
 
 
 class Match(NamedTuple):
-    """Both parts of equation 4 for one question and one pair of the archive.
-
-    Attributes:
-        pair: pair of the archive.
-        similarity: v_tᵀ v_q, from -1 to 1.
-        score: s(t, a).
-    """
+    """A pair of the archive, and the parts of equation 4: v_tᵀ v_q, from -1 to 1, and s(t, a)."""
 
     pair: ArchivedPair
     similarity: float
@@ -78,13 +72,7 @@ Found = Mapping[str, Sequence[Match]]
 
 @dataclass(frozen=True)
 class QuestionArchive:
-    """Question–answer pairs whose questions can be searched.
-
-    Attributes:
-        pairs: query_id -> the question's pairs, one for each answer.
-        index: vectors of the questions, under their query_ids.
-        checkpoint: encodes questions and scores answers.
-    """
+    """Question–answer pairs by query_id, and an index of the questions' vectors."""
 
     pairs: Mapping[str, Sequence[ArchivedPair]]
     index: DenseIndex
@@ -92,13 +80,7 @@ class QuestionArchive:
 
     @classmethod
     def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:
-        """Encode and index the questions of ``pairs``.
-
-        Raises:
-            DataError: there is no pair, a question has two texts, or the checkpoint's model has
-                no sentence vectors.
-            CollectionError: FAISS is not installed.
-        """
+        """Encode and index the questions of ``pairs``."""
         grouped = _grouped(pairs)
         vectors = question_vectors(checkpoint, [rows[0].question for rows in grouped.values()])
         index = DenseIndex.build(vectors, list(grouped), _fingerprint(grouped, checkpoint))
@@ -114,15 +96,7 @@ class QuestionArchive:
     ) -> Self:
         """The same with the index in ``directory``, which is built if missing or out of date.
 
-        Args:
-            directory: folder of the index.
-            pairs: question–answer pairs.
-            checkpoint: encodes questions and scores answers.
-            rebuild: command that builds the index, for messages.
-
-        Raises:
-            DataError: see :meth:`build`.
-            CollectionError: the folder is not an index.
+        ``rebuild`` is the command that builds the index, for messages.
         """
         grouped = _grouped(pairs)
         try:
@@ -188,9 +162,7 @@ def mix(found: Found, alpha: float) -> Run:
 def tune_alpha(found: Found, measure: Callable[[Run], float]) -> tuple[float, float]:
     """The α of :data:`ALPHAS` with the best run, the lowest of equal ones, and the run's measure.
 
-    Args:
-        found: results for judged questions.
-        measure: measure of a run, higher is better.
+    ``measure`` of a run: higher is better.
     """
     values = [measure(mix(found, alpha)) for alpha in ALPHAS]
     best = max(values)
@@ -198,11 +170,7 @@ def tune_alpha(found: Found, measure: Callable[[Run], float]) -> tuple[float, fl
 
 
 def archived_pairs(collection: AnswerCollection) -> list[ArchivedPair]:
-    """The questions of a collection's training part, each with its relevant answers.
-
-    Raises:
-        DataError: files or judgments are missing, or no question has a relevant answer.
-    """
+    """The questions of a collection's training part, each with its relevant answers."""
     part = collection.part("train")
     judgments = part.qrels
     if judgments is None:
@@ -222,11 +190,7 @@ def archived_pairs(collection: AnswerCollection) -> list[ArchivedPair]:
 def question_vectors(
     checkpoint: TrainedReranker, questions: Sequence[str]
 ) -> npt.NDArray[np.float32]:
-    """Sentence vectors of questions, at least one, normalized to length 1: [N, E].
-
-    Raises:
-        DataError: the checkpoint's model does not encode a question as one vector.
-    """
+    """Sentence vectors of questions, at least one, normalized to length 1: [N, E]."""
     import torch
     from torch.nn.functional import normalize
 
@@ -248,10 +212,7 @@ def question_vectors(
                     "no sentence vectors of questions; expected one of cntn"
                 )
             parts.append(normalize(vectors, dim=1).float().cpu().numpy())
-    ordered = np.concatenate(parts)
-    restored = np.empty_like(ordered)
-    restored[order] = ordered
-    return restored
+    return np.concatenate(parts)[np.argsort(order)]
 
 
 def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:

@@ -78,14 +78,8 @@ def load_reranker(
         name: of the model.
         collection: to be ranked.
         checkpoint: folder; None is :func:`default_directory`.
-        device: see :func:`pipeline.command.runtime.choose_device`.
-        threads: of the CPU; None leaves them unchanged.
+        device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
         idf: ``index``, ``wordfreq`` or a file; None is the one used in training.
-
-    Raises:
-        UsageError: there is no model of that name, or no such device.
-        DataError: there is no checkpoint.
-        RerankerError: the checkpoint or the file of frequencies is damaged.
     """
     if name not in models.names():
         raise UsageError(
@@ -118,11 +112,7 @@ class Tuning:
             unlike the curve's maximum it is not biased by the choice.
         fold_weights: those λ, one a fold.
         measure: the maximised one, by ir_measures' name.
-        normalization: one of :data:`pipeline.interpolation.NORMALIZATIONS`.
-        seed: of the split into folds.
-        topics: query_ids.
         checkpoint: source of the neural scores, ``<model>/<name>``.
-        date: ISO 8601.
     """
 
     weight: float
@@ -149,11 +139,7 @@ class Tuning:
 
     @classmethod
     def load(cls, path: Path | str) -> Tuning:
-        """Read a file of :meth:`save`.
-
-        Raises:
-            DataError: the file is missing or no tuning.
-        """
+        """Read a file of :meth:`save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             curve = {float(weight): float(value) for weight, value in content["curve"].items()}
@@ -184,11 +170,7 @@ def tuning_files(checkpoint: Path) -> list[Path]:
 
 
 def tuned_weight(checkpoint: Path, normalization: str) -> tuple[float, str] | None:
-    """λ and its origin, or None if none was tuned with this normalisation.
-
-    Raises:
-        DataError: a file of λ is damaged.
-    """
+    """λ and its origin, or None if none was tuned with this normalisation."""
     for path in tuning_files(checkpoint):
         if path.exists():
             tuning = Tuning.load(path)
@@ -206,12 +188,7 @@ class Written(NamedTuple):
 
 
 def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
-    """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads.
-
-    Raises:
-        CollectionError: there is no index, or it is damaged.
-        RerankerError: there is no checkpoint, or precomputed posts are of no use to its model.
-    """
+    """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads."""
     manifest = Manifest.read(index)
     manifest.check(index, None)
     parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
@@ -234,14 +211,7 @@ def with_precomputed(
 ) -> NeuralReranker:
     """The reranker with its precomputed posts, if there are any.
 
-    Args:
-        reranker: to be used.
-        given: folder of precomputed posts, ``none``, or None for the index's own.
-        index: folder of the index, None if there is none.
-
-    Raises:
-        DataError: the given folder is missing.
-        RerankerError: the folder is damaged, or belongs to another checkpoint.
+    ``given`` is their folder, ``none``, or None for that in the folder ``index``.
     """
     if given == "none":
         return reranker
@@ -261,11 +231,7 @@ def with_precomputed(
 def precomputed_for(
     reranker: NeuralReranker, posts: Sequence[Post], directory: Path
 ) -> NeuralReranker:
-    """The reranker with posts precomputed into a new folder, if they make it faster.
-
-    Raises:
-        RerankerError: the folder cannot be written.
-    """
+    """The reranker with posts precomputed into a new folder, if they make it faster."""
     checkpoint = reranker.checkpoint
     if not engine.can_precompute(checkpoint.model):
         return reranker

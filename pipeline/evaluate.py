@@ -29,7 +29,6 @@ from pipeline.evaluation.measures import (
     without_results,
 )
 from pipeline.evaluation.reports import Values, print_means
-from pipeline.evaluation.significance import print_comparison
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,12 @@ def main(options: Options) -> None:
             print()
     if options.against or not options.per_topic:
         print(f"{options.qrels}, {len(qrels)} judged topics")
-        print_table = print_comparison if options.against else print_means
-        print_table(results)
+        if options.against:
+            from pipeline.evaluation.significance import print_comparison
+
+            print_comparison(results)
+        else:
+            print_means(results)
 
 
 def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str]]:

@@ -11,7 +11,6 @@ The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of R
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,12 +66,6 @@ class Options(RankingOptions):
                 f"--reranker: found {self.reranker!r}, expected one of {', '.join(EXPLAINED)}: "
                 "the models with an explanation"
             )
-        elif self.checkpoint and (found := _model_in(self.checkpoint)) not in (None, self.reranker):
-            advice = f"; add --reranker {found}" if found in EXPLAINED else ""
-            problems.append(
-                f"--checkpoint {self.checkpoint}: found a model of {found}, expected "
-                f"{self.reranker}{advice}"
-            )
         if self.doc_id and self.show:
             problems.append("--show: --doc-id says already which posts are shown")
         return problems
@@ -88,13 +81,8 @@ def main(options: Options) -> None:
     from pipeline.reranking import rerank
 
     topic = _topic(options.query_id, setup.collection)
-    ranking = rerank(
-        [topic],
-        setup.retriever,
-        setup.reranker,
-        setup.mixing,
-        options.hits or DEFAULT_HITS,
-    )
+    hits = options.hits or DEFAULT_HITS
+    ranking = rerank([topic], setup.retriever, setup.reranker, setup.mixing, hits)
     if not ranking.candidates.run.get(topic.query_id):
         raise DataError(
             f"topic {topic.query_id} “{topic.text}”: found no candidates to rank, expected some; "
@@ -107,14 +95,6 @@ def main(options: Options) -> None:
     with atomic_file(options.output) as stream:
         stream.write(page(explanation))
     print(f"wrote {options.output}", file=sys.stderr)
-
-
-def _model_in(directory: Path) -> str | None:
-    """The model of a checkpoint folder, None if its configuration cannot be read."""
-    try:
-        return str(json.loads((directory / "config.json").read_text(encoding="utf-8"))["model"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # Loading it will say what is wrong.
 
 
 def _topic(query_id: str, collection: Collection) -> Topic:
@@ -176,8 +156,8 @@ def _explain(
     return matches.explain(reranked, reranker, setup.retriever.name, mixing)
 
 
-def _some(names: list[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if names[8:] else "")
 
 
 if __name__ == "__main__":

@@ -64,11 +64,7 @@ class Rankers:
 
     @classmethod
     def from_config(cls, config: Any) -> Rankers:
-        """The rankers of a fusion's configuration: its families ``signal:NAME``.
-
-        Raises:
-            UsageError: unknown ranker, or none that finds candidates.
-        """
+        """The rankers of a fusion's configuration: its families ``signal:NAME``."""
         from rerankers import models
 
         families = config.families.split(",")
@@ -100,14 +96,10 @@ class Rankers:
 
 @dataclass(frozen=True)
 class UnionRetriever:
-    """Finds the best candidates of several rankers, with the score of every ranker.
+    """Finds the best candidates of several rankers, with the score of every lexical ranker.
 
     A post of an official run whose text is not here is a candidate too, with an empty text: its
     ranks alone speak for it.
-
-    Attributes:
-        collection: to be searched.
-        rankers: the rankers; the neural ones are not used.
     """
 
     collection: Collection
@@ -189,11 +181,8 @@ def restricted(run: Run, candidates: Run) -> Run:
 class Fusion:
     """A trained fusion: a retriever and a reranker in one.
 
-    Attributes:
-        collection: to be searched.
-        reranker: the model over the rankers' scores and further features.
-        rankers: the rankers.
-        neural: name -> neural reranker whose scores the model reads.
+    ``reranker`` is the model over the scores of ``rankers``, among them those of the ``neural``
+    rerankers, and further features.
     """
 
     collection: Collection
@@ -208,16 +197,9 @@ class Fusion:
         reranker: NeuralReranker,
         load: Callable[[str, Path], NeuralReranker],
     ) -> Fusion:
-        """The fusion for a collection.
+        """The fusion for a collection, from its trained model ``reranker``.
 
-        Args:
-            collection: to be searched.
-            reranker: the trained model.
-            load: name of a neural reranker, its folder in the fusion's -> the reranker.
-
-        Raises:
-            UsageError: the collection's candidates are given.
-            DataError: the fusion's folder lacks a neural reranker.
+        ``load``: name of a neural reranker, its folder in the fusion's -> the reranker.
         """
         from rerankers.checkpoint import part_of
 
@@ -289,14 +271,7 @@ def fusion_training_set(
 ) -> TrainingSet:
     """Candidates and scores of all rankers, for the topics of a microblog training set.
 
-    Args:
-        rankers: of the fusion to be trained.
-        microblog: judged years with their official candidates.
-        data: data folder.
-        unseen: scores of the training topics by rerankers that have not seen them.
-
-    Raises:
-        DataError: files or judgments are missing.
+    ``unseen`` gives the scores by rerankers that have not seen these topics.
     """
     parts: list[Candidates] = []
     qrels: Qrels = {}
@@ -309,14 +284,13 @@ def fusion_training_set(
         qrels |= judged
     candidates = _joined(parts)
     query_ids = [topic.query_id for topic in candidates.topics]
-
-    def score(name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
-        return unseen(name, pairs, query_ids)
-
+    scored = with_neural(
+        candidates, rankers.neural, lambda name, pairs: unseen(name, pairs, query_ids)
+    )
     return replace(
         microblog,
         candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
-        training=JudgedCandidates(with_neural(candidates, rankers.neural, score), qrels),
+        training=JudgedCandidates(scored, qrels),
         minimum_count=MINIMUM_COUNT,
     )
 

@@ -62,9 +62,12 @@ def main(options: Options) -> None:
     from indexes import lucene
     from indexes.posts import read_posts
     from pipeline.checkpoints import default_directory, precompute_index
-    from pipeline.collections.named import find_searched
+    from pipeline.collections import named
+    from pipeline.collections.collection import AnswerCollection
 
-    collection = find_searched(name, options.data) if name else None
+    collection = named.find(name, options.data) if name else None
+    if isinstance(collection, AnswerCollection):
+        raise collection.not_searched()
     directory = options.index or (collection.index_directory if collection else Path())
     checkpoint = Path(options.precompute) if options.precompute else None
     if checkpoint and "/" not in str(options.precompute) and not checkpoint.is_dir():
@@ -87,11 +90,7 @@ def main(options: Options) -> None:
 
 
 def _collection_name(options: Options) -> str | None:
-    """The collection to index, or None for own posts.
-
-    Raises:
-        UsageError: neither is given, or both, or own posts without a folder.
-    """
+    """The collection to index, or None for own posts; raises UsageError without one of them."""
     names = {name for name in (options.collection, options.topics) if name}
     problems = []
     if len(names) > 1:

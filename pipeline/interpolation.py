@@ -62,15 +62,6 @@ def normalize(scores: Scores, method: str = "minmax", query_id: str = "?") -> di
     * ``reciprocal``: 1 / (60 + rank), ranks from 1 by the tie rule (G. Cormack et al., Reciprocal
       Rank Fusion, SIGIR 2009).
     * ``none``: unchanged.
-
-    Args:
-        scores: doc_id -> score.
-        method: one of :data:`NORMALIZATIONS`.
-        query_id: for messages.
-
-    Raises:
-        UsageError: the method is unknown.
-        DataError: a score is NaN or infinite.
     """
     check_normalization(method)
     single_precision(scores, query_id)

@@ -277,10 +277,6 @@ def retriever_for(
         method: one of :data:`indexes.methods.METHODS`; None is the default.
         parameters: changes to the method's parameters, ``NAME=VALUE``.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-
-    Raises:
-        UsageError: unknown parameter, or no index.
-        DataError: malformed run.
     """
     if candidates:
         path = collection.runs.get(candidates, Path(candidates))
@@ -337,14 +333,7 @@ def interpolate(
 
 
 class Ranking(NamedTuple):
-    """Result of :func:`rerank`.
-
-    Attributes:
-        candidates: from the retriever.
-        scores: from the reranker; None without one.
-        run: the new ranking.
-        seconds: ``candidates`` and ``reranking`` -> duration.
-    """
+    """Result of :func:`rerank`: candidates, new scores, new ranking, and the seconds of both."""
 
     candidates: Candidates
     scores: Run | None
@@ -364,7 +353,7 @@ def rerank(
 
     Args:
         topics: to find candidates for.
-        retriever: finds candidates.
+        retriever: finds the best ``hits`` of each topic.
         reranker: scores them; None keeps the first stage's ranking.
         mixing: λ, and how scores are normalised before.
         hits: candidates for each topic.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +21,8 @@ from typing import TYPE_CHECKING
 from pipeline.collections.collection import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
-from pipeline.command.options import (
-    existing_file,
-    fraction,
-    option,
-    output_file,
-    positive_int,
-)
+from pipeline.command.options import existing_file, fraction, option, output_file, positive_int
+from pipeline.command.runtime import choose_device, one_line, print_table
 
 if TYPE_CHECKING:
     from pipeline.archive import Found, Match, QuestionArchive
@@ -36,8 +30,6 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Questions of the archive shown per question."""
-WIDTH = 100
-"""Characters shown of a text."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +129,6 @@ def _archive(options: Options) -> QuestionArchive:
     from pipeline.archive import QuestionArchive, archived_pairs
     from pipeline.checkpoints import default_directory
     from pipeline.collections import named
-    from pipeline.command.runtime import choose_device
     from rerankers import checkpoint
 
     collection = named.find_answers(options.archive, options.data)
@@ -168,22 +159,15 @@ def _alpha(options: Options, found: Found) -> float:
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
     """Print the best pairs for one question."""
     from pipeline.archive import best_pairs
-    from pipeline.command.runtime import print_table
 
-    print(f"{topic.query_id} “{_one_line(topic.text)}”:")
+    print(f"{topic.query_id} “{one_line(topic.text)}”:")
     rows = []
     for rank, match in enumerate(best_pairs(matches, alpha)[:SHOWN], start=1):
         pair = match.pair
         score = f"{match.mixed(alpha):.4f}"
-        rows.append([str(rank), score, f"[{pair.query_id}]", _one_line(pair.question)])
-        rows.append(["", "", "", _one_line(pair.answer.text)])
+        rows.append([str(rank), score, f"[{pair.query_id}]", one_line(pair.question)])
+        rows.append(["", "", "", one_line(pair.answer.text)])
     print_table([], rows, left=[2, 3])
-
-
-def _one_line(text: str) -> str:
-    """A text without line breaks and control characters, cut to :data:`WIDTH`."""
-    short = textwrap.shorten(text, WIDTH, placeholder="…")
-    return "".join(c if c.isprintable() else "�" for c in short)
 
 
 if __name__ == "__main__":

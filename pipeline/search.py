@@ -70,12 +70,10 @@ def main(options: Options) -> None:
     write_run(output, best, options.runtag)
     reports.print_measures(collection, runs)
     reports.print_topic(collection, ranking.candidates, list(runs.values()), options.show)
-    reranking = ranking.seconds["reranking"]
-    seconds = time.perf_counter() - started
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ranking.seconds.items())
     print(
         f"wrote {output}: {sum(map(len, best.values()))} results for {len(best)} of "
-        f"{len(collection.topics)} topics in {seconds:.1f} s "
-        f"(candidates {ranking.seconds['candidates']:.1f} s, reranking {reranking:.1f} s)",
+        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s ({parts})",
         file=sys.stderr,
     )
 

@@ -13,6 +13,7 @@ are kept in the checkpoint's folder.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,22 +120,15 @@ def main(options: Options) -> None:
             )
             checkpoints = parts.checkpoints
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
-        trainer = Trainer(
-            options.model,
-            config,
-            settings,
-            training_set,
-            shared,
-            options.configuration or "default",
-            options.set,
-        )
+        named = options.configuration or "default"
+        trainer = Trainer(options.model, config, settings, training_set, shared, named, options.set)
         outcome = trainer.train(state_directory)
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
     held_out = {"held_out.run.gz": outcome.held_out_file()}
     trainer.save(directory, outcome, held_out, checkpoints)
-    runtime.remove_directory(state_directory)
+    shutil.rmtree(state_directory, ignore_errors=True)
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
@@ -193,11 +187,7 @@ def _vectors(options: Options, training_set: TrainingSet) -> Path:
 
 
 def _settings(options: Options) -> Settings:
-    """The settings of the model's paper with the changes of the options.
-
-    Raises:
-        UsageError: options that exclude each other, or of steps for a model without gradients.
-    """
+    """The settings of the model's paper with the changes of the options."""
     from rerankers import models
     from rerankers.errors import RerankerError
     from rerankers.training.settings import Settings

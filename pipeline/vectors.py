@@ -31,10 +31,7 @@ class Options:
     """Sizes of the training, and files."""
 
     output: Path = option(
-        "file to write, in word2vec's binary form",
-        parse=output_file,
-        required=True,
-        metavar="FILE",
+        "word2vec .bin file to write", parse=output_file, required=True, metavar="FILE"
     )
     size: int = option("dimensions of a vector", default=100, parse=positive_int)
     window: int = option("words on each side that a word predicts", default=8, parse=positive_int)
@@ -64,11 +61,8 @@ def main(options: Options) -> None:
 def cached_vectors(texts: Sequence[str], general: Path | None, home: Path) -> Path:
     """File of vectors trained on these posts, which is written if it does not exist.
 
-    Args:
-        texts: the posts.
-        general: general vectors to concatenate, if the file exists: a word's vector then has both,
-            each of length 1, and a cosine is the mean of two.
-        home: $TWEETRERANK_HOME.
+    Those of the file ``general`` are concatenated, if it exists: a word's vector then has both,
+    each of length 1, and a cosine is the mean of two.
     """
     from rerankers.text.vectors import concatenated, read_vectors, word2vec_bytes
 

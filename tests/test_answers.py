@@ -114,8 +114,6 @@ def test_parts(name: str, data: Path) -> None:
         judged = part.qrels
         assert judged
         assert set(judged) <= set(part.given_candidates)
-    with pytest.raises(UsageError, match="found the part 'valid', expected one of train, dev"):
-        collection.part("valid")
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:

@@ -1,6 +1,5 @@
 """The command ``python -m pipeline.explain``."""
 
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -100,35 +99,26 @@ def test_colours_are_for_terminals(
         ("--doc-id 42 --doc-id 43", 2, "--doc-id: found '43', expected one of the"),
         ("--reranker sm_cnn", 2, "expected one of mp_hcnn, fusion, linear_fusion"),
         ("--checkpoint nowhere", 1, "nowhere/config.json"),
-        ("--checkpoint fusion", 2, "found a model of fusion, expected mp_hcnn; add --reranker"),
         ("--method bm25", 2, "--method, --mu and --parameter change nothing"),
         ("--doc-id 1 --show 3", 2, "--show: --doc-id says already"),
         ("--lambda 2 --show 0", 2, "--lambda: found 2"),
         ("--output .", 2, "found the folder"),
     ],
 )
-def test_mistakes(
-    arguments: str, code: int, message: str, command: Command, run: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "fusion").mkdir()
-    (tmp_path / "fusion" / "config.json").write_text('{"model": "fusion"}')
+def test_mistakes(arguments: str, code: int, message: str, command: Command, run: Run) -> None:
     found, output, errors = command("explain", *GIVEN, *arguments.split())
     assert (found, output) == (code, ""), errors
     assert message in errors
 
 
 @pytest.mark.parametrize("kind", FUSIONS)
-def test_options_without_use_for_a_fusion(kind: str, command: Command, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model": "mp_hcnn"}))
+def test_options_without_use_for_a_fusion(kind: str, command: Command) -> None:
     given = {"--candidates": "ql", "--method": "bm25", "--lambda": "0", "--normalize": "zscore"}
     arguments = [text for pair in given.items() for text in pair]
-    code, output, errors = command(
-        "explain", *SAMPLE, "--reranker", kind, "--checkpoint", tmp_path, *arguments
-    )
+    code, output, errors = command("explain", *SAMPLE, "--reranker", kind, *arguments)
     assert (code, output) == (2, "")
     for flag in given:
         assert f"{flag}: --reranker {kind} takes the rankers of its training" in errors
-    assert f"found a model of mp_hcnn, expected {kind}" in errors
 
 
 def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_named_collection(
 
 
 def test_a_collection_without_its_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tiny: there is no file .*posts\.jsonl; get it by"):
+    with pytest.raises(DataError, match=r"tiny: .* not found; fetch the data"):
         tiny(tmp_path).build_index(tmp_path / "index")
     assert list(tmp_path.iterdir()) == []
 

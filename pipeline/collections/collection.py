@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 def home_directory() -> Path:
-    """Folder of built indexes and trained checkpoints.
-
-    ``$TWEETRERANK_HOME``, or else the user's cache folder.
-    """
+    """Folder of indexes and trained checkpoints: ``$TWEETRERANK_HOME`` or the user's cache."""
     if given := os.environ.get("TWEETRERANK_HOME"):
         return Path(given)
     from platformdirs import user_cache_path
@@ -50,24 +47,8 @@ def data_directory(explicit: Path | None = None) -> Path:
     """
     if explicit is not None:
         return explicit
-    if given := os.environ.get("TWEETRERANK_DATA"):
-        return Path(given)
-    return home_directory() / "data"
-
-
-def require_files(collection: str, missing: Sequence[Path]) -> None:
-    """Say how to get the files of a collection that are missing.
-
-    Raises:
-        DataError: there are some.
-    """
-    if missing:
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise DataError(
-            f"{collection}: {missing[0]}{more} not found; fetch the data with\n"
-            f"  python scripts/fetch_data.py {collection}\n"
-            "or name a folder that has them by --data or TWEETRERANK_DATA"
-        )
+    given = os.environ.get("TWEETRERANK_DATA")
+    return Path(given) if given else home_directory() / "data"
 
 
 class Collection(ABC):
@@ -76,6 +57,8 @@ class Collection(ABC):
     Attributes:
         name: as on the command line; of own topics, the file's name without its ending.
         title: for reports.
+        topics_path: file of topics.
+        qrels_path: file of judgments; None without them.
         measures: usual measures of its runs, by ir_measures' names.
         runs: name -> official first-stage run.
         index_directory: folder of the index, built or not; None if nothing is searched.
@@ -83,37 +66,56 @@ class Collection(ABC):
 
     name: str
     title: str
+    topics_path: Path
+    qrels_path: Path | None
     measures: Sequence[str]
     runs: Mapping[str, Path]
     index_directory: Path | None
-
-    @cached_property
-    @abstractmethod
-    def topics(self) -> list[Topic]:
-        """The topics, in the order of their file."""
-
-    @cached_property
-    @abstractmethod
-    def qrels(self) -> Qrels | None:
-        """The judgments, or None without a file of them."""
 
     @property
     @abstractmethod
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
 
+    @abstractmethod
+    def posts(self) -> Iterator[Post]:
+        """All posts, each once."""
+
+    @cached_property
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file."""
+        self.require_files()
+        return read_topics(self.topics_path)
+
+    @cached_property
+    def qrels(self) -> Qrels | None:
+        """The judgments, or None without a file of them."""
+        path = self.qrels_path
+        return read_qrels(path) if path and path.exists() else None
+
+    def missing(self) -> list[Path]:
+        """Absent files of topics, runs and posts; judgments may be absent."""
+        return []
+
+    def require_files(self) -> None:
+        """Raise DataError with advice if a file is missing."""
+        if missing := self.missing():
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            raise DataError(
+                f"{self.name}: {missing[0]}{more} not found; fetch the data with\n"
+                f"  python scripts/fetch_data.py {self.name}\n"
+                "or name a folder that has them by --data or TWEETRERANK_DATA"
+            )
+
     @cached_property
     def given_candidates(self) -> Run | None:
         """Candidates that come with the topics, all with the score 0; None if they are searched."""
         return None
 
-    @abstractmethod
-    def posts(self) -> Iterator[Post]:
-        """All posts, each once."""
-
-    @abstractmethod
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        """doc_id -> post, of those ids that the collection has."""
+        """doc_id -> post, of those ids that the collection has; reads all posts."""
+        posts = {post.doc_id: post for post in self.posts()}
+        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
 
     def open_index(self) -> LuceneIndex:
         """The index of the posts; that of a named collection is built at the first use.
@@ -149,15 +151,12 @@ class SearchedCollection(Collection):
     """A named collection with an index of its posts.
 
     Attributes:
-        topics_path: file of topics.
-        qrels_path: file of judgments; may be absent.
         index_group: collections of a group share their posts and so their index.
         pair_folders: folders of parallel files with the group's posts, see
-            :func:`indexes.posts.read_pair_folder`.
+            :func:`indexes.pairs.read_pair_folder`.
         posts_path: file of JSON lines with the posts, in place of ``pair_folders``.
         data: data folder of the ``--data`` option, for messages.
         own_index: index to search in place of the shared one.
-        own_qrels: judgments to use in place of ``qrels_path``.
     """
 
     name: str
@@ -171,24 +170,11 @@ class SearchedCollection(Collection):
     measures: Sequence[str] = DEFAULT_MEASURES
     data: Path | None = None
     own_index: Path | None = None
-    own_qrels: Path | None = None
 
     @property
     def index_directory(self) -> Path:  # type: ignore[override]
         """``own_index``, or the group's folder under ``$TWEETRERANK_HOME``."""
         return self.own_index or home_directory() / "indexes" / self.index_group
-
-    @cached_property
-    def topics(self) -> list[Topic]:
-        """The topics, in the order of their file."""
-        require_files(self.name, self.missing())
-        return read_topics(self.topics_path)
-
-    @cached_property
-    def qrels(self) -> Qrels | None:
-        """The judgments, or None without a file of them."""
-        path = self.own_qrels or self.qrels_path
-        return read_qrels(path) if path.exists() else None
 
     @property
     def missing_judgments(self) -> str:
@@ -203,7 +189,7 @@ class SearchedCollection(Collection):
 
         For a post in several folders the first non-empty text counts.
         """
-        require_files(self.name, self.missing())
+        self.require_files()
         if self.posts_path:
             yield from read_posts(self.posts_path)
             return
@@ -215,20 +201,12 @@ class SearchedCollection(Collection):
                     posts[post.doc_id] = post
         yield from sorted(posts.values(), key=lambda post: int(post.doc_id))
 
-    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        """doc_id -> post; reads the files of posts, not the index."""
-        posts = {post.doc_id: post for post in self.posts()}
-        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
-
     def post_files(self) -> list[Path]:
         """The files of posts."""
         if self.posts_path:
             return [self.posts_path]
-        return [
-            folder / name
-            for folder in self.pair_folders
-            for name in ("b.toks", "url.txt", "id.txt")
-        ]
+        names = ("b.toks", "url.txt", "id.txt")
+        return [folder / name for folder in self.pair_folders for name in names]
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
@@ -246,20 +224,10 @@ class SearchedCollection(Collection):
         return LuceneIndex.open(directory, self.post_files())
 
     def build_index(self, directory: Path) -> Manifest:
-        """Index the posts.
-
-        Raises:
-            DataError: a file of posts is absent.
-            CollectionError: a file is malformed, or the index cannot be written.
-        """
+        """Index the posts."""
         from indexes import lucene
 
-        if missing := [path for path in self.post_files() if not path.exists()]:
-            raise DataError(
-                f"{self.name}: there is no file {missing[0]}; get it by\n"
-                f"  python scripts/fetch_data.py {self.name}\n"
-                "or name the folder of a copy by --data or $TWEETRERANK_DATA"
-            )
+        self.require_files()
         words = ["--collection", self.name, "--index", str(directory)]
         words += ["--data", str(self.data)] if self.data else []
         rebuild = f"python -m pipeline.index {shlex.join(words)}"
@@ -273,8 +241,8 @@ class AnswerCollection(Collection):
     Attributes:
         folders: part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
             :mod:`indexes.pairs`.
-        part_name: the part of this object.
-        own_qrels: judgments to use in place of the labels.
+        part_name: of this object.
+        qrels_path: judgments to use in place of the labels.
     """
 
     name: str
@@ -283,7 +251,7 @@ class AnswerCollection(Collection):
     part_name: str = "test"
     measures: Sequence[str] = ("AP", "RR")
     runs: Mapping[str, Path] = field(default_factory=dict)
-    own_qrels: Path | None = None
+    qrels_path: Path | None = None
     index_directory: None = None
 
     @property
@@ -292,15 +260,7 @@ class AnswerCollection(Collection):
         return self.folders[self.part_name]
 
     def part(self, name: str) -> AnswerCollection:
-        """Another part of the collection.
-
-        Raises:
-            UsageError: the name is none of ``train``, ``dev`` and ``test``.
-        """
-        if name not in self.folders:
-            raise UsageError(
-                f"{self.name}: found the part {name!r}, expected one of {', '.join(self.folders)}"
-            )
+        """Another part of the collection: ``train``, ``dev`` or ``test``."""
         return dataclasses.replace(self, part_name=name)
 
     @cached_property
@@ -326,8 +286,8 @@ class AnswerCollection(Collection):
         Questions without a relevant answer are left out: no ranking of them is better than
         another.
         """
-        if self.own_qrels:
-            return read_qrels(self.own_qrels)
+        if self.qrels_path:
+            return read_qrels(self.qrels_path)
         if not (self.folder / LABELS).exists():
             return None
         qrels: Qrels = {}
@@ -348,18 +308,13 @@ class AnswerCollection(Collection):
         """The answers, in the order of their files."""
         return (answer.post for answer in self._answers)
 
-    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        """doc_id -> answer."""
-        posts = {post.doc_id: post for post in self.posts()}
-        return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
-
     def missing(self) -> list[Path]:
         """Absent files of this part; labels may be absent."""
         return [path for name in FILES if not (path := self.folder / name).exists()]
 
     @cached_property
     def _answers(self) -> list[Answer]:
-        require_files(self.name, self.missing())
+        self.require_files()
         answers = list(read_answer_folder(self.folder))
         if not answers:
             raise DataError(f"{self.folder}: found no answer, expected at least one line a file")
@@ -368,13 +323,7 @@ class AnswerCollection(Collection):
 
 @dataclass(frozen=True)
 class OwnCollection(Collection):
-    """A user's file of topics and the index of the posts that they search.
-
-    Attributes:
-        topics_path: file of topics.
-        index_directory: index made by ``pipeline.index``.
-        qrels_path: file of judgments, or None.
-    """
+    """A user's file of topics and the index, made by ``pipeline.index``, of their posts."""
 
     topics_path: Path
     index_directory: Path
@@ -391,16 +340,6 @@ class OwnCollection(Collection):
     def title(self) -> str:  # type: ignore[override]
         """The topic file."""
         return str(self.topics_path)
-
-    @cached_property
-    def topics(self) -> list[Topic]:
-        """The topics, in the order of their file."""
-        return read_topics(self.topics_path)
-
-    @cached_property
-    def qrels(self) -> Qrels | None:
-        """The judgments, or None without a file of them."""
-        return read_qrels(self.qrels_path) if self.qrels_path else None
 
     @property
     def missing_judgments(self) -> str:

@@ -8,10 +8,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from indexes.files import sha256_of
 from pipeline.command.errors import DataError, UsageError
@@ -22,12 +21,11 @@ BLOCK = 1 << 16
 """Bytes read at a time."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One file of the catalogue.
 
     Attributes:
-        path: path below the data folder.
+        path: below the data folder.
         size: in bytes.
         sha256: of the whole file, hexadecimal.
         groups: collections that need it.
@@ -41,14 +39,10 @@ class Entry:
     url: str | None
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Limits of retries.
+class Patience(NamedTuple):
+    """Limits of retries: seconds without data (``timeout``) end an attempt.
 
-    Attributes:
-        attempts: per file.
-        timeout: seconds without data that end an attempt.
-        pause: seconds before the second attempt; doubled before each further one.
+    The pause before the second attempt, in seconds, is doubled before each further one.
     """
 
     attempts: int = 5
@@ -74,21 +68,15 @@ def terms() -> dict[str, str]:
 
 
 def select(names: Sequence[str]) -> list[Entry]:
-    """The files of the named collections (``mb2011``, ``mb11``, ``trecqa``, …), or all of them.
-
-    Raises:
-        UsageError: names all unknown names.
-    """
+    """The files of the named collections (``mb2011``, ``mb11``, ``trecqa``, …), or all of them."""
     groups = sorted({group for entry in catalogue() for group in entry.groups})
     aliases = {f"mb{group[-2:]}": group for group in groups if group.startswith("mb")}
     wanted = {aliases.get(name, name) for name in names}
     if unknown := sorted(wanted - set(groups)):
         expected = f"expected one of {', '.join(groups)}"
+        known = [*groups, *aliases]
         raise UsageError(
-            [
-                f"found the name {name!r}, {expected}{did_you_mean(name, [*groups, *aliases])}"
-                for name in unknown
-            ]
+            [f"found the name {name!r}, {expected}{did_you_mean(name, known)}" for name in unknown]
         )
     return [entry for entry in catalogue() if not names or wanted & set(entry.groups)]
 
@@ -110,11 +98,7 @@ def state(entry: Entry, folder: Path) -> str:
 def fetch_all(
     entries: Iterable[Entry], folder: Path, patience: Patience | None = None
 ) -> tuple[int, list[str]]:
-    """Fetch missing and damaged files, with a progress bar on a terminal.
-
-    Returns:
-        The number of fetched files, and a message for each failure.
-    """
+    """Fetch missing and damaged files; their number, and a message for each failure."""
     from tqdm import tqdm
 
     wanted = [entry for entry in entries if state(entry, folder) != "present"]
@@ -139,11 +123,7 @@ def fetch(
 ) -> None:
     """Download one file to its path below ``folder``.
 
-    Args:
-        entry: the file.
-        folder: data folder.
-        patience: limits of retries.
-        progress: called with the number of bytes of each block.
+    ``progress`` is called with the number of bytes of each block.
 
     Raises:
         DataError: all attempts failed; the message has the path for a copy by hand.

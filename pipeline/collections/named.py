@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.collections.collection import (
     AnswerCollection,
@@ -22,22 +21,9 @@ from pipeline.command.options import did_you_mean
 SAMPLE = Path(__file__).parent.parent / "sample"
 
 
-class _Microblog(NamedTuple):
-    """A year of the TREC Microblog track."""
-
-    year: int
-    index_group: str
-    pool_years: tuple[int, ...]
-
-
-# The tracks of 2011 and 2012 searched the same tweets, and so did those of 2013 and 2014.
-_MICROBLOG = {
-    "mb2011": _Microblog(2011, "tweets2011", (2011, 2012)),
-    "mb2012": _Microblog(2012, "tweets2011", (2011, 2012)),
-    "mb2013": _Microblog(2013, "tweets2013", (2013, 2014)),
-    "mb2014": _Microblog(2014, "tweets2013", (2013, 2014)),
-}
-_ALIASES = {f"mb{row.year % 100}": name for name, row in _MICROBLOG.items()}
+# name -> the first of the two years of the TREC Microblog track that searched the same tweets.
+_MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
+_ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 # name -> title and the folders of its training, development and test parts. TrecQA's clean parts
 # are the raw ones without the questions that have no relevant answer or nothing but relevant ones.
@@ -56,15 +42,7 @@ def names() -> list[str]:
 
 
 def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerCollection:
-    """The collection of a name or an alias (``mb12``); of answer selection, its test part.
-
-    Args:
-        name: of the collection.
-        data: data folder; None is the usual one.
-
-    Raises:
-        UsageError: there is no collection of this name.
-    """
+    """The collection of a name or an alias (``mb12``); of answer selection, its test part."""
     name = _ALIASES.get(name, name)
     if name in _MICROBLOG:
         return _microblog(name, data)
@@ -86,24 +64,8 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
     )
 
 
-def find_searched(name: str, data: Path | None = None) -> SearchedCollection:
-    """A collection with an index of its posts.
-
-    Raises:
-        UsageError: there is no collection of this name, or its candidates are given.
-    """
-    collection = find(name, data)
-    if not isinstance(collection, SearchedCollection):
-        raise collection.not_searched()
-    return collection
-
-
 def find_answers(name: str, data: Path | None = None) -> AnswerCollection:
-    """The test part of an answer-selection collection.
-
-    Raises:
-        UsageError: there is no answer-selection collection of this name.
-    """
+    """The test part of an answer-selection collection."""
     if name not in _ANSWERS:
         raise UsageError(
             f"found {name!r}, expected a collection of questions with given answers, one of "
@@ -121,27 +83,21 @@ def open_collection(
 ) -> Collection:
     """The collection that ``--topics``, ``--index`` and ``--qrels`` name.
 
-    Args:
-        topics: name of a collection, or a file of topics.
-        index: index to search; needed for a file of topics.
-        qrels: judgments; for a named collection, in place of its own.
-        data: data folder; None is the usual one.
-
-    Raises:
-        UsageError: neither a collection nor a file, or a file of topics without an index.
+    ``topics`` is a name or a file, which needs an index; ``qrels`` take the place of a named
+    collection's own judgments.
     """
-    path = Path(topics)
-    if not path.is_file():
+    if not Path(topics).is_file():
         found = find(topics, data)
         if isinstance(found, AnswerCollection):
-            return dataclasses.replace(found, own_qrels=qrels)
-        return dataclasses.replace(found, own_index=index, own_qrels=qrels)
+            return dataclasses.replace(found, qrels_path=qrels)
+        path = qrels or found.qrels_path
+        return dataclasses.replace(found, own_index=index, qrels_path=path)
     if index is None:
         raise UsageError(
-            f"--topics {path}: a file of topics needs the posts to search: name their --index "
+            f"--topics {topics}: a file of topics needs the posts to search: name their --index "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    return OwnCollection(path, index, qrels)
+    return OwnCollection(Path(topics), index, qrels)
 
 
 def training_collections(test: str | None = None, data: Path | None = None) -> list[str]:
@@ -168,17 +124,17 @@ def training_collections(test: str | None = None, data: Path | None = None) -> l
 
 
 def _microblog(name: str, data: Path | None) -> SearchedCollection:
-    row, folder = _MICROBLOG[name], data_directory(data) / "microblog"
+    year, first, folder = name[2:], _MICROBLOG[name], data_directory(data) / "microblog"
     return SearchedCollection(
         name=name,
-        title=f"TREC Microblog {row.year}",
-        topics_path=folder / f"topics.microblog{row.year}.txt",
-        qrels_path=folder / f"qrels.microblog{row.year}.txt",
+        title=f"TREC Microblog {year}",
+        topics_path=folder / f"topics.microblog{year}.txt",
+        qrels_path=folder / f"qrels.microblog{year}.txt",
         runs={
-            "ql": folder / f"trec-{row.year}" / "id.txt",
-            "rm3": folder / "runs" / f"run.microblog{row.year}.RM3.txt",
+            "ql": folder / f"trec-{year}" / "id.txt",
+            "rm3": folder / "runs" / f"run.microblog{year}.RM3.txt",
         },
-        index_group=row.index_group,
-        pair_folders=[folder / f"trec-{year}" for year in row.pool_years],
+        index_group=f"tweets{first}",
+        pair_folders=[folder / f"trec-{first}", folder / f"trec-{first + 1}"],
         data=data,
     )

@@ -21,14 +21,7 @@ _ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&
 
 
 class Topic(NamedTuple):
-    """One query.
-
-    Attributes:
-        query_id: the id in qrels and runs.
-        text: the query; may be empty.
-        time: time of the query, as written in the file.
-        max_doc_id: newest post within the topic's time limit, a whole number.
-    """
+    """One query, with its time as in the file, and the newest post (a whole number) before it."""
 
     query_id: str
     text: str
@@ -41,30 +34,25 @@ def read_topics(path: Path | str) -> list[Topic]:
 
     In XML the id is in ``<num>`` (``Number: MB051`` becomes ``51``, as in official qrels), the
     query in ``<title>`` or ``<query>``.
-
-    Raises:
-        DataError: there is no topic, one is malformed, or an id is repeated.
     """
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
     parse = _xml_topics if _STARTS_AS_XML.match(first) else _tsv_topics
-    topics: dict[str, Topic] = {}
-    numbers: dict[str, int] = {}
+    topics: dict[str, tuple[int, Topic]] = {}
     for number, topic in parse(path, lines):
         if not is_doc_id(topic.query_id):
             raise DataError(
                 f"{path}:{number}: found {short(topic.query_id)}, expected a query_id of one word"
             )
-        if topic.query_id in topics:
+        line, known = topics.setdefault(topic.query_id, (number, topic))
+        if known is not topic:
             raise DataError(
                 f"{path}:{number}: found a second topic {topic.query_id}, expected every id once; "
-                f"the first is on line {numbers[topic.query_id]}"
+                f"the first is on line {line}"
             )
-        topics[topic.query_id] = topic
-        numbers[topic.query_id] = number
     if not topics:
         raise DataError(f"{path}: found no topic, expected <top>…</top> or query_id<TAB>text lines")
-    return list(topics.values())
+    return [topic for _, topic in topics.values()]
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:

@@ -40,11 +40,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def read_qrels(path: Path | str) -> Qrels:
-    """Read judgments: ``query_id 0 doc_id relevance`` lines; grades above 0 are relevant.
-
-    Raises:
-        DataError: there is no judgment, a line is malformed, or a document is judged twice.
-    """
+    """Read judgments: ``query_id 0 doc_id relevance`` lines; grades above 0 are relevant."""
     qrels = _read_table(path, QRELS_COLUMNS, lambda fields, where: _grade(fields[3], where))
     if not qrels:
         raise DataError(f"{path}: found no judgment, expected lines of {QRELS_COLUMNS}")
@@ -55,9 +51,6 @@ def read_run(path: Path | str) -> Run:
     """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none.
 
     As in trec_eval only the score counts: the rank must be a number, but is ignored.
-
-    Raises:
-        DataError: a line is malformed, a score is NaN or infinite, or a document is repeated.
     """
     return _read_table(path, RUN_COLUMNS, lambda fields, where: _score(fields[3:5], where))
 
@@ -80,13 +73,7 @@ def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array
 
 
 def ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
-    """(doc_id, score) of one topic, best first: by score, ties by doc_id, both descending.
-
-    Scores are compared in single precision.
-
-    Raises:
-        DataError: a score is NaN or infinite.
-    """
+    """(doc_id, score) of one topic, best first, by the tie rule."""
     return [(doc_id, scores[doc_id]) for _, doc_id in _ranked(scores)]
 
 
@@ -117,11 +104,7 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
 
 
 def write_run(path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
-    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``.
-
-    Raises:
-        UsageError, DataError: see :func:`format_run`.
-    """
+    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``."""
     with atomic_file(path) as stream, _compressed(stream, Path(path).suffix.lower()) as compressed:
         compressed.writelines(f"{line}\n" for line in format_run(run, tag))
 

@@ -1,4 +1,8 @@
-"""The two errors that a command shows to a person instead of a traceback."""
+"""The two errors that a command shows to a person instead of a traceback.
+
+Every function of this package may raise them; a docstring says so where it is no matter of course.
+The errors of :mod:`indexes` and :mod:`rerankers` are shown in the same way.
+"""
 
 from collections.abc import Sequence
 
@@ -11,11 +15,7 @@ class DataError(Exception):
 
 
 class UsageError(Exception):
-    """The command's arguments are wrong; the command ends with exit code 2.
-
-    Args:
-        problems: one sentence for each bad argument; all of them are shown at once.
-    """
+    """The arguments are wrong, one sentence for each; the command ends with exit code 2."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)

@@ -18,6 +18,7 @@ reported, not only the first.
 import argparse
 import dataclasses
 import difflib
+import math
 import os
 import sys
 import warnings
@@ -60,8 +61,7 @@ def option(
         many: the option may be given several times and gives a tuple.
         required: absent means a usage error.
         flag: the option takes no value and gives True.
-        names: spellings in place of ``--field-name`` (``("-m", "--measure")``); None for a
-            positional argument.
+        names: spellings in place of ``--field-name``; None for a positional argument.
         metavar: the value's name in the help text.
     """
     metadata = {
@@ -71,7 +71,7 @@ def option(
         "many": many,
         "required": required,
         "flag": flag,
-        "names": None if names is None else tuple(names),
+        "names": names,
         "metavar": metavar,
     }
     default = () if many and default is None else False if flag else default
@@ -85,29 +85,26 @@ def argument(
     return option(help_text, parse=parse, many=many, required=required, names=None)
 
 
-def positive_int(text: str) -> int:
-    """A whole number of at least 1."""
-    return _number(text, int, lambda value: value >= 1, "a whole number of at least 1")
+def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+    """A parser of numbers."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(f"found {text!r}, expected {expected}") from None
+        if not allowed(value):
+            raise ValueError(f"found {text}, expected {expected}")
+        return value
+
+    return parse
 
 
-def non_negative_int(text: str) -> int:
-    """A whole number of at least 0."""
-    return _number(text, int, lambda value: value >= 0, "a whole number of at least 0")
-
-
-def positive_float(text: str) -> float:
-    """A finite number above 0."""
-    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
-
-
-def non_negative_float(text: str) -> float:
-    """A finite number of at least 0."""
-    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-
-
-def fraction(text: str) -> float:
-    """A number from 0 to 1."""
-    return _number(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
+non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at least 0")
+positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
+non_negative_float = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
+fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def existing_file(text: str) -> Path:
@@ -167,11 +164,7 @@ def parse_arguments(
     description: str | None,
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
-    """Turn command-line arguments into an options dataclass.
-
-    Raises:
-        UsageError: naming every argument that is unknown, missing or malformed.
-    """
+    """Turn command-line arguments into an options dataclass."""
     fields = dataclasses.fields(options_type)  # type: ignore[arg-type]
     parser = _parser(fields, program, description)
     found, unknown = parser.parse_known_intermixed_args(arguments)
@@ -210,7 +203,7 @@ def _parser(
             count = "*" if meta["many"] else "?"
             parser.add_argument(field.name, nargs=count, help=help_text)
             continue
-        names = meta["names"] or (f"--{field.name.replace('_', '-')}",)
+        names = _names(field)
         if meta["flag"]:
             parser.add_argument(*names, dest=field.name, action="store_true", help=help_text)
             continue
@@ -231,7 +224,7 @@ def _parser(
 def _value(field: dataclasses.Field[Any], found: Any) -> Any:
     """Check and convert what argparse found for one field; None means 'use the default'."""
     meta = field.metadata
-    label = field.name if meta["names"] is None else (meta["names"] or [_flag(field)])[-1]
+    label = (_names(field) or [field.name])[-1]
     if meta["flag"]:
         return found
     if found is None or found == []:
@@ -254,15 +247,9 @@ def _value(field: dataclasses.Field[Any], found: Any) -> Any:
 
 
 def apply_changes(config: Any, changes: Sequence[str], flag: str = "--set") -> Any:
-    """A copy of the dataclass ``config`` with each ``NAME=VALUE`` of ``changes`` applied.
+    """A copy of the frozen dataclass ``config`` with each ``NAME=VALUE`` of ``changes`` applied.
 
-    Args:
-        config: a frozen dataclass.
-        changes: values take the type of their field.
-        flag: the option's name, for messages.
-
-    Raises:
-        UsageError: naming every change with an unknown name or an unsuitable value.
+    Values take the type of their field; ``flag`` is the option's name, for messages.
     """
     kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     values, problems = {}, []
@@ -289,26 +276,15 @@ def did_you_mean(text: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _flag(field: dataclasses.Field[Any]) -> str:
-    return f"--{field.name.replace('_', '-')}"
+def _names(field: dataclasses.Field[Any]) -> Sequence[str]:
+    """Spellings of an option; none of a positional argument."""
+    names = field.metadata["names"]
+    return () if names is None else names or (f"--{field.name.replace('_', '-')}",)
 
 
 def _unknown(text: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
-    optional = [field for field in fields if field.metadata["names"] is not None]
-    flags = [name for field in optional for name in field.metadata["names"] or [_flag(field)]]
+    flags = [name for field in fields for name in _names(field)]
     return f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}"
-
-
-def _number(
-    text: str, kind: Callable[[str], Any], allowed: Callable[[Any], bool], expected: str
-) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        raise ValueError(f"found {text!r}, expected {expected}") from None
-    if not allowed(value):
-        raise ValueError(f"found {text}, expected {expected}")
-    return value
 
 
 def _show_warning(

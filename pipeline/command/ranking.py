@@ -155,14 +155,7 @@ class Setup(NamedTuple):
 
 
 def set_up(options: RankingOptions) -> Setup:
-    """Open the collection, its index or run, and the model.
-
-    Raises:
-        UsageError: naming every argument that does not fit.
-        DataError: missing or malformed file.
-        CollectionError: damaged index.
-        RerankerError: damaged checkpoint.
-    """
+    """Open the collection, its index or run, and the model."""
     from pipeline.collections.named import open_collection
     from pipeline.reranking import Mixing, retriever_for
 

@@ -7,7 +7,6 @@ import importlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,17 +45,13 @@ def keep_allocations() -> None:
     os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
 
 
-_OPTIONAL = ("matplotlib", "pandas", "scipy", "sklearn")
-"""Optional imports of NLTK without a use in its tokenizers."""
-
-
 def import_nltk_alone() -> None:
-    """Import NLTK without the optional packages that it looks for: a second and 120 MiB less.
+    """Import NLTK without optional packages, unused by its tokenizers: a second and 120 MiB less.
 
-    For a command, which has no other use of NLTK; one of these packages that is imported later,
-    or has been before, is not affected.
+    A later import of these packages is not affected.
     """
-    hidden = [name for name in _OPTIONAL if name not in sys.modules]
+    optional = ("matplotlib", "pandas", "scipy", "sklearn")
+    hidden = [name for name in optional if name not in sys.modules]
     # To an import statement a module that is None is one that cannot be found.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
@@ -74,11 +69,7 @@ def device_name(text: str) -> str:
 
 
 def choose_device(device: str, threads: int | None = None) -> str:
-    """Set PyTorch's threads and turn ``auto`` into the device that is there.
-
-    Raises:
-        UsageError: CUDA, or a GPU of this number, is asked for and not there.
-    """
+    """Set PyTorch's threads and turn ``auto`` into the device that is there."""
     import torch
 
     if threads:
@@ -94,16 +85,12 @@ def choose_device(device: str, threads: int | None = None) -> str:
 
 
 @contextmanager
-def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], None]]:
+def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
     """A progress bar on stderr; nothing where stderr is no terminal."""
     from tqdm import tqdm
 
     with tqdm(total=total, desc=what, unit=unit, unit_scale=True, disable=None) as shown:
-
-        def report(done: int) -> None:
-            shown.update(done)
-
-        yield report
+        yield shown.update
 
 
 @contextmanager
@@ -126,23 +113,16 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
 
 
 def open_console() -> Console:
-    """A console for stdout that prints texts as they are."""
+    """A console for stdout that prints texts as they are: they may look like rich's markup."""
     from rich.console import Console
 
-    # Posts may contain text that looks like rich's markup.
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=WIDTH)
 
 
 def print_table(
     header: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)
 ) -> None:
-    """Print a table without lines between columns.
-
-    Args:
-        header: headings, or nothing for a table without them.
-        rows: cells.
-        left: left-aligned columns; the others are right-aligned.
-    """
+    """Print a table without lines; columns but those of ``left`` are aligned on the right."""
     from rich.table import Table
 
     rows = list(rows)
@@ -158,6 +138,12 @@ def print_table(
         print(line.rstrip())
 
 
+def one_line(text: str, width: int = 100) -> str:
+    """A text without line breaks and control characters, cut to ``width``."""
+    printable = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    return printable if len(printable) <= width else printable[: width - 1] + "…"
+
+
 def provenance() -> dict[str, Any]:
     """Date, commit, machine and versions, for what is written to disk."""
     import torch
@@ -168,11 +154,6 @@ def provenance() -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-
-
-def remove_directory(directory: Path) -> None:
-    """Remove a folder and all in it, if it is there."""
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _commit() -> str | None:

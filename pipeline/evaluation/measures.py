@@ -35,21 +35,12 @@ _WITH_CUTOFF = {"P", "R", "Success"}
 def evaluate(
     qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES
 ) -> dict[str, dict[str, float]]:
-    """Measure -> query_id -> value, for every judged topic, in the order of the judgments.
-
-    Raises:
-        UsageError: naming every unknown measure.
-        DataError: there are no judgments, or a score is NaN or infinite.
-    """
+    """Measure -> query_id -> value, for every judged topic, in the order of the judgments."""
     return Evaluator(qrels, measures)(run)
 
 
 class Evaluator:
     """Evaluation of several runs against the same judgments.
-
-    Args:
-        qrels: judgments.
-        measures: names of measures.
 
     Raises:
         UsageError: naming every unknown measure.
@@ -108,11 +99,7 @@ def without_relevant(qrels: Qrels) -> list[str]:
 
 
 def parse_measures(names: Sequence[str]) -> dict[str, Any]:
-    """Name -> ir_measures' measure.
-
-    Raises:
-        UsageError: naming every unknown or malformed measure.
-    """
+    """Name -> ir_measures' measure."""
     measures, problems = {}, []
     for name in names:
         try:
@@ -125,11 +112,7 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse(name: str) -> Any:
-    """One measure.
-
-    Raises:
-        ValueError: unknown or malformed measure.
-    """
+    """One measure; raises ValueError for an unknown or malformed one."""
     import ir_measures
 
     try:

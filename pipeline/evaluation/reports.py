@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Run, ranked
 from pipeline.command.errors import UsageError
-from pipeline.command.runtime import print_table
+from pipeline.command.runtime import one_line, print_table
 from pipeline.evaluation.measures import Evaluator, mean
 
 if TYPE_CHECKING:
-    from indexes.posts import Post
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.reranking import Candidates
@@ -22,16 +21,9 @@ Values = Mapping[str, Mapping[str, float]]
 SHOWN = 5
 """Posts shown of a topic."""
 
-WIDTH = 100
-"""Characters shown of a post."""
-
 
 def print_means(results: Sequence[tuple[str, Values]]) -> None:
-    """Print a row of mean values for each run.
-
-    Args:
-        results: name and values of each run, all of the same measures.
-    """
+    """Print a row of mean values for each run, by name; all have the same measures."""
     rows = [
         [name, *(f"{mean(by_topic):.4f}" for by_topic in values.values())]
         for name, values in results
@@ -52,36 +44,22 @@ def print_measures(collection: Collection, runs: Mapping[str, Run]) -> None:
 def print_topic(
     collection: Collection, candidates: Candidates, runs: Sequence[Run], query_id: str | None
 ) -> None:
-    """Print the best posts of one topic in the first and in the last run.
+    """Print the best posts of one topic in the first and in the last of the stages' runs.
 
-    Args:
-        collection: the topics, and judgments if known.
-        candidates: the posts of the runs.
-        runs: one per stage.
-        query_id: the topic; None is the first one with results, ``none`` prints nothing.
-
-    Raises:
-        UsageError: no results for this topic.
+    ``query_id`` None is the first topic with results, ``none`` prints nothing.
     """
     topic = None if query_id == "none" else _topic(collection, candidates, query_id)
     if topic is None:
         return
     grades = (collection.qrels or {}).get(topic.query_id, {})
-    stages = {"before": runs[0], "after": runs[-1]}
-    if runs[0] is runs[-1]:
-        del stages["after"]
+    stages = {"before": runs[0], "after": runs[-1]} if runs[1:] else {"before": runs[0]}
     for stage, run in stages.items():
         print(f"\ntopic {topic.query_id} “{topic.text}”, {stage}:")
-        best = ranked(run[topic.query_id])[:SHOWN]
-        rows = [
-            [
-                str(rank),
-                f"{score:.4f}",
-                f"[{grades.get(doc_id, '-')}]",
-                _one_line(candidates.posts[doc_id]),
-            ]
-            for rank, (doc_id, score) in enumerate(best, start=1)
-        ]
+        rows = []
+        for rank, (doc_id, score) in enumerate(ranked(run[topic.query_id])[:SHOWN], start=1):
+            post, grade = candidates.posts[doc_id], f"[{grades.get(doc_id, '-')}]"
+            line = one_line(f"{post.text} {post.url}")
+            rows.append([str(rank), f"{score:.4f}", grade, line])
         print_table([], rows, left=[2, 3])
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
@@ -98,10 +76,3 @@ def _topic(collection: Collection, candidates: Candidates, query_id: str | None)
         f"--show: found {query_id!r}, expected a topic with results: "
         f"{', '.join(topic.query_id for topic in found[:5])}, … or none"
     )
-
-
-def _one_line(post: Post) -> str:
-    """Text and URL of a post without line breaks and control characters, cut to one line."""
-    text = " ".join(f"{post.text} {post.url}".split())
-    printable = "".join(c if c.isprintable() else "�" for c in text)
-    return printable if len(printable) <= WIDTH else printable[: WIDTH - 1] + "…"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from indexes.files import atomic_file
 from pipeline.command.runtime import print_table
@@ -21,15 +21,8 @@ _SAME = 9
 """Decimals of means in comparisons: sums in another order differ in the last bits."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """One measure of one run before and after reranking.
-
-    Attributes:
-        before: mean over topics of the original run.
-        after: mean over topics of the reranked run.
-        p: two-sided p of the paired t-test over topics.
-    """
+class Change(NamedTuple):
+    """Means over topics of a run's measure before and after reranking, and p of the t-test."""
 
     before: float
     after: float
@@ -49,16 +42,8 @@ class Change:
         return up if self.after > self.before else down
 
 
-@dataclass(frozen=True)
-class Row:
-    """One run.
-
-    Attributes:
-        name: of the run.
-        changes: measure -> before and after.
-        place: among all original runs, by the first measure.
-        place_after: of the reranked run among the other original runs.
-    """
+class Row(NamedTuple):
+    """One run: its changes by measure, and its place, by the first measure, among the others."""
 
     name: str
     changes: Mapping[str, Change]
@@ -85,11 +70,7 @@ def place(value: float, others: Iterable[float]) -> int:
 
 
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
-    """A row for each run, by the first measure of the original run, then by name.
-
-    Args:
-        results: name of a run -> values before and after, of the same measures and topics.
-    """
+    """A row for each run, by the first measure of the original run, then by name."""
     changes = {name: _changes(before, after) for name, (before, after) in results.items()}
     leading = {name: next(iter(of_run.values())) for name, of_run in changes.items()}
     rows = []
@@ -129,13 +110,7 @@ def print_report(rows: Sequence[Row]) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object]) -> None:
-    """Write a CSV file with a line for each run, numbers unrounded.
-
-    Args:
-        path: file to write, atomically.
-        rows: the runs.
-        made: further columns, the same in every line: model, λ, ….
-    """
+    """Write a CSV file with a line for each run, numbers unrounded, and the columns ``made``."""
     header = ["run"]
     for measure in rows[0].changes:
         header += [measure, f"{measure} reranked", f"{measure} change %", f"{measure} p"]

@@ -36,14 +36,8 @@ def randomization_test(
     information retrieval evaluation, CIKM 2007. The + 1: B. Phipson, G. K. Smyth: Permutation
     p-values should never be zero, 2010.
 
-    Args:
-        a: one value per topic.
-        b: the other run's values, same topics, same order.
-        seed: of the sample.
-        permutations: size of the sample.
-
-    Raises:
-        ValueError: the lengths differ or are 0, or a value is not finite.
+    ``a`` and ``b`` have one value per topic, in the same order; ``seed`` and ``permutations`` are
+    of the sample.
     """
     import numpy as np
     from scipy import stats
@@ -73,9 +67,6 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
     """Two-sided p of Student's paired t-test on the difference of means.
 
     1 for a single topic or no difference at all; 0 if every topic differs by the same amount.
-
-    Raises:
-        ValueError: the lengths differ or are 0, or a value is not finite.
     """
     import numpy as np
     from scipy import stats
@@ -104,11 +95,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
-    """Print mean values, and differences to the first run with their p-values.
-
-    Args:
-        results: name and values of each run, all of the same measures and topics.
-    """
+    """Print mean values, and differences to the first run with their p-values."""
     header = [""]
     rows = [[name] for name, _ in results]
     for measure in results[0][1]:
@@ -119,17 +106,14 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
         p_t = holm([paired_t_test(other, base) for other in others])
         for row, other, *p_values in zip(rows[1:], others, p_randomization, p_t, strict=True):
             difference = round(mean(other) - mean(base), 4) + 0.0  # + 0.0: never -0
-            row += [f"{mean(other):.4f}", f"{difference:+.4f}", *map(_format_p, p_values)]
+            shown = ["<0.0001" if p < 0.0001 else f"{p:.4f}" for p in p_values]
+            row += [f"{mean(other):.4f}", f"{difference:+.4f}", *shown]
     print_table(header, rows)
     corrected = f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
     print(
         f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
         f"t-test{corrected}"
     )
-
-
-def _format_p(p: float) -> str:
-    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def _differences(a: Sequence[float], b: Sequence[float]) -> np.ndarray:

@@ -7,6 +7,7 @@ the post's score.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -36,12 +37,9 @@ class Contribution(NamedTuple):
 
 @dataclass(frozen=True)
 class PostContributions:
-    """Contributions to one post's score.
+    """Contributions to one post's score, by family, in the order of the model's importances.
 
-    Attributes:
-        families: family -> contribution, in the order of the model's importances.
-        most: the features with the largest positive contributions, largest first.
-        least: the features with the largest negative contributions, largest first.
+    ``most`` and ``least`` are the features with the largest positive and negative ones.
     """
 
     families: Mapping[str, float]
@@ -54,12 +52,10 @@ class FusionExplanation:
     """Contributions to the scores of a topic's chosen posts.
 
     Attributes:
-        ranking: the topic and the posts.
-        facts: name -> value, about the ranking as a whole.
+        facts: about the ranking as a whole.
         meaning: summands of a family's contribution.
         base: mean score of the topic's candidates.
         importances: family -> share of the model's importances, the largest first.
-        posts: doc_id -> contributions.
     """
 
     ranking: RerankedTopic
@@ -77,22 +73,14 @@ class FusionExplanation:
 
 
 def explain(ranking: RerankedTopic, reranker: NeuralReranker) -> FusionExplanation:
-    """Contributions to the scores of the chosen posts.
-
-    Args:
-        ranking: candidates with the scores of the rankers that the fusion reads.
-        reranker: the fusion that gave the last scores of ``ranking``.
-    """
+    """Contributions to the scores of the chosen posts, by the fusion that gave the scores."""
     checkpoint = reranker.checkpoint
     model = cast("FeatureModel", checkpoint.model)
     contributions = _contributions(ranking, reranker)
     importances = shares(model.importances())
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
-    scores = {
-        doc_id: list(ranking.changes[doc_id].places.values())[-1].score for doc_id in contributions
-    }
     rest = [
-        scores[doc_id] - sum(part.added for part in parts)
+        ranking.changes[doc_id].last.score - sum(part.added for part in parts)
         for doc_id, parts in contributions.items()
     ]
     return FusionExplanation(
@@ -111,10 +99,9 @@ def explain(ranking: RerankedTopic, reranker: NeuralReranker) -> FusionExplanati
 
 def by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Sums of features' values by family, from (``family.feature``, value)."""
-    sums: dict[str, float] = {}
+    sums: dict[str, float] = defaultdict(float)
     for feature, value in values:
-        family = feature.rpartition(".")[0]
-        sums[family] = sums.get(family, 0.0) + value
+        sums[feature.rpartition(".")[0]] += value
     return sums
 
 
@@ -141,12 +128,10 @@ def _contributions(
     added = added - added.mean(dim=0)
     doc_ids = ranking.candidates.run[ranking.topic.query_id]
     chosen = {post.doc_id for post in ranking.posts}
+    rows = zip(doc_ids, features.tolist(), added.tolist(), strict=True)
     return {
-        doc_id: [
-            Contribution(*part)
-            for part in zip(model.names, features[row].tolist(), added[row].tolist(), strict=True)
-        ]
-        for row, doc_id in enumerate(doc_ids)
+        doc_id: [*map(Contribution, model.names, values, parts)]
+        for doc_id, values, parts in rows
         if doc_id in chosen
     }
 

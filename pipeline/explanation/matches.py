@@ -69,8 +69,7 @@ class Shading(NamedTuple):
     segments: list[Segment]
 
 
-@dataclass(frozen=True)
-class PostMatches:
+class PostMatches(NamedTuple):
     """Matches of one post.
 
     Attributes:
@@ -91,12 +90,10 @@ class MatchExplanation:
     """Matches of a topic's chosen posts.
 
     Attributes:
-        ranking: the topic and the posts.
-        facts: name -> value, about the ranking as a whole.
+        facts: about the ranking as a whole.
         measure: name of the similarity.
         bounds: least similarity of the shades 1 to 4.
         columns: of the posts' tables.
-        posts: doc_id -> matches.
     """
 
     ranking: RerankedTopic
@@ -117,13 +114,9 @@ class MatchExplanation:
 def explain(
     ranking: RerankedTopic, reranker: NeuralReranker, first_stage: str, mixing: str
 ) -> MatchExplanation:
-    """Matches of the chosen posts.
+    """Matches of the chosen posts, by an MP-HCNN.
 
-    Args:
-        ranking: the reranked candidates.
-        reranker: an MP-HCNN.
-        first_stage: origin of the candidates.
-        mixing: λ, its origin and the normalisation, in words.
+    ``first_stage`` (origin of the candidates) and ``mixing`` (λ) are facts, in words.
     """
     from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
     from rerankers.models.mp_hcnn import Model
@@ -163,22 +156,14 @@ def columns_of(found: PairMatches) -> tuple[Column, ...]:
     for name, matches in found.matches.items():
         for level in range(len(matches.levels)):
             length = matches.phrase_length(level)
-            if name == "words":
-                heading = "word" if length == 1 else f"{length} words"
-            else:
-                heading = f"{length + 2} letters"
+            heading = f"{length} words" if name == "words" else f"{length + 2} letters"
+            heading = "word" if heading == "1 words" else heading
             columns.append(Column(name, level, _GROUPS[name], heading))
     return tuple(columns)
 
 
 def explain_post(post: Post, found: PairMatches, bounds: Sequence[float]) -> PostMatches:
-    """Matches of one post.
-
-    Args:
-        post: the post.
-        found: matches of the query and the post.
-        bounds: least similarity of the shades 1 to 4.
-    """
+    """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
     columns = columns_of(found)
     shaded = {
         column: shade(*_spans(post, found, column), bounds)
@@ -197,7 +182,12 @@ def explain_post(post: Post, found: PairMatches, bounds: Sequence[float]) -> Pos
             url = segments
         else:
             further.append(Shading(f"{column.group}, {column.heading}", segments))
-    return PostMatches(text, url, _rows(found, columns, bounds), further)
+    cells = zip(*(_cells(found, column, bounds) for column in columns), strict=True)
+    rows = [
+        Row(word, float(weight), row)
+        for word, weight, row in zip(found.query_words, found.weights, cells, strict=True)
+    ]
+    return PostMatches(text, url, rows, further)
 
 
 def shade(
@@ -205,11 +195,8 @@ def shade(
 ) -> list[Segment]:
     """A text in segments; each character has the shade of the best match at its place.
 
-    Args:
-        text: the original text.
-        spans: places of matches; they may overlap.
-        values: similarity of each match; extra spans or values are ignored.
-        bounds: least similarity of each shade.
+    ``values`` are the similarities of the matches at ``spans``, which may overlap; where one has
+    more elements than the other, the rest is ignored.
     """
     steps = [0] * len(text)
     for (start, end), value in zip(spans, values, strict=False):
@@ -235,16 +222,6 @@ def _spans(
         spans = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
         return post.text, spans, values
     return post.url, found.url, values
-
-
-def _rows(found: PairMatches, columns: Sequence[Column], bounds: Sequence[float]) -> list[Row]:
-    cells = [_cells(found, column, bounds) for column in columns]
-    return [
-        Row(word, float(weight), row)
-        for word, weight, row in zip(
-            found.query_words, found.weights, zip(*cells, strict=True), strict=True
-        )
-    ]
 
 
 def _cells(found: PairMatches, column: Column, bounds: Sequence[float]) -> list[Cell]:

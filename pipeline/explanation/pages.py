@@ -12,6 +12,9 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import STEPS, MatchExplanation
 from pipeline.explanation.rank_changes import visible
@@ -21,9 +24,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def page(explanation: MatchExplanation | FusionExplanation) -> str:
     """The page of one explanation."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

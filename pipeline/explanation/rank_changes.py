@@ -32,30 +32,28 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class RankChange:
-    """A post's places in successive rankings.
-
-    Attributes:
-        places: name of a ranking -> place; the first is before, the last after reranking.
-    """
+    """A post's places in successive rankings, by name: the first before, the last after."""
 
     places: Mapping[str, Place]
 
     @property
-    def rank(self) -> int:
-        """Rank in the last ranking."""
-        return list(self.places.values())[-1].rank
+    def last(self) -> Place:
+        """Place after reranking."""
+        return list(self.places.values())[-1]
 
     @property
     def gain(self) -> int:
         """Ranks gained from the first ranking to the last; negative for a loss."""
-        return next(iter(self.places.values())).rank - self.rank
+        return next(iter(self.places.values())).rank - self.last.rank
 
     @property
     def movement(self) -> str:
         """The gain in words."""
         if self.gain == 0:
             return "same rank as before"
-        return f"{'▲' if self.gain > 0 else '▼'} {abs(self.gain)}, from #{self.rank + self.gain}"
+        return (
+            f"{'▲' if self.gain > 0 else '▼'} {abs(self.gain)}, from #{self.last.rank + self.gain}"
+        )
 
     @property
     def stages(self) -> list[str]:
@@ -69,8 +67,6 @@ class RerankedTopic:
 
     Attributes:
         collection: name of the topic's source.
-        topic: the topic.
-        candidates: its candidates.
         changes: doc_id -> rank change, for every candidate.
         grades: doc_id -> judged relevance, for judged posts.
         chosen: heading -> doc_ids of the posts to explain, at least one.
@@ -92,27 +88,19 @@ class RerankedTopic:
         """A post's rank, movement, grade and id."""
         grade, change = self.grades.get(doc_id), self.changes[doc_id]
         number = "" if grade is None else f" [{grade}]"
-        return [
-            f"#{change.rank}",
-            change.movement,
-            f"{grade_text(grade)}{number}",
-            f"post {doc_id}",
-        ]
+        judged = grade_text(grade) + number
+        return [f"#{change.last.rank}", change.movement, judged, f"post {doc_id}"]
 
 
 def places(scores: Mapping[str, float]) -> dict[str, Place]:
-    """Place of each post by its score, best first; ties by the rule of :func:`ranked`."""
+    """Place of each post by its score, best first."""
     return {
         doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
     }
 
 
 def rank_changes(rankings: Mapping[str, Mapping[str, float]]) -> dict[str, RankChange]:
-    """Rank change of each post, in the order of the last ranking.
-
-    Args:
-        rankings: name -> doc_id -> score, from the first ranking to the last.
-    """
+    """doc_id -> rank change, in the order of the last ranking; ``rankings`` are first to last."""
     found = {name: places(scores) for name, scores in rankings.items()}
     *_, last = found.values()
     return {
@@ -121,19 +109,14 @@ def rank_changes(rankings: Mapping[str, Mapping[str, float]]) -> dict[str, RankC
     }
 
 
-def choose(
-    changes: Mapping[str, RankChange], best: int, movers: int = MOVERS
-) -> dict[str, list[str]]:
+def choose(changes: Mapping[str, RankChange], best: int) -> dict[str, list[str]]:
     """Heading -> doc_ids: the ``best`` of the last ranking; largest gains and losses of the rest.
 
-    Args:
-        changes: in the order of the last ranking, which also breaks ties between movers.
-        best: number of posts from the top of the last ranking.
-        movers: number of gains and of losses.
+    The order of ``changes`` is the last ranking, which also breaks ties between movers.
     """
     shown, others = list(changes)[:best], list(changes)[best:]
-    rose = sorted(others, key=lambda doc_id: -changes[doc_id].gain)[:movers]
-    fell = sorted(others, key=lambda doc_id: changes[doc_id].gain)[:movers]
+    rose = sorted(others, key=lambda doc_id: -changes[doc_id].gain)[:MOVERS]
+    fell = sorted(others, key=lambda doc_id: changes[doc_id].gain)[:MOVERS]
     sections = {
         "best of the new ranking": shown,
         "largest gains of the others": [d for d in rose if changes[d].gain > 0],

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from pipeline.command.runtime import open_console, print_table
 from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import STEPS, Cell, MatchExplanation, PostMatches, Segment
 from pipeline.explanation.pages import signed
 from pipeline.explanation.rank_changes import visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 STYLES = ("", "magenta", "bold magenta", "reverse magenta", "bold reverse magenta")
 """Styles of the shades, for light and dark terminals."""
@@ -93,7 +91,7 @@ def _print_matches(console: Console, explanation: MatchExplanation, matches: Pos
         rows.append([visible(row.word), f"{row.weight:.2f}"])
         for indices in columns:
             cells = [_shaded(console, [_segment(row.cells[index])]) for index in indices]
-            rows[-1].append(_joined(cells))
+            rows[-1].append(Text(" ").join(cells))
     print_table(header, rows, left=range(len(header)))
 
 
@@ -119,16 +117,8 @@ def _segment(cell: Cell) -> Segment:
     return Segment(f"{cell.score:.2f} {where}".rstrip(), cell.step)
 
 
-def _joined(texts: Sequence[Text]) -> Text:
-    from rich.text import Text
-
-    return Text(" ").join(texts)
-
-
 def _shaded(console: Console, segments: Sequence[Segment]) -> Text:
     """Text in colours, or with ‹ › around the better matches where there are none."""
-    from rich.text import Text
-
     if console.color_system and not console.no_color:
         return Text.assemble(*((text, STYLES[step]) for text, step in segments))
     text = Text()

@@ -9,12 +9,12 @@ epochs. With one fold, 15 % of the topics are held out once and the model of the
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,8 @@ from rerankers.training.state import History
 HELD_OUT = 0.15
 """Share of the topics that a single fold holds out, as in the code of MP-HCNN's authors."""
 
-Progress = Callable[[str, int, int, str], None]
-"""Called with the part's name, the epoch, the step and a message."""
 
-
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """Rows of pairs to train on, and rows of held-out topics."""
 
     name: str
@@ -58,8 +54,7 @@ def split_topics(query_index: Rows, count: int, seed: int) -> Iterator[Fold]:
         yield Fold(f"fold {number}", np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
 
-@dataclass(frozen=True)
-class FoldModel:
+class FoldModel(NamedTuple):
     """A fold's model, and the query_ids of its held-out topics."""
 
     model: Reranker
@@ -71,10 +66,9 @@ class Outcome:
     """A trained model with its validation figures.
 
     Attributes:
-        model: the model to keep.
         held_out_run: neural scores of held-out topics by models that had not seen them.
         validation_map: fold -> MAP of its held-out topics.
-        epochs: epochs of the kept model.
+        epochs: of the kept model.
         histories: fold or part -> figures of every epoch.
         folds: the folds' models; none with a development part.
     """
@@ -96,10 +90,7 @@ class Outcome:
     ) -> npt.NDArray[np.float32]:
         """Scores [P] of each query's pairs by the fold model that has not seen the query.
 
-        Args:
-            pairs: P pairs.
-            query_ids: [Q] of the pairs' queries; each is held out in one fold.
-            encoder: of all fold models.
+        ``query_ids`` [Q] are those of the pairs' queries, each held out in one fold.
         """
         of_pairs = np.array(query_ids)[pairs.query_index]
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
@@ -109,62 +100,75 @@ class Outcome:
         return scores
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """How to train, and the folder of each part's finished epochs, from which to ``resume``.
+
+    ``progress`` is called with the part's name, the epoch, the step and a message.
+    """
+
+    settings: Settings
+    directory: Path
+    resume: bool
+    progress: Callable[[str, int, int, str], None]
+
+    def train(
+        self,
+        name: str,
+        model: Reranker,
+        training: Examples,
+        held_out: Examples | None = None,
+        measure: Callable[[npt.NDArray[np.float32]], float] = lambda scores: 0.0,
+    ) -> History:
+        """Train one part; ``measure`` of the held-out pairs' scores chooses the epoch."""
+        return train(
+            model,
+            training,
+            held_out,
+            measure,
+            self.settings,
+            self.directory / f"{name.replace(' ', '-')}.safetensors",
+            self.resume,
+            lambda epoch, step, message: self.progress(name, epoch, step, message),
+        )
+
+    def measure_of(self, data: JudgedCandidates, run: Run) -> float:
+        """The measure that chooses the best epoch."""
+        return data.mean_of("RR" if self.settings.select == "mrr" else "AP", run)
+
+
 def cross_train(
     build: Callable[[], Reranker],
     examples: Examples,
     data: JudgedCandidates,
-    settings: Settings,
+    schedule: Schedule,
     folds: int,
-    state_directory: Path,
-    resume: bool,
-    progress: Progress,
 ) -> Outcome:
     """Train with held-out topics, see the module's docstring.
 
-    Args:
-        build: returns a new model, the same at every call.
-        examples: all pairs with labels, in the order of ``data``.
-        data: candidates and judgments.
-        settings: how to train.
-        folds: number of folds; 1 holds out 15 % of the topics once.
-        state_directory: folder of each part's state.
-        resume: continue from these states.
-        progress: called after every step and epoch.
+    ``build`` returns the same new model at every call; ``examples`` are in the order of ``data``.
     """
-
-    def train_part(
-        name: str, rows: Rows, held_out: Rows | None, settings: Settings
-    ) -> tuple[Reranker, History]:
-        model = build()
-        history = train(
-            model,
-            examples.subset(rows),
-            None if held_out is None else examples.subset(held_out),
-            lambda scores: data.mean_of(
-                measure_of(settings),
-                data.run_of(held_out, scores),  # type: ignore[arg-type]
-            ),
-            settings,
-            state_directory / f"{name.replace(' ', '-')}.safetensors",
-            resume,
-            lambda epoch, step, message: progress(name, epoch, step, message),
-        )
-        return model, history
-
+    settings = schedule.settings
     held_out_run: Run = {}
     validation_map, histories, kept = {}, {}, []
-    for fold in split_topics(examples.pairs.query_index, folds, settings.seed):
-        model, history = train_part(fold.name, fold.training, fold.held_out, settings)
-        scores = score_tokenized(model, examples.subset(fold.held_out).pairs)
-        run = data.run_of(fold.held_out, scores)
+    for name, training, held_out in split_topics(examples.pairs.query_index, folds, settings.seed):
+        model, validation = build(), examples.subset(held_out)
+
+        def measure(scores: npt.NDArray[np.float32], rows: Rows = held_out) -> float:
+            return schedule.measure_of(data, data.run_of(rows, scores))
+
+        histories[name] = schedule.train(
+            name, model, examples.subset(training), validation, measure
+        )
+        run = data.run_of(held_out, score_tokenized(model, validation.pairs))
         held_out_run |= run
         kept.append(FoldModel(model, frozenset(run)))
-        validation_map[fold.name], histories[fold.name] = data.mean_of("AP", run), history
+        validation_map[name] = data.mean_of("AP", run)
     epochs = round(statistics.median(history.best for history in histories.values()))
     if folds > 1:
-        everything = np.arange(len(examples.relevant))
-        final_settings = dataclasses.replace(settings, epochs=epochs)
-        model, histories["all topics"] = train_part("all topics", everything, None, final_settings)
+        model = build()
+        final = replace(schedule, settings=replace(settings, epochs=epochs))
+        histories["all topics"] = final.train("all topics", model, examples)
     return Outcome(model, held_out_run, validation_map, epochs, histories, kept)
 
 
@@ -173,39 +177,18 @@ def train_with_development(
     training: Examples,
     development: Examples,
     data: JudgedCandidates,
-    settings: Settings,
-    state_directory: Path,
-    resume: bool,
-    progress: Progress,
+    schedule: Schedule,
 ) -> Outcome:
     """Train on one part, stop early by another, and keep the model of the best epoch.
 
-    Args:
-        model: to train.
-        training: pairs to learn from.
-        development: pairs that choose the epoch, in the order of ``data``.
-        data: candidates and judgments of the development part.
-        settings: how to train.
-        state_directory: folder of the training's state.
-        resume: continue from this state.
-        progress: called after every step and epoch.
+    ``development`` is in the order of ``data``, its candidates and judgments.
     """
     rows = np.arange(len(development.relevant))
-    history = train(
-        model,
-        training,
-        development,
-        lambda scores: data.mean_of(measure_of(settings), data.run_of(rows, scores)),
-        settings,
-        state_directory / "training.safetensors",
-        resume,
-        lambda epoch, step, message: progress("training", epoch, step, message),
-    )
+
+    def measure(scores: npt.NDArray[np.float32]) -> float:
+        return schedule.measure_of(data, data.run_of(rows, scores))
+
+    history = schedule.train("training", model, training, development, measure)
     run = data.run_of(rows, score_tokenized(model, development.pairs))
     figures = {"development": data.mean_of("AP", run)}
     return Outcome(model, run, figures, history.best, {"training": history})
-
-
-def measure_of(settings: Settings) -> str:
-    """Name of the measure that chooses the best epoch."""
-    return "RR" if settings.select == "mrr" else "AP"

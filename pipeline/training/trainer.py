@@ -17,7 +17,7 @@ import torch
 from indexes.files import atomic_directory
 from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
-from pipeline.training.folds import Outcome, cross_train, train_with_development
+from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
@@ -34,15 +34,7 @@ MINIMUM_STEPS = 50
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options that do not depend on the model.
-
-    Attributes:
-        folds: held-out parts of the topics; 1 holds out 15 % of them once.
-        vectors: file of word vectors.
-        idf: word frequencies, see :func:`rerankers.checkpoint.idf_from`.
-        device: PyTorch's name of the device to train on.
-        resume: continue interrupted training.
-    """
+    """Options that do not depend on the model; for ``idf`` see `rerankers.checkpoint.idf_from`."""
 
     folds: int
     vectors: Path
@@ -53,17 +45,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Trainer:
-    """A model to train.
-
-    Attributes:
-        model: its name.
-        config: its hyperparameters.
-        settings: how to train.
-        training_set: judged candidates and texts.
-        options: those that do not depend on the model.
-        configuration: name of the configuration, for ``metrics.json``.
-        changes: ``NAME=VALUE`` changes of the configuration, for ``metrics.json``.
-    """
+    """A model to train, with its configuration's name and changes for ``metrics.json``."""
 
     model: str
     config: Any
@@ -90,35 +72,15 @@ class Trainer:
         return reranker
 
     def train(self, state_directory: Path) -> Outcome:
-        """Train, with a progress bar.
-
-        Args:
-            state_directory: folder of finished epochs, for resuming.
-        """
+        """Train, with a progress bar; the folder keeps finished epochs, for resuming."""
         model, data, options = self.build(), self.training_set, self.options
         training = self._examples(model, data.training)
         with runtime.step_bar(self.settings.steps) as progress:
+            schedule = Schedule(self.settings, state_directory, options.resume, progress)
             if data.development is None:
-                return cross_train(
-                    self.build,
-                    training,
-                    data.training,
-                    self.settings,
-                    options.folds,
-                    state_directory,
-                    options.resume,
-                    progress,
-                )
-            return train_with_development(
-                model,
-                training,
-                self._examples(model, data.development),
-                data.development,
-                self.settings,
-                state_directory,
-                options.resume,
-                progress,
-            )
+                return cross_train(self.build, training, data.training, schedule, options.folds)
+            development = self._examples(model, data.development)
+            return train_with_development(model, training, development, data.development, schedule)
 
     def save(
         self,
@@ -170,10 +132,7 @@ class FusionPartTrainer:
     """Trains the neural rerankers whose scores a fusion reads.
 
     Attributes:
-        training_set: of the rerankers.
-        options: of the fusion.
-        seed: of the fusion.
-        state_directory: of the fusion's training.
+        options: of the fusion, as are ``seed`` and ``state_directory``.
         checkpoints: name -> checkpoint folder of each trained reranker.
     """
 
@@ -188,10 +147,7 @@ class FusionPartTrainer:
     ) -> npt.NDArray[np.float32]:
         """Train the reranker ``name``; scores [P] of pairs by fold models that have not seen them.
 
-        Args:
-            name: of the reranker.
-            pairs: P pairs of training topics.
-            query_ids: of the queries of ``pairs``.
+        ``query_ids`` are those of the queries of ``pairs``.
         """
         trainer = self.trainer(name)
         print(f"training {name} on folds of topics, for scores of the others", file=sys.stderr)

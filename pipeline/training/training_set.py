@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +55,6 @@ def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
     """The official query-likelihood candidates and the judgments of judged collections.
 
     A candidate's prior is the mean over all official runs of its collection.
-
-    Raises:
-        DataError: files or judgments of a collection are missing.
     """
     topics: list[Topic] = []
     run: Run = {}
@@ -81,11 +78,7 @@ def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
 
 
 def load_answers(part: AnswerCollection) -> JudgedCandidates:
-    """The given candidates and the judgments of one part of an answer-selection collection.
-
-    Raises:
-        DataError: files or judgments are missing.
-    """
+    """The given candidates and the judgments of one part of an answer-selection collection."""
     judgments = part.qrels
     if judgments is None:
         raise DataError(part.missing_judgments)
@@ -99,12 +92,10 @@ class TrainingSet:
 
     Attributes:
         trained_on: names of the collections.
-        left_out: name of the microblog collection that was left out, if any.
+        left_out: the microblog collection that was left out, if any.
         candidates: origin of the candidates, for reports.
-        training: judged candidates to learn from.
-        development: judged candidates that choose the epoch; None holds out topics of
-            ``training``.
-        texts: texts of the vocabulary's words; no judgment chooses them.
+        development: chooses the epoch; None holds out topics of ``training``.
+        texts: of the vocabulary; no judgment chooses them.
         minimum_count: of a word in ``texts``, to be in the vocabulary.
     """
 
@@ -123,12 +114,7 @@ class TrainingSet:
 
 
 def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
-    """All judged microblog years but ``test``, and the words of all posts on this machine.
-
-    Raises:
-        UsageError: there is no collection ``test``.
-        DataError: files or judgments are missing.
-    """
+    """All judged microblog years but ``test``, and the words of all posts on this machine."""
     trained_on = named.training_collections(test, data)
     training = load_training_data([named.find(name, data) for name in trained_on])
     texts = {post.doc_id: post.text for group in _index_groups(data) for post in group.posts()}
@@ -145,35 +131,28 @@ def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
 
 
 def answer_training_set(collection: AnswerCollection) -> TrainingSet:
-    """The training and development parts of ``collection``, and the words of all its parts.
-
-    Raises:
-        DataError: files or judgments are missing.
-    """
+    """The training and development parts of ``collection``, and the words of all its parts."""
     parts = [collection.part(name) for name in ("train", "dev", "test")]
+    texts: list[str] = []
+    for part in parts:
+        texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
     return TrainingSet(
         trained_on=[collection.name],
         left_out=None,
         candidates="given candidates",
         training=load_answers(parts[0]),
         development=load_answers(parts[1]),
-        texts=[text for part in parts for text in _texts(part)],
+        texts=texts,
         minimum_count=1,
     )
 
 
-def _texts(part: AnswerCollection) -> Iterator[str]:
-    yield from (topic.text for topic in part.topics)
-    yield from (post.text for post in part.posts())
-
-
-def _index_groups(data: Path | None) -> list[Collection]:
+def _index_groups(data: Path | None) -> list[SearchedCollection]:
     """One microblog collection of each index group with its posts on this machine."""
-    groups: dict[str, Collection] = {}
+    groups: dict[str, SearchedCollection] = {}
     for name in named.names():
         collection = named.find(name, data)
-        if not name.startswith("mb") or collection.missing():
-            continue
-        if isinstance(collection, SearchedCollection):
+        is_there = name.startswith("mb") and not collection.missing()
+        if is_there and isinstance(collection, SearchedCollection):
             groups[collection.index_group] = collection
     return list(groups.values())

@@ -24,14 +24,9 @@ HELD_OUT_FILE = "held_out.run.gz"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Scores of held-out training topics.
+    """First-stage and neural scores of held-out training topics, and their judgments.
 
-    Attributes:
-        collections: names of the training collections.
-        lexical: first-stage scores of their topics.
-        neural: neural scores of the same posts.
-        qrels: judgments of those topics.
-        checkpoint: source of the neural scores, ``<model>/<name>``.
+    The source of the neural scores, ``checkpoint``, is ``<model>/<name>``.
     """
 
     collections: Sequence[str]
@@ -44,13 +39,7 @@ class HeldOut:
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
         """Read the scores in a checkpoint's folder, and runs and judgments of their topics.
 
-        Args:
-            checkpoint: the folder.
-            test: collection left out of training, and of the tuning.
-            data: data folder.
-
-        Raises:
-            DataError: the scores are missing, or some belong to the collection ``test``.
+        The collection ``test`` is left out of training and of the tuning.
         """
         test = find(test, data).name
         path = checkpoint / HELD_OUT_FILE
@@ -78,21 +67,14 @@ class HeldOut:
                 f"of the collections that {test} may be tuned on; name the checkpoint trained "
                 "without it"
             )
-        described = f"{checkpoint.parent.name}/{checkpoint.name}"
-        return cls(names, lexical, neural, qrels, described)
+        return cls(names, lexical, neural, qrels, f"{checkpoint.parent.name}/{checkpoint.name}")
 
     def tune(
         self, measure: str = "AP", normalization: str = "minmax", folds: int = 5, seed: int = 1
     ) -> Tuning:
         """:func:`tune_weight` on these topics, with its provenance."""
         tuning = tune_weight(
-            self.lexical,
-            self.neural,
-            self.qrels,
-            folds=folds,
-            measure=measure,
-            normalization=normalization,
-            seed=seed,
+            self.lexical, self.neural, self.qrels, folds, 0.05, measure, normalization, seed
         )
         return dataclasses.replace(
             tuning,
@@ -126,20 +108,24 @@ def tune_weight(
     check_normalization(normalization)
     if not 2 <= folds <= len(qrels):
         raise UsageError(f"found {folds} folds, expected 2 to {len(qrels)}, the number of topics")
-    grid, evaluator = _grid(step), Evaluator(qrels, [measure])
+    parts = round(1 / step) if 0 < step <= 1 else 0
+    if not parts or not math.isclose(parts * step, 1):
+        raise UsageError(f"step of λ: found {step}, expected one that divides 1, such as 0.05")
+    evaluator = Evaluator(qrels, [measure])
     normalized = {
         query_id: normalized_pair(query_id, lexical[query_id], neural, normalization)
         for query_id in evaluator.query_ids
         if query_id in lexical
     }
     values: dict[float, dict[str, float]] = {}  # λ -> query_id -> measure
-    for weight in grid:
+    for weight in (part / parts for part in range(parts + 1)):
         run = {query_id: mix(*pair, weight) for query_id, pair in normalized.items()}
         (values[weight],) = evaluator(run).values()
     fold_weights, held_out = [], []
-    for fold in _split(sorted(qrels), folds, seed):
-        others = set(qrels) - set(fold)
-        fold_weights.append(_best(_curve(values, others)))
+    query_ids = sorted(qrels)
+    random.Random(seed).shuffle(query_ids)
+    for fold in (query_ids[number::folds] for number in range(folds)):
+        fold_weights.append(_best(_curve(values, set(qrels) - set(fold))))
         held_out += [values[fold_weights[-1]][query_id] for query_id in fold]
     curve = _curve(values, set(qrels))
     return Tuning(
@@ -153,18 +139,6 @@ def tune_weight(
         seed=seed,
         topics=tuple(qrels),
     )
-
-
-def _grid(step: float) -> list[float]:
-    parts = round(1 / step) if 0 < step <= 1 else 0
-    if not parts or not math.isclose(parts * step, 1):
-        raise UsageError(f"step of λ: found {step}, expected one that divides 1, such as 0.05")
-    return [part / parts for part in range(parts + 1)]
-
-
-def _split(query_ids: list[str], folds: int, seed: int) -> list[list[str]]:
-    random.Random(seed).shuffle(query_ids)
-    return [query_ids[fold::folds] for fold in range(folds)]
 
 
 def _curve(
