@@ -65,6 +65,8 @@ BLOCK = 4096
 Progress = Callable[[int], None]
 """Called with the number of posts of each finished block."""
 
+Texts = Sequence[str]
+
 
 def can_precompute(model: Reranker) -> bool:
     """Whether a model scores faster with precomputed posts."""
@@ -172,7 +174,7 @@ def _has_features_alone(model: Reranker) -> bool:
     return bool(model.feature_families) and not model.post_inputs
 
 
-def keys_of(texts: Sequence[str], urls: Sequence[str]) -> npt.NDArray[np.uint64]:
+def keys_of(texts: Texts, urls: Texts) -> npt.NDArray[np.uint64]:
     """128 bits of BLAKE2b for each of N posts: [N, 2]."""
     # Some posts hold half a surrogate pair.
     digests = [
@@ -326,8 +328,6 @@ class PrecomputedPosts(Precomputed):
     """Posts as a table for features, whose words have been looked up.
 
     Attributes:
-        posts: the table.
-        known: its words.
         idf: source of the words' IDF.
     """
 
@@ -415,11 +415,7 @@ class PrecomputedVectors(Precomputed):
 
 
 def _write_posts(
-    checkpoint: TrainedReranker,
-    texts: Sequence[str],
-    urls: Sequence[str],
-    writer: ArrayWriter,
-    progress: Progress,
+    checkpoint: TrainedReranker, texts: Texts, urls: Texts, writer: ArrayWriter, progress: Progress
 ) -> None:
     """The columns of a :class:`PostTable`, and its words."""
     words = WordTable(checkpoint.encoder.idf, checkpoint.model.unit_vectors())
@@ -437,18 +433,12 @@ def _write_posts(
 
 @torch.inference_mode()
 def _write_vectors(
-    checkpoint: TrainedReranker,
-    texts: Sequence[str],
-    urls: Sequence[str],
-    writer: ArrayWriter,
-    progress: Progress,
+    checkpoint: TrainedReranker, texts: Texts, urls: Texts, writer: ArrayWriter, progress: Progress
 ) -> None:
     """The inputs of a model, and the vectors that its fast path gives."""
     model, way = checkpoint.model, fast_paths.way_of(checkpoint.model)
     inputs = checkpoint.encoder.posts(texts, urls, model.post_inputs)
-    blocks = [
-        np.arange(start, min(start + BLOCK, len(texts))) for start in range(0, len(texts), BLOCK)
-    ]
+    blocks = np.split(np.arange(len(texts)), range(BLOCK, len(texts), BLOCK))
     if hasattr(way, "PostVectors"):
         for name, ids in inputs.items():
             writer.append_lists(f"input.{name}", ids)

@@ -74,13 +74,9 @@ class Tokenized:
         model: Reranker,
         precomputed: PrecomputedPosts | None = None,
     ) -> Tokenized:
-        """Tokenize the texts of ``pairs`` and compute their features.
+        """Tokenize the texts of ``pairs`` and compute their features, as ``model`` declares them.
 
-        Args:
-            pairs: queries and posts.
-            encoder: of the model's checkpoint.
-            model: declares its inputs and feature families.
-            precomputed: posts that features need not read again.
+        Features do not read ``precomputed`` posts again.
         """
         found = cls(
             encoder.queries(pairs.queries, model.query_inputs),
@@ -104,13 +100,7 @@ class Tokenized:
         model: Reranker,
         precomputed: PrecomputedVectors,
     ) -> Tokenized:
-        """Tokenize the queries only.
-
-        Args:
-            pairs: all posts of which are precomputed.
-            rows: [P] row of each pair's post in ``precomputed``.
-            encoder, model: as in :meth:`from_pairs`.
-            precomputed: the posts' vectors.
+        """Tokenize the queries only; ``rows`` [P] are those of the posts in ``precomputed``.
 
         Raises:
             ValueError: the model has features that depend on texts.

@@ -58,13 +58,28 @@ def used_ids(inputs: Iterable[Ragged]) -> Rows:
     return np.flatnonzero(is_used)
 
 
-class QueryVectors(NamedTuple):
-    """An encoded query.
+def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
+    """The distinct ones of :func:`windows_of`.
 
-    Attributes:
-        levels: its vectors [Lq, F] at each depth.
-        padding: [1, Lq] of ``PADDING_SIMILARITY``.
+    Returns:
+        [U, width] rows of :meth:`MaskedConvolution.products` to be summed, and [T] the window that
+        starts at each place.
     """
+    windows = windows_of(texts, values, width)
+    first, which = distinct(windows, is_exact=False)
+    places = np.stack([column[first] for column in windows], axis=1)
+    return places * width + np.arange(width), which
+
+
+def rows_by_id(ids: Rows) -> Rows:
+    """[highest id + 1] the place of each of the distinct ``ids``, from 1."""
+    rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
+    rows[ids] = np.arange(1, len(ids) + 1)
+    return rows
+
+
+class QueryVectors(NamedTuple):
+    """Vectors ``levels`` [Lq, F] of a query at each depth; [1, Lq] of ``PADDING_SIMILARITY``."""
 
     levels: Sequence[Tensor]
     padding: Tensor
@@ -127,12 +142,7 @@ class WindowSimilarities:
 
 
 class TowerInput(NamedTuple):
-    """How an input of posts is encoded.
-
-    Attributes:
-        tower: name of the tower.
-        longest: terms that are read, at most.
-    """
+    """Tower of an input of posts, and the number of terms that it reads at most."""
 
     tower: str
     longest: int
@@ -144,6 +154,12 @@ Visit = Callable[[int, Tensor], None]
 
 class TabulatedTower:
     """The vectors of a tower's forward pass, computed once for each distinct window.
+
+    The first convolution is linear before its ReLU. So the product of every term's vector with the
+    weights of every offset is computed once, and the layer becomes a sum of ``width`` table rows.
+    Each deeper layer gets its table from the layer below. A few thousand windows at a time pass
+    through a layer, so that their vectors are still in the cache for the next step; they are never
+    stored.
 
     Attributes:
         terms: [V + 1, E] vectors of depth 0; row 0 is padding.
@@ -164,8 +180,7 @@ class TabulatedTower:
     ) -> None:
         self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
         self.normalized = normalized
-        self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
-        self.rows[ids] = np.arange(1, len(ids) + 1)
+        self.rows = rows_by_id(ids)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         self.biases = [convolution.bias for convolution in self.convolutions]
         self.weights = [_weights_by_offset(layer).to(dtype) for layer in self.convolutions]
@@ -220,18 +235,15 @@ class TabulatedTower:
         values, table = self.rows[sequences.values], self.table
         found = [values]
         for depth, convolution in enumerate(self.convolutions, start=1):
-            width = convolution.width
-            windows = windows_of(sequences, values, width)
-            first, which = distinct(windows, is_exact=False)
-            places = np.stack([column[first] for column in windows], axis=1)
-            rows = torch.from_numpy(places * width + np.arange(width))
+            places, which = distinct_windows(sequences, values, convolution.width)
+            rows = torch.from_numpy(places)
             following = torch.empty(0)
             is_last = depth == len(self.convolutions)
             if not is_last:
                 # Row 0 is for positions after a text's end.
-                following = self.buffers.rows(depth, len(first) + 1, self.weights[depth].shape[1])
+                following = self.buffers.rows(depth, len(rows) + 1, self.weights[depth].shape[1])
                 following[0] = 0
-            for start in range(0, len(first), WINDOWS):
+            for start in range(0, len(rows), WINDOWS):
                 vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
                 vectors = vectors.float().add_(convolution.bias).relu_()
                 visit(depth, vectors)

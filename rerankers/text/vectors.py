@@ -21,11 +21,7 @@ class WordVectors:
 
 
 class UnitVectors:
-    """Word vectors of length 1, for comparison by cosine.
-
-    Args:
-        words: V words.
-        vectors: [V, E] their vectors, of any length.
+    """Word vectors of length 1, for comparison by cosine, made from vectors [V, E] of any length.
 
     Attributes:
         matrix: [1 + V, E]; row 0, of zeros, stands for all unknown words.

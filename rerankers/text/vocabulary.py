@@ -33,14 +33,9 @@ class Vocabulary:
     """
 
     def __init__(
-        self,
-        known: Sequence[str],
-        vectors: npt.NDArray[np.float32],
-        buckets: int = UNKNOWN_BUCKETS,
+        self, known: Sequence[str], vectors: npt.NDArray[np.float32], buckets: int = UNKNOWN_BUCKETS
     ) -> None:
-        self.known = list(known)
-        self.vectors = vectors
-        self.buckets = buckets
+        self.known, self.vectors, self.buckets = list(known), vectors, buckets
         self._ids = {word: row for row, word in enumerate(self.known, start=1)}
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
@@ -59,14 +54,9 @@ class Vocabulary:
         minimum_count: int = 2,
         common: int = 20_000,
     ) -> Self:
-        """Select the words of pre-trained vectors that are used.
+        """Select words of pre-trained vectors: those in at least ``minimum_count`` of the texts.
 
-        Args:
-            texts: posts, in which the words are counted.
-            vectors: pre-trained vectors, most frequent words first.
-            minimum_count: number of texts that hold a selected word.
-            common: number of most frequent words that are selected anyway, for future queries and
-                posts.
+        The ``common`` most frequent words are selected anyway, for future queries and posts.
         """
         counts: Counter[str] = Counter()
         for text in texts:

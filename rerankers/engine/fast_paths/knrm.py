@@ -3,7 +3,6 @@
 The contribution of a post's n-gram to a soft count depends only on the n-gram and the query.
 """
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -11,11 +10,11 @@ from torch import Tensor
 from rerankers.base import WORDS, Interactions
 from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import used_ids, windows_of
+from rerankers.engine.windows import distinct_windows, rows_by_id, used_ids
 from rerankers.layers.convolutions import MaskedConvolution
 from rerankers.layers.similarity import unit_length
 from rerankers.models.knrm import Model, NgramVectors
-from rerankers.text.ragged import Ragged, Rows, distinct
+from rerankers.text.ragged import Ragged, Rows
 
 
 class FastPath(PerQueryFastPath[NgramVectors]):
@@ -26,8 +25,7 @@ class FastPath(PerQueryFastPath[NgramVectors]):
         posts = pairs.posts[WORDS]
         self.longest = int(posts.lengths.max(initial=0))
         ids = used_ids([posts])
-        self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
-        self.rows[ids] = np.arange(1, len(ids) + 1)
+        self.rows = rows_by_id(ids)
         # Row 0 is for positions after a text's end.
         vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
         self.convolutions: list[MaskedConvolution] = list(model.convolutions)  # type: ignore[arg-type]
@@ -48,25 +46,19 @@ class FastPath(PerQueryFastPath[NgramVectors]):
         values = self.rows[posts.values]
         sums = []
         for width, table in enumerate(self.tables, start=1):
-            windows = windows_of(posts, values, width)
-            first, which = distinct(windows, is_exact=False)
-            similarity = self._vectors(windows, first, table) @ asked.T
+            places, which = distinct_windows(posts, values, width)
+            similarity = self._vectors(torch.from_numpy(places), table) @ asked.T
             # Each similarity as a post of one word: kernels that are not yet summed.
             column = similarity.view(1, -1, 1)
             kernels = self.model.kernels(column, column.new_ones(1, 1))
-            terms = kernels.view(len(first), len(asked) * kernels.shape[2])
+            terms = kernels.view(len(places), len(asked) * kernels.shape[2])
             bags = F.embedding_bag(torch.from_numpy(which), terms, starts, mode="sum")
             sums.append(bags.view(count, levels, length, kernels.shape[2]))
         return torch.stack(sums, dim=3).transpose(1, 2).flatten(2)
 
-    def _vectors(self, windows: list[Rows], first: Rows, table: Tensor) -> Tensor:
-        """Vectors [U, F], of length 1, of the windows at the positions ``first`` [U]."""
-        width = len(windows)
-        places = np.stack([column[first] for column in windows], axis=1)
+    def _vectors(self, places: Tensor, table: Tensor) -> Tensor:
+        """Vectors [U, F], of length 1, of distinct n-grams [U, n]."""
         if not self.convolutions:
-            hidden = table.index_select(0, torch.from_numpy(places[:, 0]))
-        else:
-            places = places * width + np.arange(width)
-            hidden = F.embedding_bag(torch.from_numpy(places), table, mode="sum")
-            hidden = F.relu_(hidden.add_(self.convolutions[width - 1].bias))
-        return unit_length(hidden)
+            return unit_length(table.index_select(0, places[:, 0]))
+        hidden = F.embedding_bag(places, table, mode="sum")
+        return unit_length(F.relu_(hidden.add_(self.convolutions[places.shape[1] - 1].bias)))

@@ -10,9 +10,9 @@ from torch import Tensor
 from rerankers.base import MASKED_WORDS, WORDS, Interactions
 from rerankers.engine.fast_paths import PerQueryFastPath
 from rerankers.engine.tokenized import Tokenized
-from rerankers.engine.windows import used_ids, windows_of
+from rerankers.engine.windows import distinct_windows, rows_by_id, used_ids
 from rerankers.models.sm_cnn import Model, SentenceVectors
-from rerankers.text.ragged import Ragged, Rows, distinct
+from rerankers.text.ragged import Ragged, Rows
 
 _CPU = torch.device("cpu")
 
@@ -30,8 +30,7 @@ class PostVectors:
 
     def __init__(self, model: Model, posts: Ragged) -> None:
         ids = used_ids([posts])
-        rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int32)
-        rows[ids] = np.arange(1, len(ids) + 1)
+        rows = rows_by_id(ids).astype(np.int32)
         convolution = model.post_sentence.convolution
         self.width, self.bias = convolution.width, model.post_sentence.bias
         self.posts = _widened(Ragged(rows[posts.values], posts.starts), self.width - 1)
@@ -48,15 +47,12 @@ class PostVectors:
     def vectors(self, rows: Rows) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""
         sequences = self.posts.take(rows, self.longest)
-        windows = windows_of(sequences, sequences.values, self.width)
-        first, which = distinct(windows, is_exact=False)
-        places = np.stack([column[first] for column in windows], axis=1)
-        places = places * self.width + np.arange(self.width)
+        places, which = distinct_windows(sequences, sequences.values, self.width)
         hidden = F.embedding_bag(torch.from_numpy(places), self.table, mode="sum")
         hidden = F.relu_(hidden.add_(self.bias))
         # The row for padding: after a ReLU, no value is below 0.
         hidden = F.pad(hidden, (0, 0, 0, 1))
-        padded = torch.from_numpy(sequences.padded(len(first), which)).T
+        padded = torch.from_numpy(sequences.padded(len(places), which)).T
         # index_select, then a maximum over the first axis, is the fastest way.
         return hidden.index_select(0, padded.flatten()).view(*padded.shape, -1).amax(dim=0)
 
