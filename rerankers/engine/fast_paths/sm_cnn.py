@@ -54,7 +54,7 @@ class PostVectors:
         hidden = F.pad(hidden, (0, 0, 0, 1))
         padded = torch.from_numpy(sequences.padded(len(places), which)).T
         # index_select, then a maximum over the first axis, is the fastest way.
-        return hidden.index_select(0, padded.flatten()).view(*padded.shape, -1).amax(dim=0)
+        return hidden.index_select(0, padded.flatten()).view(*padded.shape, self.size).amax(dim=0)
 
 
 class FastPath(PerQueryFastPath[SentenceVectors]):
