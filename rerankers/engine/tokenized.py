@@ -112,14 +112,8 @@ class Tokenized:
             nothing = np.zeros(len(pairs), dtype=np.float32)
             prior = pairs.signals.get(PRIOR, nothing).reshape(-1, 1)
         queries = encoder.queries(pairs.queries, model.query_inputs)
-        return cls(
-            queries,
-            precomputed.inputs,
-            pairs.query_index,
-            rows,
-            features=prior,
-            post_towers=precomputed.towers,
-        )
+        inputs, towers = precomputed.inputs, precomputed.towers
+        return cls(queries, inputs, pairs.query_index, rows, prior, post_towers=towers)
 
     def scores_of(self, model: Reranker, rows: Rows, device: torch.device) -> torch.Tensor:
         """Scores [B] of the pairs ``rows`` [B], in one forward pass."""

@@ -27,7 +27,6 @@ def train(
     """Train vectors of the words of ``texts``.
 
     Args:
-        texts: the posts.
         size: dimensions of a vector.
         window: words on each side that a word predicts.
         minimum_count: occurrences that a word needs to get a vector.
