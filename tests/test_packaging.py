@@ -106,9 +106,9 @@ def distributions_of_modules() -> Mapping[str, list[str]]:
 
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     """Modules of other projects that a folder imports without naming their project."""
-    # Tests import each other's helpers, and the packages below scripts/.
-    ours = {*PACKAGES, "tests", *(path.stem for path in (ROOT / folder).glob("*.py"))}
-    ours |= {path.parent.name for path in (ROOT / "scripts").glob("*/__init__.py")}
+    # Tests import their helper modules, and what is below scripts/.
+    ours = {*PACKAGES, *(path.stem for path in (ROOT / folder).glob("*.py"))}
+    ours |= {path.stem for path in (ROOT / "scripts").iterdir()}
     distributions = distributions_of_modules()
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
