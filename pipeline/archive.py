@@ -117,29 +117,13 @@ class QuestionArchive:
             near = zip(nearest[place], similarities[place].tolist(), strict=True)
             for query_id, similarity in near:
                 rows += [(place, pair, similarity) for pair in self.pairs[query_id]]
-        scores = self._scores(topics, rows)
+        scores = self.checkpoint.predict(
+            [(topics[place].text, (pair.answer.text, pair.answer.url)) for place, pair, _ in rows]
+        )
         found: dict[str, list[Match]] = {topic.query_id: [] for topic in topics}
         for (place, pair, similarity), score in zip(rows, scores.tolist(), strict=True):
             found[topics[place].query_id].append(Match(pair, similarity, score))
         return found
-
-    def _scores(
-        self, topics: Sequence[Topic], rows: Sequence[tuple[int, ArchivedPair, float]]
-    ) -> npt.NDArray[np.float32]:
-        """s(t, a) of each row; an answer found by several questions is encoded once."""
-        from rerankers.base import Pairs
-
-        answers: dict[Post, int] = {}
-        places = [answers.setdefault(pair.answer, len(answers)) for _, pair, _ in rows]
-        return self.checkpoint.score(
-            Pairs(
-                [topic.text for topic in topics],
-                [answer.text for answer in answers],
-                [answer.url for answer in answers],
-                np.array([place for place, _, _ in rows], dtype=np.int64),
-                np.array(places, dtype=np.int64),
-            )
-        )
 
 
 def best_pairs(matches: Sequence[Match], alpha: float) -> list[Match]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import did_you_mean, option, output_file, positive_int
+from pipeline.command.options import did_you_mean, listed, option, output_file, positive_int
 from pipeline.command.ranking import (
     DEFAULT_HITS,
     DEFAULT_RERANKER,
@@ -103,7 +103,7 @@ def _topic(query_id: str, collection: Collection) -> Topic:
         return topics[query_id]
     raise UsageError(
         f"--query-id: found {query_id!r}, expected a topic of {collection.name}: "
-        f"{_some(list(topics))}{did_you_mean(query_id, list(topics))}"
+        f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
     )
 
 
@@ -116,7 +116,7 @@ def _chosen(
     if unknown := [doc_id for doc_id in options.doc_id if doc_id not in changes]:
         expected = (
             f"expected one of the {len(changes)} candidates of topic {topic.query_id}: "
-            f"{_some(list(changes))}"
+            f"{listed(list(changes), 8)}"
         )
         raise UsageError([f"--doc-id: found {doc_id!r}, {expected}" for doc_id in unknown])
     named = list(dict.fromkeys(options.doc_id))
@@ -154,10 +154,6 @@ def _explain(
     # The page may be given away: without the path that follows.
     mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {normalization}"
     return matches.explain(reranked, reranker, setup.retriever.name, mixing)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (", …" if names[8:] else "")
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ import numpy.typing as npt
 
 from indexes.methods import METHODS, Method
 from indexes.posts import Post
+from pipeline import interpolation
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, best_of, ranked, read_run
 from pipeline.command.errors import DataError
-from pipeline.command.options import apply_changes
+from pipeline.command.options import apply_changes, listed
 from pipeline.command.ranking import DEFAULT_HITS, DEFAULT_METHOD
-from pipeline.interpolation import interpolate as mix
 
 if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
@@ -47,6 +47,75 @@ Progress = Callable[[int], None]
 
 def silent(done: int) -> None:
     """Report nothing."""
+
+
+def rerank(
+    topics: Sequence[Topic],
+    retriever: Retriever,
+    reranker: Reranker | None,
+    mixing: Mixing,
+    hits: int = DEFAULT_HITS,
+    progress: Callable[[int], AbstractContextManager[Progress]] = lambda pairs: nullcontext(silent),
+) -> Ranking:
+    """Find candidates, score them, mix both scores.
+
+    Args:
+        topics: to find candidates for.
+        retriever: finds the best ``hits`` of each topic.
+        reranker: scores them; None keeps the first stage's ranking.
+        mixing: λ, and how scores are normalised before.
+        hits: candidates for each topic.
+        progress: number of candidates -> a progress bar.
+    """
+    started = time.perf_counter()
+    candidates = retriever.search(topics, hits)
+    found = time.perf_counter()
+    if reranker is None:
+        scores, run = None, candidates.run
+    else:
+        with progress(len(candidates)) as report:
+            scores = reranker.score(candidates, report)
+        run = interpolate(candidates, scores, mixing.weight, mixing.normalization)
+    seconds = {"candidates": found - started, "reranking": time.perf_counter() - found}
+    return Ranking(candidates, scores, run, seconds)
+
+
+class Ranking(NamedTuple):
+    """Result of :func:`rerank`: candidates, new scores, new ranking, and the seconds of both."""
+
+    candidates: Candidates
+    scores: Run | None
+    run: Run
+    seconds: Mapping[str, float]
+
+
+class Mixing(NamedTuple):
+    """The share of the new score.
+
+    Attributes:
+        weight: λ, the new score's share; 1 leaves it as it is.
+        normalization: one of :data:`pipeline.interpolation.NORMALIZATIONS`.
+        origin: where λ is from, for reports.
+    """
+
+    weight: float = 1.0
+    normalization: str = "minmax"
+    origin: str = "given"
+
+    def __str__(self) -> str:
+        return f"λ = {self.weight:g} ({self.origin})"
+
+
+def interpolate(
+    candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
+) -> Run:
+    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2).
+
+    A weight of 1 gives the neural scores as they are.
+    """
+    if weight == 1:
+        return scores
+    return interpolation.interpolate(candidates.run, scores, weight, normalization)
 
 
 @dataclass(frozen=True)
@@ -221,8 +290,8 @@ class RunRetriever:
         run = {query_id: self.run[query_id] for query_id in query_ids if self.run.get(query_id)}
         if not run:
             raise DataError(
-                f"{self.name}: found results for {_some(list(self.run))}, expected some for "
-                f"the topics {_some(query_ids)}"
+                f"{self.name}: found results for {listed(list(self.run))}, expected some for "
+                f"the topics {listed(query_ids)}"
             )
         if not self.skip_unknown:
             run = best_of(run, hits)
@@ -235,7 +304,7 @@ class RunRetriever:
         if not self.skip_unknown or not posts:
             advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
             raise DataError(
-                f"{found} ({_some(unknown)}); name the collection that the run was made on{advice}"
+                f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
             )
         print(f"{found}; left out before and after", file=sys.stderr)
         known = {
@@ -305,77 +374,6 @@ class NeuralReranker:
         return candidates.run_of(scores)
 
 
-class Mixing(NamedTuple):
-    """The share of the new score.
-
-    Attributes:
-        weight: λ, the new score's share; 1 leaves it as it is.
-        normalization: one of :data:`pipeline.interpolation.NORMALIZATIONS`.
-        origin: where λ is from, for reports.
-    """
-
-    weight: float = 1.0
-    normalization: str = "minmax"
-    origin: str = "given"
-
-    def __str__(self) -> str:
-        return f"λ = {self.weight:g} ({self.origin})"
-
-
-def interpolate(
-    candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
-) -> Run:
-    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2).
-
-    A weight of 1 gives the neural scores as they are.
-    """
-    return scores if weight == 1 else mix(candidates.run, scores, weight, normalization)
-
-
-class Ranking(NamedTuple):
-    """Result of :func:`rerank`: candidates, new scores, new ranking, and the seconds of both."""
-
-    candidates: Candidates
-    scores: Run | None
-    run: Run
-    seconds: Mapping[str, float]
-
-
-def rerank(
-    topics: Sequence[Topic],
-    retriever: Retriever,
-    reranker: Reranker | None,
-    mixing: Mixing,
-    hits: int = DEFAULT_HITS,
-    progress: Callable[[int], AbstractContextManager[Progress]] = lambda pairs: nullcontext(silent),
-) -> Ranking:
-    """Find candidates, score them, mix both scores.
-
-    Args:
-        topics: to find candidates for.
-        retriever: finds the best ``hits`` of each topic.
-        reranker: scores them; None keeps the first stage's ranking.
-        mixing: λ, and how scores are normalised before.
-        hits: candidates for each topic.
-        progress: number of candidates -> a progress bar.
-    """
-    started = time.perf_counter()
-    candidates = retriever.search(topics, hits)
-    found = time.perf_counter()
-    if reranker is None:
-        scores, run = None, candidates.run
-    else:
-        with progress(len(candidates)) as report:
-            scores = reranker.score(candidates, report)
-        run = interpolate(candidates, scores, mixing.weight, mixing.normalization)
-    seconds = {"candidates": found - started, "reranking": time.perf_counter() - found}
-    return Ranking(candidates, scores, run, seconds)
-
-
 def doc_ids_of(run: Run) -> list[str]:
     """Every post of a run once."""
     return list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

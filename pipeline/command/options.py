@@ -276,6 +276,11 @@ def did_you_mean(text: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first names of a long list, and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
+
+
 def _names(field: dataclasses.Field[Any]) -> Sequence[str]:
     """Spellings of an option; none of a positional argument."""
     names = field.metadata["names"]
