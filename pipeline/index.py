@@ -18,6 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.collections import named
+from pipeline.collections.collection import AnswerCollection
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
@@ -61,17 +63,12 @@ def main(options: Options) -> None:
 
     from indexes import lucene
     from indexes.posts import read_posts
-    from pipeline.checkpoints import default_directory, precompute_index
-    from pipeline.collections import named
-    from pipeline.collections.collection import AnswerCollection
 
     collection = named.find(name, options.data) if name else None
     if isinstance(collection, AnswerCollection):
         raise collection.not_searched()
     directory = options.index or (collection.index_directory if collection else Path())
-    checkpoint = Path(options.precompute) if options.precompute else None
-    if checkpoint and "/" not in str(options.precompute) and not checkpoint.is_dir():
-        checkpoint = default_directory(str(options.precompute), name or "all")
+    checkpoint = _checkpoint(options.precompute, name) if options.precompute else None
     if checkpoint is None or options.posts or not directory.is_dir():
         start = time.perf_counter()
         if collection:
@@ -85,8 +82,19 @@ def main(options: Options) -> None:
             f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
         )
     if checkpoint:
+        from pipeline.checkpoints import precompute_index
+
         for folder, size, seconds in precompute_index(directory, checkpoint):
             print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+
+
+def _checkpoint(given: str, collection: str | None) -> Path:
+    """A folder by its path, or a model's default checkpoint for the collection."""
+    from pipeline.checkpoints import default_directory
+
+    if "/" in given or Path(given).is_dir():
+        return Path(given)
+    return default_directory(given, collection or "all")
 
 
 def _collection_name(options: Options) -> str | None:

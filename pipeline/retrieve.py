@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.collections import named
 from pipeline.collections.collection import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
@@ -128,7 +129,6 @@ def _archive(options: Options) -> QuestionArchive:
     """The collection's archive; its vectors come from the index if they are up to date."""
     from pipeline.archive import QuestionArchive, archived_pairs
     from pipeline.checkpoints import default_directory
-    from pipeline.collections import named
     from rerankers import checkpoint
 
     collection = named.find_answers(options.archive, options.data)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.collections import named
+from pipeline.collections.collection import data_directory, home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -120,8 +122,8 @@ def main(options: Options) -> None:
             )
             checkpoints = parts.checkpoints
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
-        named = options.configuration or "default"
-        trainer = Trainer(options.model, config, settings, training_set, shared, named, options.set)
+        name = options.configuration or "default"
+        trainer = Trainer(options.model, config, settings, training_set, shared, name, options.set)
         outcome = trainer.train(state_directory)
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
@@ -154,9 +156,6 @@ def _check(options: Options) -> None:
 
 def _directory(options: Options) -> Path:
     """The checkpoint folder to write."""
-    from pipeline.collections import named
-    from pipeline.collections.collection import home_directory
-
     name = "all"
     if options.collection:
         name = named.find_answers(options.collection, options.data).name
@@ -167,7 +166,6 @@ def _directory(options: Options) -> Path:
 
 def _training_set(options: Options) -> TrainingSet:
     """Official or given candidates with judgments; a fusion's are added to them later."""
-    from pipeline.collections import named
     from pipeline.training.training_set import answer_training_set, microblog_training_set
 
     if options.collection:
@@ -178,7 +176,6 @@ def _training_set(options: Options) -> TrainingSet:
 def _vectors(options: Options, training_set: TrainingSet) -> Path:
     """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
     from pipeline import vectors
-    from pipeline.collections.collection import data_directory, home_directory
 
     general = data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
     if options.vectors is None and options.model in FUSIONS:
