@@ -30,10 +30,8 @@ Vectors = npt.NDArray[np.float32]
 class DenseIndex:
     """Vectors with ids, open for searching; made by :meth:`build` or :meth:`open`.
 
-    Attributes:
-        ids: [N] id of each vector.
-        dimension: E, numbers in a vector.
-        fingerprint: origin of the vectors (texts and model); others cannot be compared with them.
+    The fingerprint names the vectors' origin (texts and model); others cannot be compared with
+    them.
     """
 
     def __init__(self, index: Any, ids: Sequence[str], fingerprint: str) -> None:
@@ -70,14 +68,10 @@ class DenseIndex:
         return cls(index, ids, fingerprint)
 
     def save(self, directory: Path | str, rebuild: str) -> None:
-        """Write the index into a folder, atomically.
-
-        Args:
-            directory: replaced if it is an index.
-            rebuild: command that builds this index, for messages.
+        """Write the index into a folder, atomically, with the command that builds it again.
 
         Raises:
-            CollectionError: the folder is something else.
+            CollectionError: the folder is not empty and no index of vectors.
         """
         directory = Path(directory)
         check_replaceable(directory, MANIFEST)
@@ -110,14 +104,14 @@ class DenseIndex:
         fields = _read_manifest(directory)
         rebuild = fields["rebuild"]
         for name in (VECTORS, IDS):
-            path = directory / name
-            if not path.is_file():
+            if not (directory / name).is_file():
                 raise unusable(directory, f"its file {name} is missing", rebuild)
-            if sha256_of(path) != fields["sha256"][name]:
+            if sha256_of(directory / name) != fields["sha256"][name]:
                 raise unusable(directory, f"its file {name} is damaged", rebuild)
         if fingerprint is not None and fields["fingerprint"] != fingerprint:
-            problem = "its vectors are of other texts or by another checkpoint"
-            raise unusable(directory, problem, rebuild)
+            raise unusable(
+                directory, "its vectors are of other texts or by another checkpoint", rebuild
+            )
         try:
             index = faiss.deserialize_index(np.fromfile(directory / VECTORS, dtype=np.uint8))
             ids = json.loads((directory / IDS).read_text(encoding="utf-8"))

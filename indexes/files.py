@@ -48,9 +48,7 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
     All files are on the disk (fsync) before the folder gets its name. An existing folder is
     replaced as a whole; on any error it stays as it was and the new one is removed.
     """
-    target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(target)
+    target = _prepared(path)
     temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
     try:
         yield temporary
@@ -82,10 +80,7 @@ def sha256_of(path: Path) -> str:
 @contextmanager
 def _replacing(path: Path | str) -> Iterator[int]:
     """Yield the descriptor of a temporary file that replaces ``path`` at the end."""
-    # A symbolic link stays: the file behind it is replaced.
-    target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(target)
+    target = _prepared(path)
     descriptor, name = tempfile.mkstemp(prefix=_temporary_prefix(target), dir=target.parent)
     temporary = Path(name)
     try:
@@ -148,8 +143,11 @@ def _is_gone(process: int, start: int) -> bool:
     return _start_time(process) != start
 
 
-def _remove_abandoned(target: Path) -> None:
-    """Remove what ended processes of this host have left beside ``target``."""
+def _prepared(path: Path | str) -> Path:
+    """The target, in a folder without temporary files of ended processes of this host."""
+    # A symbolic link stays: the file behind it is replaced.
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
     beginning = f".{target.name}.{os.uname().nodename}."
     pattern = re.compile(re.escape(beginning) + r"([1-9][0-9]{0,8})-([0-9]+)\.\w+")
     for path in target.parent.iterdir():
@@ -159,3 +157,4 @@ def _remove_abandoned(target: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+    return target

@@ -25,7 +25,8 @@ def numbered_lines(
     try:
         with _open(Path(path)) as stream:
             for number, raw in enumerate(stream, start=1):
-                yield number, _decode(raw, first=number == 1)
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield number, text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise error_type(
             f"{path}:{number}: found the byte 0x{error.object[error.start]:02x} at column "
@@ -48,10 +49,7 @@ def parallel_lines(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (number from 1, file name -> line) from the parallel files of a folder.
 
-    Args:
-        folder: folder of the files.
-        required: file names that must exist.
-        optional: file names that may be absent, and are then absent in the result.
+    Optional files may be absent, and are then absent in the result.
 
     Raises:
         CollectionError: a file is missing, or has more or fewer lines than the others.
@@ -88,8 +86,3 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
             return bz2.open(path, "rb")
         case _:
             return path.open("rb")
-
-
-def _decode(raw: bytes, first: bool) -> str:
-    text = raw.decode("utf-8-sig" if first else "utf-8")
-    return text.removesuffix("\n").removesuffix("\r")

@@ -5,7 +5,8 @@ An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves
 where ids and texts are found several times faster than in Lucene's stored fields.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -23,9 +24,11 @@ from indexes.manifest import (
 )
 from indexes.methods import Method
 from indexes.posts import Post
-from indexes.ranking import CONTENTS, Ranker, Ranking, analyze, analyzer
+from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
 from indexes.store import POSTS_FILE, PostStore, is_number
-from indexes.writing import lucene_directory, write_texts
+
+# Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
+_BUFFER = 256.0
 
 _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
 
@@ -50,7 +53,6 @@ def build(
     posts: Iterable[Post],
     directory: Path | str,
     sources: Sequence[Path | str],
-    total: int | None = None,
     rebuild: str | None = None,
 ) -> Manifest:
     """Build an index; an older one is replaced at the very end, atomically.
@@ -61,7 +63,6 @@ def build(
         posts: in any order, every id once.
         directory: folder of the index; replaced only if it is an index.
         sources: files of the posts, for checks when the index is opened.
-        total: number of posts, for the progress bar, which is shown on a terminal only.
         rebuild: command that builds this index, for messages.
 
     Raises:
@@ -73,7 +74,7 @@ def build(
     described = tuple(Source.read(Path(source)) for source in sources)
     version = java_class("org.apache.lucene.util.Version").LATEST.toString()
     with atomic_directory(directory) as folder:
-        summary = PostStore.build(folder / POSTS_FILE, _progress(posts, total, "reading"))
+        summary = PostStore.build(folder / POSTS_FILE, _progress(posts, None, "reading"))
         if not summary.posts:
             names = ", ".join(map(str, sources)) or "the input"
             raise CollectionError(f"{names}: found no posts, expected at least one")
@@ -81,7 +82,8 @@ def build(
             PostStore(folder / POSTS_FILE) as store,
             java_errors(f"{directory}: Lucene cannot write the index"),
         ):
-            write_texts(folder, (post.text for post in _progress(store, summary.posts, "indexing")))
+            stored = _progress(store, summary.posts, "indexing")
+            _write_texts(folder, (post.text for post in stored))
         manifest = Manifest(
             **summary._asdict(),
             analyzer=_ANALYZER,
@@ -94,20 +96,73 @@ def build(
     return manifest
 
 
-class LuceneIndex:
-    """An index that is open for searching; made by :meth:`open`.
+def _write_texts(folder: Path, texts: Iterable[str]) -> None:
+    """Write Lucene's files: one segment with the texts numbered 0, 1, … in the given order.
 
-    Attributes:
-        directory: its folder.
-        manifest: its description.
-        posts: the posts, by id.
-        size: number of posts.
+    Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
+    full disk only in its log, and cannot store numbers.
     """
+    document, set_text, set_place = _document()
+    with _writer(folder) as writer:
+        for place, text in enumerate(texts):
+            set_text(text)
+            set_place(place)
+            writer.addDocument(document)
+        writer.forceMerge(1)
+    # Lucene leaves its lock, an empty file, behind.
+    (folder / "write.lock").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writer(folder: Path) -> Iterator[Any]:
+    """Lucene's IndexWriter, merging only adjacent segments, which keeps the order of posts."""
+    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer())
+    config.setRAMBufferSizeMB(_BUFFER)
+    config.setUseCompoundFile(False)
+    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
+    config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
+    writer = java_class("org.apache.lucene.index.IndexWriter")(_lucene_directory(folder), config)
+    try:
+        yield writer
+        writer.commit()
+    except BaseException:
+        writer.rollback()
+        raise
+    writer.close()
+
+
+def _document() -> tuple[Any, Any, Any]:
+    """A document that is reused for every post, and the setters of its text and its place."""
+    package = "org.apache.lucene.document."
+    kind = java_class(package + "FieldType")()
+    # The methods read terms and their frequencies only; feedback reads them by post.
+    kind.setIndexOptions(java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+    kind.setStoreTermVectors(True)
+    text = java_class(package + "Field")(
+        CONTENTS,
+        java_class("java.lang.String")("-"),
+        kind,
+        signature="(Ljava/lang/String;Ljava/lang/CharSequence;"
+        "Lorg/apache/lucene/index/IndexableFieldType;)V",
+    )
+    place = java_class(package + "IntPoint")(PLACE, 0)
+    document = java_class(package + "Document")()
+    document.add(text)
+    document.add(place)
+    return document, text.setStringValue, place.setIntValue
+
+
+def _lucene_directory(path: Path) -> Any:
+    """Lucene's object for a folder."""
+    paths = java_class("java.nio.file.Paths")
+    return java_class("org.apache.lucene.store.FSDirectory").open(paths.get(str(path.absolute())))
+
+
+class LuceneIndex:
+    """An index that is open for searching; made by :meth:`open`."""
 
     def __init__(self, directory: Path, manifest: Manifest, reader: Any, posts: PostStore) -> None:
-        self.directory = directory
-        self.manifest = manifest
-        self.posts = posts
+        self.directory, self.manifest, self.posts = directory, manifest, posts
         self.size = manifest.posts
         self._reader = reader
         self._analyzer = analyzer()
@@ -126,7 +181,7 @@ class LuceneIndex:
         posts = PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
             readers = java_class("org.apache.lucene.index.DirectoryReader")
-            reader = readers.open(lucene_directory(directory))
+            reader = readers.open(_lucene_directory(directory))
         if not len(posts) == reader.maxDoc() == manifest.posts:
             problem = (
                 f"found {reader.maxDoc()} posts in Lucene and {len(posts)} in {POSTS_FILE}, "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
@@ -54,12 +54,10 @@ class Manifest:
         posts: number of posts.
         empties: number of posts with an empty text, which no search finds.
         numeric_ids: all ids are whole numbers below 2^63, so that a time limit can be applied.
-        analyzer: name of the text analysis.
         sources: files of the posts.
         files: name -> size in bytes of every file of the index.
         rebuild: command that builds the index again.
         versions: of the software that built it.
-        format: version of the folder's layout.
     """
 
     posts: int
@@ -95,7 +93,15 @@ class Manifest:
             )
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
-            _check_format(directory, fields["format"], fields.get("rebuild"))
+            found_format = fields["format"]
+            if found_format != FORMAT:
+                remedy = f"build it again with\n  {fields.get('rebuild')}"
+                if isinstance(found_format, int) and found_format > FORMAT:
+                    remedy = f"a newer version wrote it: update this program, or {remedy}"
+                raise CollectionError(
+                    f"{directory}: found an index of format {found_format}, expected {FORMAT}; "
+                    f"{remedy}"
+                )
             return cls(**fields | {"sources": tuple(Source(**s) for s in fields["sources"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise CollectionError(
@@ -137,14 +143,9 @@ def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:
 
 
 def check_replaceable(directory: Path, file_name: str = FILE_NAME) -> None:
-    """Check that building an index in ``directory`` destroys nothing but an older index.
+    """Raise CollectionError if a new index in ``directory`` would destroy anything but an old one.
 
-    Args:
-        directory: the folder, which may be missing or empty.
-        file_name: file that only folders of such an index have.
-
-    Raises:
-        CollectionError: there is a file or another folder.
+    An old index has a file ``file_name``; the folder may be missing or empty.
     """
     if not directory.exists() or (directory / file_name).is_file():
         return
@@ -154,18 +155,6 @@ def check_replaceable(directory: Path, file_name: str = FILE_NAME) -> None:
     raise CollectionError(
         f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
         "remove it or choose another folder"
-    )
-
-
-def _check_format(directory: Path, found: Any, rebuild: str | None) -> None:
-    """Raise CollectionError unless indexes of this format can be read."""
-    if found == FORMAT:
-        return
-    remedy = f"build it again with\n  {rebuild}"
-    if isinstance(found, int) and found > FORMAT:
-        remedy = f"a newer version wrote it: update this program, or {remedy}"
-    raise CollectionError(
-        f"{directory}: found an index of format {found}, expected {FORMAT}; {remedy}"
     )
 
 

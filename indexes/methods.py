@@ -18,14 +18,39 @@ Axiomatic          .4164  .2352  fb_docs 5 to 30, pool_factor 3 to 30, beta 0.2 
 =================  =====  =====  ============================================================
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from indexes.errors import CollectionError
 
+_VALID: dict[str, Callable[[float], bool]] = {
+    "mu": lambda value: value > 0,
+    "k1": lambda value: value >= 0,
+    "b": lambda value: 0 <= value <= 1,
+    "fb_terms": lambda value: value >= 1,
+    "fb_docs": lambda value: value >= 1,
+    "original_weight": lambda value: 0 <= value <= 1,
+    "pool_factor": lambda value: value >= 1,
+    "beta": lambda value: value > 0,
+    "seed": lambda value: True,
+}
+
+
+class _Parameters:
+    """Raises CollectionError naming the parameters that are out of range."""
+
+    def __post_init__(self) -> None:
+        found = vars(self)
+        if bad := [f"{name}={value}" for name, value in found.items() if not _VALID[name](value)]:
+            raise CollectionError(
+                f"{type(self).__name__}: found {', '.join(bad)}; "
+                "expected values in the ranges that its description names"
+            )
+
 
 @dataclass(frozen=True)
-class QueryLikelihood:
+class QueryLikelihood(_Parameters):
     """Query likelihood with Dirichlet smoothing (Zhai & Lafferty, 2001).
 
     Attributes:
@@ -35,12 +60,9 @@ class QueryLikelihood:
     name: ClassVar[str] = "ql"
     mu: float = 100.0
 
-    def __post_init__(self) -> None:
-        _check(self, mu=self.mu > 0)
-
 
 @dataclass(frozen=True)
-class BM25:
+class BM25(_Parameters):
     """Okapi BM25, in Lucene's form (without the constant factor k1 + 1).
 
     Attributes:
@@ -52,12 +74,9 @@ class BM25:
     k1: float = 0.15
     b: float = 0.0
 
-    def __post_init__(self) -> None:
-        _check(self, k1=self.k1 >= 0, b=0 <= self.b <= 1)
-
 
 @dataclass(frozen=True)
-class RM3:
+class RM3(_Parameters):
     """Pseudo-relevance feedback with the relevance model RM3 (Abdul-Jaleel et al., 2004).
 
     Attributes:
@@ -73,18 +92,9 @@ class RM3:
     original_weight: float = 0.3
     mu: float = 50.0
 
-    def __post_init__(self) -> None:
-        _check(
-            self,
-            fb_terms=self.fb_terms >= 1,
-            fb_docs=self.fb_docs >= 1,
-            original_weight=0 <= self.original_weight <= 1,
-            mu=self.mu > 0,
-        )
-
 
 @dataclass(frozen=True)
-class Axiomatic:
+class Axiomatic(_Parameters):
     """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006).
 
     Words are weighted by their mutual information with the query's words in a pool of the best
@@ -107,16 +117,6 @@ class Axiomatic:
     mu: float = 50.0
     seed: int = 42
 
-    def __post_init__(self) -> None:
-        _check(
-            self,
-            fb_docs=self.fb_docs >= 1,
-            pool_factor=self.pool_factor >= 1,
-            beta=self.beta > 0,
-            fb_terms=self.fb_terms >= 1,
-            mu=self.mu > 0,
-        )
-
 
 Method = QueryLikelihood | BM25 | RM3 | Axiomatic
 
@@ -124,13 +124,3 @@ METHODS: dict[str, type[Method]] = {
     method.name: method for method in (QueryLikelihood, BM25, RM3, Axiomatic)
 }
 """Name on the command line -> method."""
-
-
-def _check(method: object, **valid: bool) -> None:
-    """Raise CollectionError naming the parameters that are out of range."""
-    bad = [f"{name}={getattr(method, name)}" for name, fine in valid.items() if not fine]
-    if bad:
-        raise CollectionError(
-            f"{type(method).__name__}: found {', '.join(bad)}; "
-            "expected values in the ranges that its description names"
-        )

@@ -16,14 +16,7 @@ LABELS = "sim.txt"
 
 
 class Answer(NamedTuple):
-    """One candidate answer of a question.
-
-    Attributes:
-        query_id: id of the question.
-        question: text of the question.
-        post: the answer.
-        relevance: 1 or 0, or None without a file of labels.
-    """
+    """One candidate answer of a question; relevance 1 or 0, or None without a file of labels."""
 
     query_id: str
     question: str

@@ -36,12 +36,8 @@ class Ranker:
 
     As new posts have lower places than old ones, a topic's time limit is a first place. It holds in
     every round: in the first search, in the random draw of :class:`Axiomatic` and in the second
-    search. Word statistics are always those of the whole collection.
-
-    Args:
-        reader: Lucene's IndexReader; a post's number in it is its place.
-        method: retrieval method.
-        hits: maximum number of posts for a query.
+    search. Word statistics are always those of the whole collection. A post's number in the
+    reader, Lucene's IndexReader, is its place.
     """
 
     def __init__(self, reader: Any, method: Method, hits: int) -> None:
@@ -51,10 +47,10 @@ class Ranker:
             reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
         )
         self._searcher.setSimilarity(_similarity(method))
-        self._method = method
-        self._hits = hits
+        self._method, self._hits = method, hits
         self._size: int = reader.maxDoc()
         self._analyzer = analyzer()
+        self._points = java_class("org.apache.lucene.document.IntPoint")
         self._words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._scored = java_class("io.anserini.search.ScoredDocs")
         self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
@@ -69,7 +65,8 @@ class Ranker:
         if not terms.size():
             return [], []
         query = self._words.buildQuery(CONTENTS, self._analyzer, text)
-        visible = self._from(first_place) if first_place else None
+        limit = self._points.newRangeQuery(PLACE, first_place, self._size)
+        visible = limit if first_place else None
         method = self._method
         if not isinstance(method, RM3 | Axiomatic):
             return _as_lists(self._search(query, visible, self._hits))
@@ -142,14 +139,7 @@ class Ranker:
             if len(places) == wanted:
                 break
             places.add(self._size - 1 - drawn)
-        points = java_class("org.apache.lucene.document.IntPoint")
-        chosen = points.newSetQuery(PLACE, *sorted(places))
-        return self._search(chosen, None, wanted)
-
-    def _from(self, first_place: int) -> Any:
-        """A filter for the posts from this place on."""
-        points = java_class("org.apache.lucene.document.IntPoint")
-        return points.newRangeQuery(PLACE, first_place, self._size)
+        return self._search(self._points.newSetQuery(PLACE, *sorted(places)), None, wanted)
 
 
 def _similarity(method: Method) -> Any:

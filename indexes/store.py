@@ -14,6 +14,10 @@ from indexes.posts import Post, is_doc_id
 _CHUNK = 900
 
 
+POSTS_FILE = "posts.sqlite"
+"""File name in an index's folder."""
+
+
 class Summary(NamedTuple):
     """Statistics of a new store: posts, those with an empty text, whether all ids are numbers."""
 
@@ -22,18 +26,11 @@ class Summary(NamedTuple):
     numeric_ids: bool
 
 
-POSTS_FILE = "posts.sqlite"
-"""File name in an index's folder."""
-
-
 class PostStore:
-    """Read-only access to posts.
+    """Read-only access to the posts of a file by :meth:`build`, which must not change meanwhile.
 
     Posts have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
     descending text. For ids that grow with time that is from new to old.
-
-    Args:
-        path: a file written by :meth:`build`, which must not change while it is open.
 
     Raises:
         CollectionError: the file is missing or is not a store of posts.
@@ -142,11 +139,8 @@ class _Checked:
     """Iterates over posts and checks and counts them; ``current`` is the latest one."""
 
     def __init__(self, posts: Iterable[Post]) -> None:
-        self._source = posts
-        self.current = Post("", "")
-        self.posts = 0
-        self.empties = 0
-        self.numeric_ids = True
+        self._source, self.current = posts, Post("", "")
+        self.posts, self.empties, self.numeric_ids = 0, 0, True
 
     def __iter__(self) -> Iterator[Post]:
         for post in self._source:
@@ -167,15 +161,15 @@ def is_number(doc_id: str) -> bool:
 
 def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
     # No journal: an unfinished file is thrown away, never repaired.
-    connection.execute("PRAGMA journal_mode = OFF")
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute(
-        "CREATE TEMP TABLE unsorted (doc_id TEXT PRIMARY KEY, text TEXT, url TEXT) WITHOUT ROWID"
+    connection.executescript(
+        """
+        PRAGMA journal_mode = OFF;
+        PRAGMA synchronous = OFF;
+        CREATE TEMP TABLE unsorted (doc_id TEXT PRIMARY KEY, text TEXT, url TEXT) WITHOUT ROWID;
+        CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT);
+        BEGIN;
+        """
     )
-    connection.execute(
-        "CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT)"
-    )
-    connection.execute("BEGIN")
     connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", posts)
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if posts.numeric_ids else "doc_id DESC"
     connection.execute(

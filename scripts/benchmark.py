@@ -6,7 +6,7 @@
 
 1. MP-HCNN at the paper's size, random weights: a plain forward pass over padded pairs, as in the
    authors' code, against the engine, with and without precomputed posts;
-2. the shipped MP-HCNN, SM-CNN and K-NRM, both ways, and the K-NRM of matchzoo-py if installed;
+2. the shipped MP-HCNN, SM-CNN and K-NRM, in the same ways;
 3. the whole process "python -m pipeline.search --topics NAME": its stages, its peak memory;
 4. time by the number of candidates per topic, on one thread and on two;
 5. the multiply-adds that the model needs against those that the machine can do;
@@ -30,13 +30,13 @@ from pipeline.command.runtime import keep_allocations
 PARTS = {
     1: "scoring.measure_paper_size",
     2: "scoring.measure_models",
-    3: "process.measure",
-    4: "growth.measure",
-    5: "floor.measure",
-    6: "surroundings.measure",
+    3: "processes.measure_search",
+    4: "scoring.measure_growth",
+    5: "operations.measure_floor",
+    6: "processes.measure_surroundings",
     7: "training_step.measure",
-    8: "operations.measure",
-    9: "fused.measure",
+    8: "operations.measure_operations",
+    9: "scoring.measure_fusion",
 }
 """Number -> module of ``benchmarks`` and function."""
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import itertools
 import re
 import sys
 from pathlib import Path
@@ -12,28 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import (
-    floor,
-    fused,
-    growth,
-    plain,
-    process,
-    scoring,
-    staged_search,
-    surroundings,
-    training_step,
-)
+from benchmarks import operations, plain, processes, scoring, staged_search, training_step
 from benchmarks.workload import Workload
 from data_samples import write_answers
-from reranking_samples import AWKWARD, all_pairs, encoder, small_model
-from torch.utils.flop_counter import FlopCounterMode
+from reranking_samples import all_pairs, encoder, small_model
 
 from indexes.methods import METHODS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
 from pipeline.reranking import LuceneRetriever
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS
+from rerankers.base import TRIGRAMS, WORDS
 from rerankers.engine.scoring import score_tokenized
 from rerankers.engine.tokenized import Tokenized
 
@@ -63,58 +51,30 @@ def workload(collection: str = "sample", data: Path | None = None) -> Workload:
     return Workload(collection, 24, 1, "cpu", data)
 
 
-def counted_one_by_one(model: Any, tokenized: Tokenized) -> int:
-    """Multiply-adds of all pairs: one for each number, filter, offset and place, in loops."""
-    config, total = model.config, 0
+def test_multiply_adds_are_counted_with_and_without_padding() -> None:
+    """At depth 0 without mean pooling, which multiplies by a mask, only these products are left."""
+    model: Any = small_model("mp_hcnn", "paper", depth=0, mean_pooling=False)
+    pairs = all_pairs(["bbc news"], [("world cup", "http://x.org/a")])
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
 
-    def tower_of(name: str) -> Any:
-        return model.towers[WORDS if name == WORDS else TRIGRAMS]
-
-    query_limits = {WORDS: config.query_words, TRIGRAMS: config.query_trigrams}
-    post_limits = {WORDS: config.post_words, TRIGRAMS: config.post_trigrams}
-    post_limits |= {URL_TRIGRAMS: config.url_trigrams}
-    sides = [(tokenized.queries, query_limits), (tokenized.posts, post_limits)]
-    for inputs, limits in sides:
-        for name, longest in limits.items():
-            for length, layer in itertools.product(
-                np.minimum(inputs[name].lengths, longest), tower_of(name).convolutions
-            ):
-                size = layer.weight.shape[0] // layer.width * layer.weight.shape[1]
-                offsets = itertools.product(range(length), range(layer.width))
-                total += sum(size for place, offset in offsets if place + offset < length)
-    for query, post in zip(tokenized.query_index, tokenized.post_index, strict=True):
-        for name, places in model.perspectives.items():
-            levels = tower_of(places.query_input)(torch.ones(1, 1, dtype=torch.int64))
-            length = int(tokenized.queries[places.query_input].lengths[query])
-            other = int(tokenized.posts[places.post_input].lengths[post])
-            terms = min(length, places.query_length)
-            matches = terms * min(other, places.post_length)
-            total += matches * sum(level.shape[2] for level in levels)
-            if config.evidence == "terms":
-                first, *_, last = model.position[name]
-                total += terms * (first.weight.numel() + last.weight.numel())
+    def expected(lengths: Any) -> int:
         first, *_, last = model.score
-        total += first.weight.numel() + last.weight.numel()
-    return total
+        total = first.weight.numel() + last.weight.numel()
+        for places in model.perspectives.values():
+            tower = model.towers[WORDS if places.query_input == WORDS else TRIGRAMS]
+            (level,) = tower(torch.ones(1, 1, dtype=torch.int64))
+            total += np.prod([*lengths(places), level.shape[2]])
+        return int(total)
 
+    def own(places: Any) -> tuple[int, int]:
+        query, post = tokenized.queries[places.query_input], tokenized.posts[places.post_input]
+        return int(query.lengths[0]), int(post.lengths[0])
 
-@pytest.mark.parametrize("configuration", ["robust", "paper"])
-def test_multiply_adds_are_those_of_a_naive_count(configuration: str) -> None:
-    model = small_model("mp_hcnn", configuration, depth=3)
-    posts = [("bbc world", "http://x.org/a"), *((text, text) for text in AWKWARD.values())]
-    tokenized = Tokenized.from_pairs(all_pairs(["bbc world service", ""], posts), encoder(), model)
-    assert floor.needed(model, tokenized) == counted_one_by_one(model, tokenized)
+    def longest(places: Any) -> tuple[int, int]:
+        return places.query_length, places.post_length
 
-
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_multiply_adds_of_the_plain_way_are_those_that_pytorch_counts(similarity: str) -> None:
-    """Without mean pooling, which multiplies by a mask, no other products are in the model."""
-    model = small_model("mp_hcnn", "paper", mean_pooling=False, similarity=similarity)
-    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    padded = plain.PaddedPairs(tokenized, model)
-    with FlopCounterMode(display=False) as counter:
-        padded.score(model)
-    assert 2 * floor.needed_padded(model, tokenized) == counter.get_total_flops()
+    found = operations.multiply_adds(model, tokenized)
+    assert found == (expected(own), expected(longest))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +96,7 @@ def test_topics_are_enlarged_by_other_posts_before_any_is_repeated() -> None:
     pairs = all_pairs()
     cut = pairs.part(np.flatnonzero(pairs.query_index != pairs.post_index % 4))
     for size in (3, 9, 12, 30):
-        pool = growth.enlarged(cut, size, topics=2)
+        pool = scoring.enlarged(cut, size, topics=2)
         posts = [pool.post_index[pool.query_index == query] for query in (0, 1)]
         assert [len(of_topic) for of_topic in posts] == [size, size]
         assert [len(set(of_topic)) for of_topic in posts] == [min(size, 12)] * 2
@@ -159,8 +119,8 @@ def test_the_parts_run_on_the_sample(
         run(script, "--parts", "1,0")
     small = (small_model("mp_hcnn", "paper"), encoder())
     monkeypatch.setattr(Workload, "paper_model", lambda work: small)
-    monkeypatch.setattr(floor, "SIDES", {"cpu": (8, 8, 8)})
-    monkeypatch.setattr(growth, "SIZES", (3, 30))
+    monkeypatch.setattr(operations, "SIDES", {"cpu": (8, 8, 8)})
+    monkeypatch.setattr(scoring, "SIZES", (3, 30))
     run(script, "--parts", "1,2, 4,5,8,1")
     text, _, table = capsys.readouterr().out.partition("| what | measured |\n|---|---|\n")
     assert text.startswith("machine: ")
@@ -171,7 +131,6 @@ def test_the_parts_run_on_the_sample(
         "MP-HCNN at the paper's size, engine, posts precomputed",
         "SM-CNN, engine",
         "K-NRM, plain, padded",
-        "K-NRM of matchzoo-py",
         "a topic of 30 candidates, 1 thread",
         "MP-HCNN, shipped, multiply-adds a pair",
     } <= set(rows)
@@ -182,16 +141,16 @@ def test_the_parts_run_on_the_sample(
 
 def test_the_peak_memory_excludes_that_of_the_parent() -> None:
     held = np.ones(40_000_000)  # 320 MB
-    seconds, peak = process.run([sys.executable, "-c", "pass"])
+    seconds, peak = processes.run([sys.executable, "-c", "pass"])
     assert held.all()
     assert seconds > 0
     assert 2**20 < peak < 100 * 2**20
     with pytest.raises(DataError, match=r"(?s)failed:.*no such luck"):
-        process.run([sys.executable, "-c", "raise SystemExit('no such luck')"])
+        processes.run([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
 def test_the_process_is_measured_whole_and_by_stage() -> None:
-    rows = dict(process.measure(workload()))
+    rows = dict(processes.measure_search(workload()))
     stages = {
         name: float(value.removesuffix(" s"))
         for name, value in rows.items()
@@ -204,7 +163,7 @@ def test_the_process_is_measured_whole_and_by_stage() -> None:
 
 
 def test_the_fusion_is_measured_both_ways() -> None:
-    rows = dict(fused.measure(workload()))
+    rows = dict(scoring.measure_fusion(workload()))
     for when in ("posts read now", "posts precomputed"):
         assert re.match(r"[1-9][\d.]* ms", rows[f"fusion, 1000 candidates, {when}, 1 thread"])
 
@@ -262,6 +221,6 @@ def test_training_steps_are_measured_both_ways(small_training: None) -> None:
 def test_answer_selection_is_measured_with_the_model_of_tweets(tmp_path: Path) -> None:
     work = workload("trecqa-raw", write_answers(tmp_path / "data"))
     assert len(work.pairs) == 24
-    assert process.arguments(work)[-2:] == ["--checkpoint", str(work.directory)]
-    assert growth.measure(work, sizes=(2,))
-    assert not surroundings.indexing(work)
+    assert processes.arguments(work)[-2:] == ["--checkpoint", str(work.directory)]
+    assert scoring.measure_growth(work, sizes=(2,))
+    assert not processes.indexing(work)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from indexes import lucene, writing
+from indexes import lucene
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
@@ -240,7 +240,7 @@ def test_document_frequencies(index: LuceneIndex) -> None:
 def test_posts_keep_their_places_over_many_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "_BUFFER", 0.1)
+    monkeypatch.setattr(lucene, "_BUFFER", 0.1)
     posts = [Post(str(n), f"unique{n} common") for n in range(3000)]
     with build(tmp_path / "segments", posts) as index:
         topics = [Topic(str(n), f"unique{n}") for n in range(0, 3000, 13)]

@@ -33,12 +33,7 @@ class TopicRows:
 
 @dataclass(frozen=True)
 class Examples:
-    """Pairs with labels.
-
-    Attributes:
-        pairs: tokenized, or their comparisons where training does not change these.
-        relevant: [P] whether the post is relevant to the query.
-    """
+    """Pairs with labels [P]: tokenized, or their comparisons where training changes none."""
 
     pairs: Tokenized | CachedInteractions
     relevant: npt.NDArray[np.bool_]
@@ -82,13 +77,11 @@ class CachedInteractions:
         with torch.no_grad():
             fast_path = fast_paths.find(model, tokenized)
             for rows in batches_of(tokenized, BATCH_SIZE):
-                interactions = (
-                    fast_path.compared(rows)
-                    if fast_path
-                    else tokenized.compared(model, rows, device)
-                )
                 places[rows, 0], places[rows, 1] = len(parts), np.arange(len(rows))
-                parts.append(dict(interactions))
+                if fast_path:
+                    parts.append(dict(fast_path.compared(rows)))
+                else:
+                    parts.append(dict(tokenized.compared(model, rows, device)))
         model.train(training)
         return cls(tokenized.query_index, places, parts)
 
@@ -113,8 +106,7 @@ class CachedInteractions:
 
     def lengths(self) -> Rows:
         """[P] equal work for every pair; pairs of one part stay together."""
-        lengths: Rows = self.places[:, 0]
-        return lengths
+        return self.places[:, 0]
 
     def subset(self, rows: Rows) -> CachedInteractions:
         """The pairs ``rows`` alone."""

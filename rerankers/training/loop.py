@@ -58,8 +58,7 @@ def train(
         validation: pairs of other topics; None runs all epochs, and the last one is best.
         measure: of the validation scores.
         settings: how to train.
-        state_file: written after every epoch, read by ``resume``.
-        resume: continue from ``state_file`` if it exists.
+        state_file: written after every epoch; ``resume`` continues from it if it exists.
         progress: called after every step and epoch.
 
     Raises:
@@ -72,9 +71,8 @@ def train(
         )
     history = History()
     if model.trained_by_gradients:
-        history = _train_by_gradients(
-            model, training, validation, measure, settings, state_file, resume, progress
-        )
+        trainer = EpochTrainer(model, training, settings)
+        history = _train_epochs(trainer, validation, measure, state_file, resume, progress)
     if model.needs_fit():
         model.fit(
             represent_tokenized(model, training.pairs),
@@ -84,23 +82,22 @@ def train(
     return history
 
 
-def _train_by_gradients(
-    model: Reranker,
-    training: Examples,
+def _train_epochs(
+    trainer: EpochTrainer,
     validation: Examples | None,
     measure: Measure,
-    settings: Settings,
     state_file: Path,
     resume: bool,
     progress: Progress,
 ) -> History:
     """The epochs of :func:`train`."""
-    trainer = EpochTrainer(model, training, settings)
+    model, settings = trainer.model, trainer.settings
     if validation is not None and settings.select == "loss" and not validation.topics():
         raise RerankerError(
             "found no held-out topic with both a relevant and another post, so there is no "
             "validation loss to select by; select by map, or hold more topics out"
         )
+    measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
     history, best = History(), copy_weights(model)
     if resume and state_file.exists():
         history, best = load_state(state_file, model, trainer.optimizer, settings)
@@ -111,12 +108,12 @@ def _train_by_gradients(
         if validation is not None:
             if settings.select == "loss":
                 figures["validation_loss"] = _validation_loss(model, validation, settings)
-            figures[_measured(settings)] = measure(score_tokenized(model, validation.pairs))
+            figures[measured] = measure(score_tokenized(model, validation.pairs))
         history.epochs.append(figures)
         if (
             validation is None
             or history.best == 0
-            or _better(figures, history.epochs[history.best - 1], settings)
+            or _better(figures, history.epochs[history.best - 1], measured)
         ):
             history.best, best = epoch, copy_weights(model)
         save_state(state_file, model, trainer.optimizer, history, best, settings)
@@ -126,14 +123,7 @@ def _train_by_gradients(
 
 
 class EpochTrainer:
-    """The steps of training, epoch by epoch.
-
-    Args:
-        model: to train in place, on the device to train on.
-        training: pairs to learn from.
-        settings: how to train.
-        optimizer: None is the one of the settings.
-    """
+    """The steps of training, epoch by epoch; by default with the optimizer of the settings."""
 
     def __init__(
         self,
@@ -199,19 +189,13 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
     losses = []
     with torch.inference_mode():
         for _ in range(VALIDATION_BATCHES):
-            rows = random_lists(
-                topics, settings.batch_topics, count, count * settings.negatives, rng
-            )
+            size = count * settings.negatives
+            rows = random_lists(topics, settings.batch_topics, count, size, rng)
             losses.append(_loss(model, validation, rows, count, settings).item())
     return float(np.mean(losses))
 
 
-def _measured(settings: Settings) -> str:
-    """Name of the measure in the history."""
-    return "validation_mrr" if settings.select == "mrr" else "validation_map"
-
-
-def _better(new: Mapping[str, float], old: Mapping[str, float], settings: Settings) -> bool:
-    if settings.select == "loss":
+def _better(new: Mapping[str, float], old: Mapping[str, float], measured: str) -> bool:
+    if "validation_loss" in new:
         return new["validation_loss"] < old["validation_loss"]
-    return new[_measured(settings)] > old[_measured(settings)]
+    return new[measured] > old[measured]

@@ -19,8 +19,7 @@ from rerankers.training.settings import Settings
 class BatchSampler:
     """Draws the pairs of each step, according to the settings' ``sampling``.
 
-    Attributes:
-        examples: pairs to draw from, corrupted ones included.
+    Its ``examples`` include corrupted pairs.
     """
 
     def __init__(self, training: Examples, settings: Settings) -> None:
@@ -35,17 +34,13 @@ class BatchSampler:
         Those of the first epoch, counted from 1, are random.
         """
         if self._settings.sampling in ("max", "mix") and epoch > 1:
-            representations = represent_tokenized(model, self.examples.pairs)
-            self._nearest = nearest_negatives(
-                representations, self._topics, self._settings.negatives
-            )
+            vectors = represent_tokenized(model, self.examples.pairs)
+            self._nearest = nearest_negatives(vectors, self._topics, self._settings.negatives)
 
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
         """Rows [lists, candidates] of a step, positives first, and the positives of each list.
 
-        Args:
-            step: number of the step over all epochs, from 0.
-            rng: of the epoch.
+        Steps are counted from 0, over all epochs.
         """
         settings, count = self._settings, self._settings.positives
         if settings.sampling == "pairs":
@@ -87,17 +82,11 @@ def random_lists(
         [lists, positives + negatives] rows of pairs, positives first.
     """
     chosen = rng.choice(len(topics), size=lists, replace=lists > len(topics))
-    return np.stack(
-        [
-            np.concatenate(
-                [
-                    rng.choice(topics[topic].positives, size=positives),
-                    rng.choice(topics[topic].negatives, size=negatives),
-                ]
-            )
-            for topic in chosen
-        ]
-    )
+    rows = []
+    for topic in chosen:
+        relevant = rng.choice(topics[topic].positives, size=positives)
+        rows.append(np.append(relevant, rng.choice(topics[topic].negatives, size=negatives)))
+    return np.stack(rows)
 
 
 def mined_lists(
@@ -113,19 +102,17 @@ def mined_lists(
         settings: ``max`` mines all negatives, ``mix`` half of them (rounded up); the others are
             random.
         nearest: row of a positive -> rows of its topic's most similar negatives, nearest first.
-        rng: draws topics, positives and random negatives.
+        rng: of the random choices.
 
     Returns:
         [lists, positives + positives · negatives] rows of pairs, positives first.
     """
-    count = settings.negatives
+    positives, count = settings.positives, settings.negatives
     mined = count if settings.sampling == "max" else -(-count // 2)
-    lists = random_lists(
-        topics, settings.batch_topics, settings.positives, settings.positives * count, rng
-    )
+    lists = random_lists(topics, settings.batch_topics, positives, positives * count, rng)
     for row in lists:
-        blocks = row[settings.positives :].reshape(settings.positives, count)  # a view of the row
-        for positive, block in zip(row[: settings.positives], blocks, strict=True):
+        blocks = row[positives:].reshape(positives, count)  # a view of the row
+        for positive, block in zip(row[:positives], blocks, strict=True):
             # Repeated where the topic has fewer negatives.
             block[:mined] = np.resize(nearest[int(positive)], mined)
     return lists
@@ -134,17 +121,15 @@ def mined_lists(
 def nearest_negatives(
     representations: Tensor, topics: list[TopicRows], count: int
 ) -> dict[int, Rows]:
-    """For each positive the most similar negatives of its topic, by cosine.
+    """For each positive the ``count`` most similar negatives of its topic, by cosine.
 
     Exact search with FAISS, on a GPU where FAISS finds one.
 
     Args:
         representations: [P, K] of all pairs, by the model of the last epoch.
-        topics: rows of positives and negatives.
-        count: negatives for each positive, fewer if the topic has fewer.
 
     Returns:
-        Row of a positive -> rows of negatives, most similar first.
+        Row of a positive -> rows of negatives, most similar first; fewer if the topic has fewer.
 
     Raises:
         RerankerError: FAISS is not installed.
@@ -214,14 +199,7 @@ def corrupted_pairs(
 
 
 def shuffled_pairs(pairs: int, batch_pairs: int, step: int, seed: int) -> Rows:
-    """Rows [batch_pairs] of one step through shuffled passes over all pairs.
-
-    Args:
-        pairs: P.
-        batch_pairs: pairs in a step.
-        step: number of the step over all epochs, from 0.
-        seed: of the order of each pass.
-    """
+    """Rows [batch_pairs] of one step, counted from 0, through shuffled passes over P pairs."""
     places = np.arange(step * batch_pairs, (step + 1) * batch_pairs)
     passes = {
         number: np.random.default_rng([seed, number]).permutation(pairs)

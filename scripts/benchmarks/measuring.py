@@ -20,19 +20,14 @@ Row = tuple[str, str]
 
 @dataclass
 class Timing:
-    """Times of one way.
-
-    Attributes:
-        seconds: time of each round.
-        result: result of the last round.
-    """
+    """Seconds of each round of one way, and the last round's result."""
 
     seconds: list[float] = field(default_factory=list)
     result: Any = None
 
     @property
     def median(self) -> float:
-        """Median of the rounds."""
+        """Median of the rounds' seconds."""
         return statistics.median(self.seconds)
 
     def ratio(self, other: Timing) -> float:
@@ -63,20 +58,6 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def by_threads(way: Callable[[], Any], device: str) -> dict[str, Callable[[], Any]]:
-    """The way on one thread and, on a CPU with several cores, on two threads."""
-
-    def on(count: int) -> Callable[[], Any]:
-        def run() -> Any:
-            with threads(count):
-                return way()
-
-        return run
-
-    several = device == "cpu" and (os.cpu_count() or 1) > 1
-    return {"1 thread": on(1), **({"2 threads": on(2)} if several else {})}
-
-
 def compared(title: str, timings: Mapping[str, Timing], text: Callable[[Timing], str]) -> list[Row]:
     """A row per timing, printed; with its speed as a multiple of the first one's."""
     first, *_ = timings.values()
@@ -102,8 +83,6 @@ def machine() -> str:
     except OSError:
         names = []
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return (
-        f"{names[0] if names else platform.processor() or 'unknown processor'}, "
-        f"{os.cpu_count()} cores ({torch.get_num_threads()} threads), {gpu}, "
-        f"PyTorch {torch.__version__}"
-    )
+    processor = names[0] if names else platform.processor() or "unknown processor"
+    cores = f"{os.cpu_count()} cores ({torch.get_num_threads()} threads)"
+    return f"{processor}, {cores}, {gpu}, PyTorch {torch.__version__}"

@@ -21,11 +21,6 @@ class PaddedPairs:
 
     These are 10/51/68/140/120 for MP-HCNN (section 4.3); a model without maximal lengths gets the
     lengths of the longest texts.
-
-    Attributes:
-        query_index: [P] query of each pair.
-        query_lengths: input -> padded length of queries.
-        post_lengths: input -> padded length of posts.
     """
 
     def __init__(self, tokenized: Tokenized, model: Reranker) -> None:
@@ -72,11 +67,11 @@ def _padded(
     device: torch.device,
 ) -> Inputs:
     return {
-        name: Terms(*(to_length(part, lengths[name]) for part in ids.batch(rows, device)))
+        name: Terms(*(_to_length(part, lengths[name]) for part in ids.batch(rows, device)))
         for name, ids in inputs.items()
     }
 
 
-def to_length(part: torch.Tensor, length: int) -> torch.Tensor:
+def _to_length(part: torch.Tensor, length: int) -> torch.Tensor:
     """[B, L] cut or padded to [B, length]; the weights of posts, [B, 0], stay as they are."""
     return F.pad(part[:, :length], (0, max(0, length - part.shape[1]))) if part.shape[1] else part

@@ -1,41 +1,43 @@
-"""Parts 1 and 2: pairs/s of plain forward passes and of the engine, and of matchzoo-py's K-NRM."""
+"""Parts 1, 2, 4 and 9: speed of plain forward passes, of the engine and of the learned fusion."""
 
-import collections.abc
-import importlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from benchmarks.measuring import Row, alternate, compared
-from benchmarks.plain import PaddedPairs, to_length
+from benchmarks.measuring import Row, Timing, alternate, compared, threads
+from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from indexes.posts import Post
-from pipeline.checkpoints import precomputed_for
+from pipeline.checkpoints import load_reranker, precomputed_for
+from pipeline.collections.trec import Run
+from pipeline.fusion import Fusion, UnionRetriever
 from pipeline.reranking import NeuralReranker
 from rerankers import checkpoint, models
-from rerankers.base import WORDS, Pairs, Reranker
+from rerankers.base import Pairs, Reranker
 from rerankers.engine import fast_paths
-from rerankers.engine.scoring import BATCH_SIZE, score_tokenized
+from rerankers.engine.scoring import score, score_tokenized
 from rerankers.engine.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 
-Scores = npt.NDArray[np.float32]
-Way = Callable[[], Scores]
+Way = Callable[[], npt.NDArray[np.float32]]
 
 PLAIN = "plain, padded"
-ENGINE = "engine"
-NARROW = "engine, bf16"
-PRECOMPUTED = "engine, posts precomputed"
-
 VECTOR_SIZE = 100
 OTHERS = {"sm_cnn": "SM-CNN", "knrm": "K-NRM"}
-THEIRS = "K-NRM of matchzoo-py"
+
+SIZES = (10, 100, 1000, 10_000)
+"""Candidates per topic of part 4."""
+
+TOPICS, FUSION_TOPICS = 3, 20
+"""Topics of parts 4 and 9."""
 
 
 def measure_paper_size(workload: Workload) -> list[Row]:
@@ -44,7 +46,7 @@ def measure_paper_size(workload: Workload) -> list[Row]:
 
 
 def measure_models(workload: Workload) -> list[Row]:
-    """Part 2: the shipped MP-HCNN, two smaller models, and another project's K-NRM."""
+    """Part 2: the shipped MP-HCNN, and two smaller models."""
     loaded = workload.checkpoint
     rows = compare("MP-HCNN, shipped", loaded.model, loaded.encoder, workload)
     encoder = workload.encoder(VECTOR_SIZE)
@@ -52,12 +54,11 @@ def measure_models(workload: Workload) -> list[Row]:
         configuration = next(iter(models.find(name).configurations.values()))
         model = workload.random_model(name, configuration, encoder)
         rows += compare(title, model, encoder, workload)
-    # The last model is our K-NRM.
-    return rows + _compare_with_theirs(model, encoder, workload)
+    return rows
 
 
 def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    """Measure and print all ways of a model, and the differences of their scores.
+    """Measure all ways of a model, and print the differences of their scores.
 
     ``engine`` starts with tokenized texts; ``engine, posts precomputed`` with texts, and the posts'
     vectors on disk.
@@ -67,10 +68,10 @@ def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workloa
     padded = PaddedPairs(tokenized, model)
     ways: dict[str, Way] = {
         PLAIN: lambda: padded.score(model),
-        ENGINE: lambda: score_tokenized(model, tokenized),
+        "engine": lambda: score_tokenized(model, tokenized),
     }
     if fast_paths.find(model, tokenized, "bf16"):
-        ways[NARROW] = lambda: score_tokenized(model, tokenized, precision="bf16")
+        ways["engine, bf16"] = lambda: score_tokenized(model, tokenized, precision="bf16")
     with TemporaryDirectory() as directory:
         if workload.device == "cpu":
             ways |= precomputed(model, encoder, pairs, Path(directory))
@@ -90,8 +91,7 @@ def precomputed(
     """The way with precomputed posts, which are written into the folder; empty if no use."""
     name = type(model).__module__.rpartition(".")[2]
     checkpoint.save(directory / "checkpoint", name, model, encoder, {})
-    loaded = checkpoint.load(directory / "checkpoint", name, idf=encoder.idf)
-    reranker = NeuralReranker(loaded)
+    reranker = NeuralReranker(checkpoint.load(directory / "checkpoint", name, idf=encoder.idf))
     texts = zip(pairs.texts, pairs.urls, strict=True)
     posts = [Post(str(number), text, url) for number, (text, url) in enumerate(texts)]
     started = time.perf_counter()
@@ -99,70 +99,98 @@ def precomputed(
     if ready is reranker:
         return {}
     seconds = time.perf_counter() - started
-    megabytes = folder_size(directory / "precomputed") / 1e6
-    print(f"precomputing {len(posts):,} posts: {seconds:.1f} s, {megabytes:,.0f} MB")
-    return {PRECOMPUTED: lambda: ready.checkpoint.score(pairs)}
+    print(f"precomputing {len(posts):,} posts: {seconds:.1f} s, {_size(directory / 'precomputed')}")
+    return {"engine, posts precomputed": lambda: ready.checkpoint.score(pairs)}
 
 
-def folder_size(directory: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+def measure_growth(workload: Workload, sizes: Sequence[int] | None = None) -> list[Row]:
+    """Part 4: seconds per topic of the shipped MP-HCNN, from strings to scores.
 
-
-def _compare_with_theirs(model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
-    """Their K-NRM and ours on the same padded pairs, both with random weights."""
-    tokenized = Tokenized.from_pairs(workload.pairs, encoder, model)
-    try:
-        theirs = _their_way(model, tokenized, encoder)
-    except ModuleNotFoundError as error:
-        print(f"{THEIRS}: not installed ({error}; `pip install matchzoo-py`)")
-        return [(THEIRS, "not installed")]
-    except ImportError as error:
-        print(f"{THEIRS}: installed, but it cannot be imported ({error})")
-        return [(THEIRS, "cannot be imported")]
-    ways = {THEIRS: theirs, ENGINE: lambda: score_tokenized(model, tokenized)}
-    timings = alternate(ways, workload.rounds)
-    ratio = timings[ENGINE].ratio(timings[THEIRS])
-    measured = f"{len(workload.pairs) / timings[THEIRS].median:,.0f} pairs/s"
-    print(f"{THEIRS}: {measured}; our engine's is {ratio:.2f} times as fast")
-    return [(THEIRS, f"{measured} (engine: {ratio:.2f} ×)")]
-
-
-def _their_way(model: Reranker, tokenized: Tokenized, encoder: TextEncoder) -> Way:
-    """Forward passes of their model over ids padded as in our plain way.
-
-    Raises:
-        ImportError: matchzoo-py, or one of its dependencies, is missing.
+    :data:`TOPICS` topics are scored in one call, so each bears a third of the fixed costs.
     """
-    # Release 1.1.1 imports this name from its place in Python 3.9.
-    vars(collections).setdefault("Iterable", collections.abc.Iterable)
-    package: Any = importlib.import_module("matchzoo.models")
-    # The older package for TensorFlow has the same name.
-    if not issubclass(package.KNRM, torch.nn.Module):
-        raise ImportError("the installed matchzoo is the one for TensorFlow")
-    vocabulary = encoder.vocabulary
-    shape = (1 + len(vocabulary.known) + vocabulary.buckets, vocabulary.vectors.shape[1])
-    network = package.KNRM()
-    network.params["embedding"] = np.random.default_rng(1).normal(size=shape)
-    network.params["kernel_num"] = 1 + model.config.soft_kernels
-    network.guess_and_fill_missing_params(verbose=0)
-    network.build()
-    device = model.device_of()
-    network.to(device).eval()
-    padded = PaddedPairs(tokenized, model)
+    loaded, rows = workload.checkpoint, []
+    for size in sizes or SIZES:
+        pairs = enlarged(workload.all_pairs, size)
+        topics, posts = len(pairs.queries), len(pairs.texts)
+        print(f"{size:,} candidates a topic, {posts:,} distinct ones in {topics} topics")
+        ways = {"": partial(score, loaded.model, pairs, loaded.encoder)}
+        timings = alternate(_by_threads(ways, workload.device), workload.rounds)
+        per_topic = partial(_seconds, topics=topics)
+        rows += compared(f"a topic of {size:,} candidates", timings, per_topic)
+    return rows
 
-    def run() -> Scores:
-        scores = np.zeros(len(tokenized.query_index), dtype=np.float32)
-        with torch.inference_mode():
-            for start in range(0, len(scores), BATCH_SIZE):
-                rows = slice(start, start + BATCH_SIZE)
-                left = tokenized.queries[WORDS].batch(tokenized.query_index[rows], device).ids
-                right = tokenized.posts[WORDS].batch(tokenized.post_index[rows], device).ids
-                texts = {
-                    "text_left": to_length(left, padded.query_lengths[WORDS]),
-                    "text_right": to_length(right, padded.post_lengths[WORDS]),
-                }
-                scores[rows] = network(texts).flatten().float().cpu().numpy()
-        return scores
 
-    return run
+def _seconds(timing: Timing, topics: int) -> str:
+    return f"{timing.median / topics:.3f} s"
+
+
+def enlarged(pairs: Pairs, size: int, topics: int = TOPICS) -> Pairs:
+    """The first topics with ``size`` candidates each.
+
+    A topic's own candidates come first, then those of other topics, then all of them again.
+    """
+    rows = []
+    queries = list(dict.fromkeys(pairs.query_index.tolist()))[:topics]
+    for query in queries:
+        own = pairs.post_index[pairs.query_index == query]
+        others = np.setdiff1d(pairs.post_index, own)
+        rows.append(np.resize(np.concatenate([own, others]), size))
+    posts, post_index = np.unique(np.concatenate(rows), return_inverse=True)
+    return Pairs(
+        [pairs.queries[query] for query in queries],
+        [pairs.texts[post] for post in posts],
+        [pairs.urls[post] for post in posts],
+        np.repeat(np.arange(len(queries)), size),
+        post_index.astype(np.int64),
+    )
+
+
+def measure_fusion(workload: Workload) -> list[Row]:
+    """Part 9: milliseconds of the learned fusion for 1000 candidates, from texts to scores.
+
+    Searches are excluded, the neural scores that the fusion reads are included.
+    """
+    collection = workload.source
+
+    def load(name: str, folder: Path | None = None) -> NeuralReranker:
+        return load_reranker(name, collection, folder)
+
+    now = Fusion.load(collection, load("fusion"), load)
+    candidates = UnionRetriever(collection, now.rankers).search(collection.topics[:FUSION_TOPICS])
+
+    def rerank(fusion: Fusion) -> Run:
+        return fusion.score(fusion.read(replace(candidates, memo={})))
+
+    with TemporaryDirectory() as directory:
+        posts = list(candidates.posts.values())
+        ready = now.precomputed_for(posts, Path(directory))
+        print(f"precomputing {len(posts):,} posts: {_size(Path(directory))} on disk")
+        ways = {
+            "posts read now, ": lambda: rerank(now),
+            "posts precomputed, ": lambda: rerank(ready),
+        }
+        timings = alternate(_by_threads(ways, "cpu"), workload.rounds)
+    count = len(candidates.keys())
+    return compared(
+        "fusion, 1000 candidates", timings, lambda timing: f"{1e6 * timing.median / count:.1f} ms"
+    )
+
+
+def _by_threads(ways: Mapping[str, Callable[[], Any]], device: str) -> dict[str, Callable[[], Any]]:
+    """Each way on one thread and, on a CPU with several cores, on two threads."""
+
+    def on(count: int, way: Callable[[], Any]) -> Any:
+        with threads(count):
+            return way()
+
+    counts = (1, 2) if device == "cpu" and (os.cpu_count() or 1) > 1 else (1,)
+    return {
+        f"{name}{count} thread{'s' * (count > 1)}": partial(on, count, way)
+        for name, way in ways.items()
+        for count in counts
+    }
+
+
+def _size(directory: Path) -> str:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return f"{sum(path.stat().st_size for path in files) / 1e6:,.0f} MB"

@@ -20,15 +20,10 @@ from typing import Any
 from indexes.files import atomic_file
 from pipeline.command.runtime import keep_allocations
 
-STARTUP = "start-up: Python, imports"
-JAVA = "start-up: Java"
-RETRIEVAL = "retrieval"
-LOADING = "loading the model"
-TOKENIZING = "tokenizing"
-TABLES = "computing tables"
-MATCHING = "matching"
-WRITING = "writing"
-REPORTS = "evaluation and reports"
+STARTUP, JAVA = "start-up: Python, imports", "start-up: Java"
+RETRIEVAL, LOADING, TOKENIZING = "retrieval", "loading the model", "tokenizing"
+TABLES, MATCHING = "computing tables", "matching"
+WRITING, REPORTS = "writing", "evaluation and reports"
 STAGES = (STARTUP, JAVA, RETRIEVAL, LOADING, TOKENIZING, TABLES, MATCHING, WRITING, REPORTS)
 
 ENDED = "ended"

@@ -30,7 +30,6 @@ from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Model
 from rerankers.training.examples import CachedInteractions
 from rerankers.training.loop import EpochTrainer, Examples
-from rerankers.training.settings import Settings
 
 LEFT_OUT = "mb2013"
 """The test year; its topics are not used."""
@@ -84,18 +83,13 @@ def both_ways(
     cached = CachedInteractions.compute(models[OURS], tokenized)
     seconds, count = time.perf_counter() - started, len(tokenized.query_index)
     print(f"interactions of {count:,} pairs, once: {seconds:.1f} s")
-    plain_optimizer = _dense(models[PLAIN], settings)
+    trained = [weights for weights in models[PLAIN].parameters() if weights.requires_grad]
+    rate, decay = settings.learning_rate, settings.weight_decay
+    dense = torch.optim.AdamW(trained, lr=rate, weight_decay=decay)
     return {
-        PLAIN: EpochTrainer(models[PLAIN], Examples(padded, relevant), settings, plain_optimizer),
+        PLAIN: EpochTrainer(models[PLAIN], Examples(padded, relevant), settings, dense),
         OURS: EpochTrainer(models[OURS], Examples(cached, relevant), settings),
     }
-
-
-def _dense(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
-    """AdamW over all rows of all trained weights."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rate, decay = settings.learning_rate, settings.weight_decay
-    return torch.optim.AdamW(trained, lr=rate, weight_decay=decay)
 
 
 def _epochs(trainer: EpochTrainer) -> Callable[[], float]:

@@ -26,18 +26,11 @@ PAPER_VECTOR_SIZE = 300
 
 @dataclass(frozen=True)
 class Workload:
-    """Options of all parts, and data that is loaded on first use.
-
-    Attributes:
-        collection: name of the collection.
-        count: maximal number of pairs in comparisons.
-        rounds: measurements of each way.
-        device: ``cpu`` or ``cuda``.
-        data: data folder, None for the default one.
-    """
+    """Options of all parts, and data that is loaded on first use."""
 
     collection: str
     count: int
+    """Maximal number of pairs in comparisons."""
     rounds: int
     device: str
     data: Path | None

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import interpolate
-from pipeline.training.tuning import HELD_OUT_FILE, HeldOut
+from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 
 RUN, SHIPPED, HELD_OUT = "run", "shipped", "held-out"
@@ -42,9 +42,7 @@ class Cell:
             run, measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ,
             mixed with query likelihood; ``held-out:NAME`` is measured on held-out training topics,
             without a look at the collection.
-        training: options of ``pipeline.train`` besides data, seed and output. Default of
-            ``--folds``: one held-out part, or the model's own default if scores of held-out topics
-            are part of its training.
+        training: options of ``pipeline.train`` besides data, seed and output.
         collection: reported collection. One with a training part is trained on that part; a
             microblog year is left out of training.
         seed: seed of all random choices.
@@ -97,7 +95,6 @@ class Result:
     """Measures of a cell.
 
     Attributes:
-        cell: the cell.
         measures: measure -> mean on the collection; empty without judgments.
         interpolated: measure -> mean of the mixture with query likelihood; empty if the candidates
             have no scores, or if the scores are mixed already.
@@ -106,8 +103,7 @@ class Result:
         epochs: training epochs of the kept model.
         seconds: wall time of training.
         made: date, commit and machine.
-        better_than: measure -> systems with significantly lower values.
-        worse_than: measure -> systems with significantly higher values.
+        better_than, worse_than: measure -> systems with significantly lower or higher values.
         mixture_better_than: ``better_than`` for the mixture.
     """
 
@@ -126,13 +122,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Setup:
-    """Folders and device of the experiments.
-
-    Attributes:
-        directory: folder of results, checkpoints, runs and timings.
-        data: data folder, None for the default one.
-        device: device of training and scoring.
-    """
+    """Folders and device of the experiments; ``directory`` holds all that they keep."""
 
     directory: Path
     data: Path | None = None
@@ -172,9 +162,6 @@ def run_cells(
     """Compute the missing cells, ``workers`` at a time on equal shares of the cores.
 
     Args:
-        cells: in the order of the tables.
-        setup: folders and device.
-        workers: number of cells at a time.
         progress: called with each finished cell and a line about it.
 
     Returns:
@@ -229,18 +216,10 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     seconds = time.perf_counter() - started
     if cell.kind != HELD_OUT:
         _search(cell, setup, common)
-    measures, interpolated, weight = _measure(cell, setup)
+    measured = _measure(cell, setup)
     metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
-    result = Result(
-        cell,
-        measures,
-        interpolated,
-        weight,
-        development=metrics["validation"]["AP"],
-        epochs=metrics["epochs"],
-        seconds=round(seconds, 1),
-        made=provenance(),
-    )
+    development, epochs = metrics["validation"]["AP"], metrics["epochs"]
+    result = Result(cell, *measured, development, epochs, round(seconds, 1), provenance())
     with atomic_file(path) as stream:
         stream.write(json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
@@ -289,8 +268,8 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     collection = setup.collection(cell.collection)
     qrels, measures = collection.qrels, collection.measures
     if cell.kind == HELD_OUT:
-        run = read_run(setup.checkpoint(cell) / HELD_OUT_FILE)
-        return _means(_training_qrels(cell, setup), run, measures), {}, None
+        held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
+        return _means(held_out.qrels, held_out.neural, measures), {}, None
     scores = read_run(setup.run_file(cell))
     mixture = setup.mixture_file(cell)
     if mixture is None:
@@ -303,17 +282,8 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     return _means(qrels, scores, measures), _means(qrels, mixed, measures), weight
 
 
-def _training_qrels(cell: Cell, setup: Setup) -> Qrels:
-    """Judgments of the training collections; each of their topics was held out once."""
-    qrels: Qrels = {}
-    for name in named.training_collections(cell.collection, setup.data):
-        qrels |= setup.collection(name).qrels or {}
-    return qrels
-
-
 def _means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
     """Measure -> mean; empty without judgments."""
     if qrels is None:
         return {}
-    values: Mapping[str, Mapping[str, float]] = evaluate(qrels, run, measures)
-    return {measure: round(mean(values[measure]), 4) for measure in measures}
+    return {name: round(mean(values), 4) for name, values in evaluate(qrels, run, measures).items()}

@@ -25,17 +25,16 @@ def read_published(table: str) -> dict[str, Figures]:
 
     A column is named by collection and measure; an empty field means no published figure.
     """
-    found: dict[str, Figures] = {}
+    found: dict[str, dict[str, tuple[float, ...]]] = {}
     path = Path(__file__).with_name("published") / f"{table}.csv"
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
-            figures: dict[str, tuple[float, ...]] = {}
+            figures = found.setdefault(row["system"], {})
             for column, value in row.items():
                 if column not in ("system", "source") and value:
                     name = column.partition(" ")[0]
                     figures[name] = (*figures.get(name, ()), float(value))
-            found[row["system"]] = figures
-    return found
+    return dict(found)
 
 
 _PUBLISHED = {
@@ -75,13 +74,14 @@ class System:
         """A cell per collection and seed; an official run has the first seed only."""
         if self.model.startswith("run:"):
             seeds = seeds[:1]
+        options = {
+            name: (*self.training.split(), *self.adapted.get(name, "").split())
+            for name in collections
+        }
         return [
-            Cell(self.name, self.model, self._options(collection), collection, seed)
-            for collection, seed in product(collections, seeds)
+            Cell(self.name, self.model, options[name], name, seed)
+            for name, seed in product(collections, seeds)
         ]
-
-    def _options(self, collection: str) -> tuple[str, ...]:
-        return (*self.training.split(), *self.adapted.get(collection, "").split())
 
 
 # Rao et al. (AAAI 2019): Tables 3 and 4, Figure 2.
@@ -116,19 +116,15 @@ def _changed(name: str, *settings: str) -> System:
     return System(name, "mp_hcnn", " --set ".join([MP_HCNN.training, *settings]))
 
 
+_NO_URLS = ("use_url_trigrams=false", "url_presence=false")
 ABLATIONS = (
     _changed("- mean pooling", "mean_pooling=false"),
     _changed("- max pooling", "max_pooling=false"),
     _changed("- IDF weighting", "idf_weights=false"),
     _changed("- word module", "use_words=false"),
-    _changed("- URL char rep.", "use_url_trigrams=false", "url_presence=false"),
+    _changed("- URL char rep.", *_NO_URLS),
     _changed("- doc char rep.", "use_post_trigrams=false"),
-    _changed(
-        "- char module",
-        "use_post_trigrams=false",
-        "use_url_trigrams=false",
-        "url_presence=false",
-    ),
+    _changed("- char module", "use_post_trigrams=false", *_NO_URLS),
 )
 
 # Depth 2 is the default: no setting, so that it shares its cell with MP-HCNN.
@@ -192,6 +188,8 @@ NEURAL_FAMILY = "signal:sm_cnn"
 QL_CANDIDATES = "run_ql"
 """Candidate ranker of the stages that rank QL's candidates."""
 
+_FROM_QL = f" --set candidate_rankers={QL_CANDIDATES}"
+
 WITHOUT = "- "
 """Prefix of the left-out family in a row's name."""
 
@@ -207,9 +205,8 @@ def _families(names: Sequence[str]) -> str:
     return f"--set families={','.join(names)}"
 
 
-def _stage(name: str, model: str, *, candidates: str = "", is_neural: bool = False) -> System:
+def _stage(name: str, model: str, limit: str = "", is_neural: bool = False) -> System:
     families = [*_lexical_families(model), *([NEURAL_FAMILY] if is_neural else [])]
-    limit = f" --set candidate_rankers={candidates}" if candidates else ""
     return System(name, model, _families(families) + limit)
 
 
@@ -217,14 +214,9 @@ FUSION_STAGES = (
     System("QL, official run", "run:ql"),
     System("RM3, official run", "run:rm3"),
     System("MP-HCNN and QL, mixed by λ", "shipped:mp_hcnn"),
-    _stage("linear fusion of QL's candidates", "linear_fusion", candidates=QL_CANDIDATES),
-    _stage("fusion of QL's candidates", "fusion", candidates=QL_CANDIDATES),
-    _stage(
-        "fusion of QL's candidates, with SM-CNN",
-        "fusion",
-        candidates=QL_CANDIDATES,
-        is_neural=True,
-    ),
+    _stage("linear fusion of QL's candidates", "linear_fusion", _FROM_QL),
+    _stage("fusion of QL's candidates", "fusion", _FROM_QL),
+    _stage("fusion of QL's candidates, with SM-CNN", "fusion", _FROM_QL, is_neural=True),
     _stage("fusion of all rankers' candidates", "fusion"),
     _stage("fusion of all rankers' candidates, with SM-CNN", "fusion", is_neural=True),
     _stage("linear fusion of all rankers' candidates", "linear_fusion"),

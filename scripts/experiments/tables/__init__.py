@@ -5,7 +5,7 @@ Those of class :class:`ResultTable` can also be made from a CSV of the results.
 """
 
 from experiments import systems
-from experiments.tables.answer_selection import Means, Sampling
+from experiments.tables.answer_selection import Means
 from experiments.tables.base import ResultTable, Table
 from experiments.tables.fusion import Families, Stages
 from experiments.tables.mp_hcnn import Ablations, Depths, Statistics, Systems
@@ -27,7 +27,7 @@ MP_HCNN: dict[str, Table] = {
 
 TABLES: dict[str, Table] = {
     "answer-selection": Means(systems.ANSWER_SELECTION, systems.ANSWERS, seeds=3),
-    "sampling": Sampling(systems.SAMPLING, systems.ANSWERS[:1], seeds=3),
+    "sampling": Means(systems.SAMPLING, systems.ANSWERS[:1], seeds=3),
     "microblog": Means(systems.MICROBLOG, systems.JUDGED_YEARS),
     "fusion": Stages(),
     "fusion-ablation": Families(),

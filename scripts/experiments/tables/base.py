@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -62,11 +62,7 @@ class Table(ABC):
 
 
 class ResultTable(Table):
-    """A table from results alone.
-
-    Attributes:
-        notes: text below the table.
-    """
+    """A table from results alone, with ``notes`` below it."""
 
     notes: ClassVar[str] = ""
 
@@ -88,23 +84,19 @@ def results_of(
     system: System, results: Sequence[Result], collection: str | None = None
 ) -> list[Result]:
     """Results of a system on one collection or, by default, on all."""
-    return [
-        result
-        for result in results
-        if result.cell.system == system.name and collection in (None, result.cell.collection)
-    ]
+    found = [result for result in results if result.cell.system == system.name]
+    return [result for result in found if collection in (None, result.cell.collection)]
 
 
 def mean_of(results: Sequence[Result], measure: str, *, is_mixture: bool = False) -> float | None:
     """Mean of a measure over results; None if no result has it."""
     found = [result.interpolated if is_mixture else result.measures for result in results]
-    return mean(values[measure] for values in found if measure in values)
+    return mean([values[measure] for values in found if measure in values])
 
 
-def mean(values: Iterable[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
     """Mean, None of no values."""
-    found = list(values)
-    return statistics.mean(found) if found else None
+    return statistics.mean(values) if values else None
 
 
 def shown(value: float | None, form: str = ".4f") -> str:

@@ -41,6 +41,14 @@ FROM_TEXTS, PRECOMPUTED = "ms for 1000", "ms for 1000, posts precomputed"
 DEPTH = 1000
 """Depth of recall."""
 
+TOPICS = 20
+"""Number of timed topics, the first ones of a collection."""
+
+REPEATS = 10
+"""Number of timed repetitions; the quickest one counts, as other load only adds time."""
+
+Score = Callable[[Candidates], Run]
+
 
 class Stages(ResultTable):
     """A row per stage, compared with the one before."""
@@ -66,7 +74,7 @@ posts precomputed by pipeline.index --precompute."""
         for system in self.systems:
             found = results_of(system, results)
             cells = [_marked_mean(results_of(system, found, name), m) for name, m in columns]
-            seconds = mean(result.seconds for result in found if result.seconds)
+            seconds = mean([result.seconds for result in found if result.seconds])
             times = [mean_of(found, measure) for measure in (FROM_TEXTS, PRECOMPUTED)]
             rows.append(
                 [system.name, *cells, shown(seconds, ".0f"), *(shown(t, ".1f") for t in times)]
@@ -93,10 +101,7 @@ def _marked_mean(found: Sequence[Result], measure: str) -> str:
 
 
 def recall(qrels: Qrels, run: Run, depth: int = DEPTH) -> float:
-    """Share of all relevant posts among the first ``depth`` of their topic, 0 if there are none.
-
-    All posts count alike, whatever their topic.
-    """
+    """Share of all relevant posts of all topics among the first ``depth`` of their topic, or 0."""
     relevant = {(q, d) for q, grades in qrels.items() for d, grade in grades.items() if grade > 0}
     found = {(q, d) for q, scores in best_of(run, depth).items() for d in scores}
     return len(relevant & found) / max(1, len(relevant))
@@ -113,36 +118,21 @@ def _with_costs(result: Result, setup: Setup) -> Result:
     return dataclasses.replace(result, measures=result.measures | added)
 
 
-TOPICS = 20
-"""Number of timed topics, the first ones of a collection."""
-
-REPEATS = 10
-"""Number of timed repetitions; the quickest one counts, as other load only adds time."""
-
-Score = Callable[[Candidates], Run]
-
-
 def milliseconds(cell: Cell, setup: Setup) -> Mapping[str, float]:
     """Milliseconds for 1000 candidates, from texts to scores of the cell's model.
 
     ``FROM_TEXTS``, and ``PRECOMPUTED`` with posts precomputed by ``pipeline.index``. Neural scores
     that a fusion reads are included, searches are not. Measured once, on all cores while no cell
     is computed, and kept beside the results.
-
-    Raises:
-        DataError: files of the collection, or a checkpoint of a model that is read, are missing.
-        RerankerError: a checkpoint is damaged.
     """
     path = setup.directory / "timings" / f"{cell.key}.json"
     if path.exists():
         times: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["times"]
         return times
     with TemporaryDirectory() as directory:
-        candidates, from_texts, precomputed = _scorers(cell, setup, Path(directory))
-        times = {
-            FROM_TEXTS: _quickest(from_texts, candidates),
-            PRECOMPUTED: _quickest(precomputed, candidates),
-        }
+        candidates, *scorers = _scorers(cell, setup, Path(directory))
+        names = (FROM_TEXTS, PRECOMPUTED)
+        times = {n: _quickest(s, candidates) for n, s in zip(names, scorers, strict=True)}
     with atomic_file(path) as stream:
         stream.write(json.dumps({"times": times, **provenance()}, indent=1) + "\n")
     return times
@@ -193,10 +183,8 @@ a family's share of the gain of all splits, in the trees over all families."""
     def markdown(self, results: Sequence[Result]) -> str:
         """Measures with their differences to all families; importance in percent."""
         measures = named.find(self.collections[0]).measures
-        header = ["families"]
-        for measure in measures:
-            header += [measure, "difference"]
-        rows = [[*header, "importance, %"]]
+        columns = [column for measure in measures for column in (measure, "difference")]
+        rows = [["families", *columns, "importance, %"]]
         whole = results_of(ALL_FAMILIES, results)
         for system in self.systems:
             found = results_of(system, results)
@@ -213,10 +201,10 @@ a family's share of the gain of all splits, in the trees over all families."""
 
     def finish(self, results: Sequence[Result], setup: Setup) -> list[Result]:
         """The results with the importance of the family that each leaves out."""
-        by_seed = {
-            result.cell.seed: _importances(result.cell, setup)
-            for result in results_of(ALL_FAMILIES, results)
-        }
+        by_seed = {}
+        for whole in results_of(ALL_FAMILIES, results):
+            model = cast(FeatureModel, checkpoint.load(setup.checkpoint(whole.cell)).model)
+            by_seed[whole.cell.seed] = shares(model.importances())
         done = []
         for result in results:
             family = result.cell.system.removeprefix(WITHOUT)
@@ -224,9 +212,3 @@ a family's share of the gain of all splits, in the trees over all families."""
             added = {} if share is None else {IMPORTANCE: round(share, 4)}
             done.append(dataclasses.replace(result, measures=result.measures | added))
         return done
-
-
-def _importances(cell: Cell, setup: Setup) -> Mapping[str, float]:
-    """Family -> share of all gains in the trees of a finished cell."""
-    model = checkpoint.load(setup.checkpoint(cell)).model
-    return shares(cast(FeatureModel, model).importances())

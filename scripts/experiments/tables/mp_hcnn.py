@@ -3,6 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,6 +33,8 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError
+from rerankers.text.vectors import read_vectors
+from rerankers.text.words import words
 
 
 class Statistics(Table):
@@ -48,7 +51,8 @@ class Statistics(Table):
         """A row per number, a column per year."""
         published = read_published("rao2019_table2")
         present = [result.cell.collection for result in results]
-        known = known_words(setup.data)
+        vectors = named.data_directory(setup.data) / "embeddings" / "glove.6B.100d.bin.gz"
+        known = set(read_vectors(vectors).words)
         counts = {name: _count(setup.collection(name), known) for name in present}
         rows = [["", *present]]
         for what, figures in published.items():
@@ -72,17 +76,7 @@ OOV words. Relevant documents of 2012 and 2013 are within 2 % of what the paper 
 _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
 
 
-def known_words(data: Path | None) -> set[str]:
-    """Words with a GloVe vector."""
-    from rerankers.text.vectors import read_vectors
-
-    path = named.data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
-    return set(read_vectors(path).words)
-
-
 def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
-    from rerankers.text.words import words
-
     run, qrels = read_run(collection.runs["ql"]), collection.qrels
     posts = {post.doc_id: post for post in collection.posts()}
     pairs = [(query_id, posts[doc_id]) for query_id, scores in run.items() for doc_id in scores]
@@ -115,8 +109,7 @@ WORSE = "★"
 class MicroblogTable(ResultTable):
     """A row per system: AP and P@30 of each year, the paper's figures in parentheses.
 
-    Attributes:
-        references: systems that all others are tested against.
+    All systems are tested against the ``references``.
     """
 
     collections = YEARS
@@ -147,19 +140,17 @@ class Systems(MicroblogTable):
 
     def rows(self, results: Sequence[Result], names: Sequence[str]) -> list[list[str]]:
         """The paper's four blocks."""
-        neural = [(system, False) for system in NEURAL]
-        mixtures = [(system, True) for system in NEURAL]
-        blocks = {
-            "Non-neural baselines": [(system, False) for system in NON_NEURAL],
-            "Neural baselines": neural,
-            "Neural baselines with interpolation": mixtures,
-            "MP-HCNN": [(MP_HCNN, False), (MP_HCNN, True)],
-        }
+        blocks: list[tuple[str, Sequence[System], Sequence[bool]]] = [
+            ("Non-neural baselines", NON_NEURAL, [False]),
+            ("Neural baselines", NEURAL, [False]),
+            ("Neural baselines with interpolation", NEURAL, [True]),
+            ("MP-HCNN", [MP_HCNN], [False, True]),
+        ]
         rows: list[list[str]] = []
-        for title, block in blocks.items():
+        for title, block, is_mixture in blocks:
             rows.append(["", f"**{title}**", *[""] * (2 * len(names))])
-            for system, is_mixture in block:
-                row = _row(system, results, names, is_mixture)
+            for system, is_mixed in product(block, is_mixture):
+                row = _row(system, results, names, is_mixed)
                 rows.append([SUPERSCRIPTS.get(system.name, ""), *row])
         return rows
 
@@ -188,14 +179,14 @@ def _row(
             value = mean_of(found, measure, is_mixture=is_mixture)
             text = shown(value)
             if value is not None:
-                text += _superscript(found[0], measure, is_mixture)
+                text += _marks(found[0], measure, is_mixture)
             if name in published:
                 text += f" ({published[name][place]:.4f})"
             row.append(text)
     return row
 
 
-def _superscript(result: Result, measure: str, is_mixture: bool) -> str:
+def _marks(result: Result, measure: str, is_mixture: bool) -> str:
     better_than = result.mixture_better_than if is_mixture else result.better_than
     superscript = "".join(SUPERSCRIPTS.get(name, "") for name in better_than.get(measure, ()))
     is_worse = not is_mixture and MP_HCNN.name in result.worse_than.get(measure, ())

@@ -57,16 +57,11 @@ def read_csv(path: Path) -> list[Result]:
         for row in csv.DictReader(stream):
             key = row["system"], row["collection"], row["seed"]
             if key not in found:
-                found[key] = Result(
-                    Cell(row["system"], "", (), row["collection"], int(row["seed"])),
-                    measures={},
-                    interpolated={},
-                    weight=float(row["lambda"]) if row["lambda"] else None,
-                    development=float(row["development_ap"]),
-                    epochs=int(row["epochs"]),
-                    seconds=float(row["seconds"]),
-                    made={name: row[name] for name in MADE},
-                )
+                cell = Cell(row["system"], "", (), row["collection"], int(row["seed"]))
+                weight = float(row["lambda"]) if row["lambda"] else None
+                costs = float(row["development_ap"]), int(row["epochs"]), float(row["seconds"])
+                made = {name: row[name] for name in MADE}
+                found[key] = Result(cell, {}, {}, weight, *costs, made)
             result, measure = found[key], row["measure"]
             if measure:
                 result.measures[measure] = float(row["value"])
@@ -89,11 +84,7 @@ def _marks(result: Result) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def fill_tables(text: str, folder: Path) -> tuple[str, list[str]]:
-    """Make all tables of a README from their CSVs.
-
-    Args:
-        text: text of the README.
-        folder: folder of the README.
+    """Make all tables of a README in ``folder`` from their CSVs.
 
     Returns:
         The new text, and the missing CSVs, whose tables are left as they are.

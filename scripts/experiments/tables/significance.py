@@ -7,7 +7,7 @@ tables. With several seeds, a topic's value is the mean over them.
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,22 +48,16 @@ def _mark(
     for result in results:
         systems.setdefault(result.cell.system, []).append(result)
     values = {name: values_of(seeds, evaluator, setup) for name, seeds in systems.items()}
-    done = {}
+    done: dict[Cell, Result] = {}
     for name, seeds in systems.items():
         others = {other: values[other] for other in references if other in systems}
         # Only a mixture is compared with its own neural score.
-        mixture = mixture_values_of(seeds, evaluator, setup) or {}
-        mixture_better_than = _compare(mixture, others, operator.gt)
+        mixture = values_of(seeds, evaluator, setup, is_mixture=True)
+        marks: dict[str, Any] = {"mixture_better_than": _compare(mixture, others, operator.gt)}
         others.pop(name, None)
-        better_than = _compare(values[name], others, operator.gt)
-        worse_than = _compare(values[name], others, operator.lt)
-        for result in seeds:
-            done[result.cell] = dataclasses.replace(
-                result,
-                better_than=better_than,
-                worse_than=worse_than,
-                mixture_better_than=mixture_better_than,
-            )
+        marks["better_than"] = _compare(values[name], others, operator.gt)
+        marks["worse_than"] = _compare(values[name], others, operator.lt)
+        done |= {result.cell: dataclasses.replace(result, **marks) for result in seeds}
     return done
 
 
@@ -71,37 +65,28 @@ def _compare(
     ours: Values, others: Mapping[str, Values], relation: Callable[[float, float], bool]
 ) -> dict[str, tuple[str, ...]]:
     """Measure -> the others to which the relation of the means holds significantly."""
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for measure, values in ours.items():
-        found[measure] = tuple(
-            name
-            for name, theirs in others.items()
-            if relation(values.mean(), theirs[measure].mean())
-            and _p_value(values, theirs[measure]) < LEVEL
-        )
-    return {measure: names for measure, names in found.items() if names}
+        for name, others_values in others.items():
+            theirs = others_values[measure]
+            if relation(values.mean(), theirs.mean()):
+                p = randomization_test(values.tolist(), theirs.tolist(), permutations=PERMUTATIONS)
+                if p < LEVEL:
+                    found[measure] = (*found.get(measure, ()), name)
+    return found
 
 
-def _p_value(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    return randomization_test(a.tolist(), b.tolist(), permutations=PERMUTATIONS)
+def values_of(
+    results: Sequence[Result], evaluator: Evaluator, setup: Setup, *, is_mixture: bool = False
+) -> Values:
+    """Values per topic of a system, or of its mixture with query likelihood; means over seeds.
 
-
-def values_of(results: Sequence[Result], evaluator: Evaluator, setup: Setup) -> Values:
-    """Values per topic of a system's neural runs, as means over seeds."""
-    return _values([setup.run_file(result.cell) for result in results], evaluator)
-
-
-def mixture_values_of(
-    results: Sequence[Result], evaluator: Evaluator, setup: Setup
-) -> Values | None:
-    """The same of the mixtures with query likelihood, None without any."""
-    paths = [path for result in results if (path := setup.mixture_file(result.cell))]
-    return _values(paths, evaluator) if paths else None
-
-
-def _values(paths: Sequence[Path], evaluator: Evaluator) -> Values:
+    Empty for a system that is not mixed.
+    """
+    file_of = setup.mixture_file if is_mixture else setup.run_file
+    paths = [path for result in results if (path := file_of(result.cell))]
     runs = [evaluator(read_run(path)) for path in paths]
     return {
         measure: np.mean([list(run[measure].values()) for run in runs], axis=0)
-        for measure in runs[0]
+        for measure in (evaluator.measures if runs else ())
     }

@@ -7,38 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from experiments.cells import Result, Setup
 from experiments.systems import MP_HCNN, QL, YEARS
 from experiments.tables.base import Table, markdown_table, results_of, save_figure
-from experiments.tables.significance import mixture_values_of, values_of
+from experiments.tables.significance import values_of
+from indexes.posts import Post
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, ranked, read_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator
 from pipeline.explanation.rank_changes import grade_text, places, visible
-
-if TYPE_CHECKING:
-    from indexes.posts import Post
-    from rerankers.models._mp_hcnn_matches import PairMatches
+from rerankers import checkpoint
+from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
+from rerankers.models.mp_hcnn import Model
+from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
 
 @dataclass(frozen=True)
 class YearGains:
-    """Gains of MP-HCNN over QL on one year.
-
-    Attributes:
-        collection: the year.
-        qrels: its judgments.
-        ours: result of MP-HCNN.
-        by_system: MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL.
-    """
+    """Gains of MP-HCNN over QL on one year."""
 
     collection: Collection
     qrels: Qrels
     ours: Result
+    """Result of MP-HCNN."""
     by_system: Mapping[str, Mapping[str, float]]
+    """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL."""
 
     @property
     def neural(self) -> Mapping[str, float]:
@@ -53,10 +49,6 @@ class YearGains:
         self, query_id: str, doc_ids: Sequence[str], setup: Setup
     ) -> tuple[str, list[tuple[Post, PairMatches]]]:
         """The query, and some posts with MP-HCNN's matches."""
-        from rerankers import checkpoint
-        from rerankers.models._mp_hcnn_matches import find_matches
-        from rerankers.models.mp_hcnn import Model
-
         found = self.collection.find_posts(doc_ids)
         posts = [found[doc_id] for doc_id in doc_ids]
         (query,) = (t.text for t in self.collection.topics if t.query_id == query_id)
@@ -82,7 +74,7 @@ class YearGains:
         evaluator = Evaluator(qrels, ["AP"])
         reference = values_of(base, evaluator, setup)["AP"]
         systems = {MP_HCNN.name: values_of(ours, evaluator, setup)}
-        if mixture := mixture_values_of(ours, evaluator, setup):
+        if mixture := values_of(ours, evaluator, setup, is_mixture=True):
             systems[f"{MP_HCNN.name}+"] = mixture
         by_system = {
             system: dict(zip(evaluator.query_ids, (values["AP"] - reference).tolist(), strict=True))
@@ -188,14 +180,13 @@ class Categories(Table):
         gains = [(gain, query_id, year) for year in years for query_id, gain in year.neural.items()]
         best = sorted(gains, key=lambda row: row[0], reverse=True)[:TOPICS]
         counts: Counter[str] = Counter()
-        total = 0
         for _, query_id, year in best:
             neural = read_run(setup.run_file(year.ours.cell))[query_id]
             doc_ids = [doc_id for doc_id, _ in ranked(neural)[:POSTS]]
             query, posts = year.matches(query_id, doc_ids, setup)
             for post, pair in posts:
-                counts.update(categories_of(query, post, pair))
-            total += len(posts)
+                counts.update(["posts", *categories_of(query, post, pair)])
+        total = counts["posts"]
         rows = [["category", "ours, %", "paper, %"]]
         for category, published in CATEGORIES.items():
             share = 100 * counts[category] / max(1, total)
@@ -207,8 +198,6 @@ class Categories(Table):
 
 def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
     """Categories of matches between a query and a post, by :data:`RULES`."""
-    from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-
     query_words = words(query)
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
     post_words = [word.text for word in pair.post_words]
@@ -216,23 +205,16 @@ def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
         yield EXACT_WORD
     if set(pairwise(query_words)) & set(pairwise(post_words)):
         yield EXACT_PHRASE
-    if _is_paraphrased(pair):
+    levels = pair.matches["words"].levels
+    if len(levels) > 1 and any(
+        levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
+        for i, ours in enumerate(pairwise(pair.query_words))
+        for j, theirs in enumerate(pairwise(post_words))
+    ):
         yield PARAPHRASE
     link = url_text(post.url)
     if link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content):
         yield URL
-
-
-def _is_paraphrased(pair: PairMatches) -> bool:
-    levels = pair.matches["words"].levels
-    if len(levels) < 2:
-        return False
-    post_words = [word.text for word in pair.post_words]
-    return any(
-        levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
-        for i, ours in enumerate(pairwise(pair.query_words))
-        for j, theirs in enumerate(pairwise(post_words))
-    )
 
 
 RELEVANT = 2
@@ -291,8 +273,6 @@ def _sample_rows(
 
 def _matches(pair: PairMatches) -> str:
     """Each query word and its best matches: by words, by phrases and in the URL."""
-    from rerankers.models._mp_hcnn_matches import mean_by_word
-
     columns: list[Sequence[float | None]] = []
     for name, level in (("words", 0), ("words", 1), ("url_trigrams", 1)):
         matches = pair.matches.get(name)

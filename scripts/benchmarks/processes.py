@@ -1,57 +1,63 @@
-"""Part 3: a whole search as a process, and the time of its stages."""
+"""Parts 3 and 6: a whole search and the time of its stages; indexing; the commands' ``--help``."""
 
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import Row, printed
+from benchmarks.measuring import Row, alternate, printed
 from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
+from indexes import lucene
 from pipeline.checkpoints import with_precomputed
-from pipeline.collections.named import ANSWERS
+from pipeline.collections import named
+from pipeline.collections.collection import SearchedCollection
 from pipeline.command.errors import DataError
 from pipeline.reranking import NeuralReranker
 
 EXIT = "leaving the process"
+COMMANDS = ("search", "rerank", "index", "train", "evaluate", "explain")
 
 _STAGED = Path(__file__).with_name("staged_search.py")
 _MEASURED = Path(__file__).with_name("measured_process.py")
 _SEARCH = [sys.executable, "-m", "pipeline.search"]
 
 
-def measure(workload: Workload) -> list[Row]:
-    """Seconds and peak memory of ``pipeline.search``, and seconds of its stages.
+def measure_search(workload: Workload) -> list[Row]:
+    """Part 3: seconds and peak memory of ``pipeline.search``, and seconds of its stages.
 
     The timed process is the real one; a second one, with a clock around its functions, measures the
     stages (``staged_search.py``). They take turns.
     """
     title = f"`pipeline.search --topics {workload.collection}`"
-    seconds, peaks, staged = [], [], []
+    whole, staged, with_posts = [], [], []
     stages: list[dict[str, float]] = []
+    reranker = NeuralReranker(workload.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "stages.json"
         search = [*arguments(workload), "--output", str(Path(folder) / "run.txt")]
         without = [*search, "--precomputed", "none"]
         # Builds a missing index, and fills the system's file cache.
         run([*_SEARCH, *without])
+        is_precomputed = (
+            with_precomputed(reranker, None, workload.source.index_directory) is not reranker
+        )
         for _ in range(workload.rounds):
-            whole, peak = run([*_SEARCH, *without])
-            seconds.append(whole)
-            peaks.append(peak)
+            whole.append(run([*_SEARCH, *without]))
             started = str(time.time())
             staged.append(run([sys.executable, str(_STAGED), str(result), started, *without])[0])
             found = json.loads(result.read_text(encoding="utf-8"))
             stages.append({**found, EXIT: time.time() - found[ENDED]})
-        has_precomputed = _has_precomputed(workload)
-        rounds = range(workload.rounds if has_precomputed else 0)
-        with_posts = [run([*_SEARCH, *search])[0] for _ in rounds]
+            if is_precomputed:
+                with_posts.append(run([*_SEARCH, *search])[0])
     print(f"{title}: {median(staged):.1f} s with a clock in it")
     medians = {name: median(found[name] for found in stages) for name in (*STAGES, EXIT)}
     medians["the rest"] = max(0.0, median(staged) - sum(medians.values()))
+    seconds, peaks = zip(*whole, strict=True)
     measured = f"{median(seconds):.1f} s, {max(peaks) / 2**20:,.0f} MiB at most"
     rows = [(f"{title}, {len(workload.source.topics)} topics", measured)]
     rows += [(f"– {stage}", f"{value:.2f} s") for stage, value in medians.items()]
@@ -60,18 +66,12 @@ def measure(workload: Workload) -> list[Row]:
     return printed(rows)
 
 
-def _has_precomputed(workload: Workload) -> bool:
-    """Whether the index has precomputed posts for the checkpoint."""
-    reranker = NeuralReranker(workload.checkpoint)
-    return with_precomputed(reranker, None, workload.source.index_directory) is not reranker
-
-
 def arguments(workload: Workload) -> list[str]:
-    """Arguments of ``pipeline.search``."""
+    """Arguments of ``pipeline.search`` for the workload."""
     found = ["--topics", workload.collection, "--show=none", "--device", workload.device]
     if workload.data:
         found += ["--data", str(workload.data)]
-    if workload.collection in ANSWERS:
+    if workload.collection in named.ANSWERS:
         found += ["--checkpoint", str(workload.directory)]
     return found
 
@@ -89,3 +89,34 @@ def run(command: list[str]) -> tuple[float, int]:
         last = measured.stderr.strip().splitlines()[-3:]
         raise DataError(f"{' '.join(command[1:5])} … failed:\n  " + "\n  ".join(last))
     return found["seconds"], found["peak"]
+
+
+def measure_surroundings(workload: Workload) -> list[Row]:
+    """Part 6: posts/s of indexing, and seconds of ``--help``."""
+
+    def ask(name: str) -> None:
+        command = [sys.executable, "-m", f"pipeline.{name}", "--help"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    rows = indexing(workload)
+    timings = alternate({name: partial(ask, name) for name in COMMANDS}, workload.rounds)
+    for name, timing in timings.items():
+        print(f"{name} --help: {timing.median:.2f} s")
+    slowest = max(timing.median for timing in timings.values())
+    return [*rows, ("`--help` of the slowest command", f"{slowest:.2f} s")]
+
+
+def indexing(workload: Workload) -> list[Row]:
+    """Posts/s of indexing; nothing for a collection without an index."""
+    collection = named.find(workload.collection, workload.data)
+    if not isinstance(collection, SearchedCollection):
+        print(f"indexing: {collection.name} is not searched, so there is nothing to index")
+        return []
+    posts = list(collection.posts())
+
+    def build() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            lucene.build(posts, Path(folder) / "index", collection.post_files())
+
+    seconds = alternate({"": build}, workload.rounds)[""].median
+    return printed([(f"indexing {len(posts):,} posts", f"{len(posts) / seconds:,.0f} posts/s")])
