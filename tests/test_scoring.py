@@ -204,12 +204,12 @@ def test_other_errors_of_pytorch_are_not_taken_for_the_memorys(model: Reranker) 
 def test_a_model_that_runs_out_of_memory_gives_the_same_scores(
     monkeypatch: pytest.MonkeyPatch, model: Reranker, threads: int
 ) -> None:
-    expected, judge = scoring.score(model, all_pairs(), encoder()), type(model).head
+    expected, head = scoring.score(model, all_pairs(), encoder()), type(model).head
 
     def picky(self: Reranker, representations: Tensor) -> Tensor:
         if len(representations) > 2:
             raise torch.OutOfMemoryError
-        return judge(self, representations)
+        return head(self, representations)
 
     monkeypatch.setattr(type(model), "head", picky)
     before = torch.get_num_threads()
@@ -238,20 +238,20 @@ def test_two_devices_give_exactly_the_scores_of_one(
     monkeypatch: pytest.MonkeyPatch, name: str, precision: str
 ) -> None:
     model = small_model(*name.split("/")).train()
-    judge, judges = type(model).head, set[int]()
+    head, heads_used = type(model).head, set[int]()
 
     def noted(self: Reranker, representations: Tensor) -> Tensor:
-        judges.add(id(self))
+        heads_used.add(id(self))
         assert not self.training
-        return judge(self, representations)
+        return head(self, representations)
 
     one = scoring.score(model, all_pairs(), encoder(), 5, precision=precision)
     monkeypatch.setattr(type(model), "head", noted)
     two, done = [torch.device("cpu")] * 2, list[int]()
     found = scoring.score(model, all_pairs(), encoder(), 5, done.append, precision, two)
     np.testing.assert_array_equal(found, one)
-    assert len(judges) == 2
-    assert id(model) in judges
+    assert len(heads_used) == 2
+    assert id(model) in heads_used
     assert model.training
     assert sum(done) == len(all_pairs())
 
@@ -264,11 +264,11 @@ def test_a_model_over_features_alone_judges_all_pairs_at_once(
         scoring.score(model, pairs.part(np.flatnonzero(pairs.query_index == query)), encoder())
         for query in range(len(pairs.queries))
     ]
-    judge, sizes = type(model).head, list[int]()
+    head, sizes = type(model).head, list[int]()
 
     def noted(self: Reranker, representations: Tensor) -> Tensor:
         sizes.append(len(representations))
-        return judge(self, representations)
+        return head(self, representations)
 
     monkeypatch.setattr(type(model), "head", noted)
     found = scoring.score(model, pairs, encoder(), batch_size=5)
