@@ -121,6 +121,7 @@ def test_options_without_use_for_a_fusion(kind: str, command: Command) -> None:
         assert f"{flag}: --reranker {kind} takes the rankers of its training" in errors
 
 
+@pytest.mark.slow
 def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path) -> None:
     checkpoint = trained_fusion("fusion", "signal:rm3,signal:ql,first_stage,links").checkpoint
     encoder = TextEncoder(checkpoint.encoder.vocabulary, idf_from("wordfreq"))

@@ -142,6 +142,7 @@ def test_scores_are_those_of_the_network_written_out(configuration: str) -> None
     assert_naive_scores(model, Naive(model).score, [*LINKED, *CASES[2:-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
