@@ -252,12 +252,10 @@ class Fusion:
 
 def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScores) -> Candidates:
     """Candidates with the scores of neural rerankers, for those whose texts are known."""
-    pairs = candidates.pairs()
+    pairs = candidates.texts()
     has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
     rows = np.flatnonzero(has_text[pairs.post_index])
-    part = replace(
-        pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows], signals={}
-    )
+    part = replace(pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows])
     signals = dict(candidates.signals)
     for name in names:
         scores = np.full(len(pairs), np.nan, dtype=np.float32)

@@ -162,7 +162,7 @@ class Candidates:
             FIRST_STAGE: self._scores(self.run, np.nan),
             PRIOR: self._scores(priors, 0.0),
         }
-        return replace(self._texts(), signals=signals)
+        return replace(self.texts(), signals=signals)
 
     def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
         """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""
@@ -175,7 +175,7 @@ class Candidates:
                 run[topic.query_id] = found
         return run
 
-    def _texts(self) -> Pairs:
+    def texts(self) -> Pairs:
         """Pairs without signals; the same object for all copies that share ``memo``."""
         from rerankers.base import Pairs
 
