@@ -135,6 +135,7 @@ LINKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", Model.configurations)
 def test_scores_are_those_of_the_network_written_out(configuration: str) -> None:
     """Texts beyond the lengths of section 4.3 are cut."""

@@ -28,6 +28,8 @@ from rerankers import checkpoint
 from rerankers.models._bilinear import Bilinear
 from rerankers.models.mp_hcnn import Model as MpHcnn
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2"]
 FILES = {
