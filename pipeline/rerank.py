@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -191,18 +192,18 @@ def _rerank(
     from pipeline.collections.trec import write_run
     from pipeline.evaluation.measures import Evaluator
     from pipeline.evaluation.run_report import MEASURES
-    from pipeline.reranking import interpolate
+    from pipeline.reranking import Mixing, rerank
 
+    mixing = Mixing(options.weight, options.normalize)
     evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
     results: dict[str, tuple[Values, Values]] = {}
     for job, candidates in jobs.items():
-        with bar(len(candidates), job.name, "pair") as progress:
-            scores = reranker.score(candidates, progress)
-        reranked = interpolate(candidates, scores, options.weight, options.normalize)
-        write_run(job.output, reranked, options.reranker)
+        progress = partial(bar, what=job.name, unit="pair")
+        ranking = rerank(collection.topics, candidates, reranker, mixing, progress=progress)
+        write_run(job.output, ranking.run, options.reranker)
         print(f"wrote {job.output}", file=sys.stderr)
         if evaluator:
-            results[job.name] = evaluator(candidates.run), evaluator(reranked)
+            results[job.name] = evaluator(candidates.run), evaluator(ranking.run)
     return results
 
 

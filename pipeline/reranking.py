@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +140,7 @@ class Candidates:
     priors: Run | None = None
     signals: Mapping[str, Run] = field(default_factory=dict)
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    name: ClassVar[str] = "known"
 
     def __len__(self) -> int:
         return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
@@ -174,6 +175,10 @@ class Candidates:
             if found:
                 run[topic.query_id] = found
         return run
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """Itself: known candidates (of a checked run, of a request) need no retriever."""
+        return self
 
     def texts(self) -> Pairs:
         """Pairs without signals; the same object for all copies that share ``memo``."""
