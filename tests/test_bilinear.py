@@ -29,6 +29,8 @@ from rerankers.text.words import words
 from rerankers.training.loop import Examples, train
 from rerankers.training.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["bag_of_words", "bigram"]
 RELEVANT = np.random.default_rng(4).random(len(every_pair())) < 0.4
 

@@ -10,6 +10,8 @@ import pytest
 from indexes import jvm
 from indexes.errors import CollectionError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -22,6 +22,8 @@ from rerankers.training.loop import EpochTrainer, train
 from rerankers.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
 from rerankers.training.state import History
 
+pytestmark = pytest.mark.slow
+
 FAST = Settings(
     epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3, seed=7
 )

@@ -27,6 +27,8 @@ from rerankers.engine.precomputed import (
 from rerankers.errors import RerankerError
 from rerankers.text.vocabulary import Idf
 
+pytestmark = pytest.mark.slow
+
 REMEDY = "make them again"
 
 Posts = list[tuple[str, str]]
