@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import Command, Result
 from data_samples import write_answers
+from official import trec_eval
 from reranking_samples import encoder, small_model
 
 from indexes.errors import CollectionError
@@ -16,8 +17,9 @@ from indexes.pairs import Answer, read_answer_folder
 from indexes.posts import Post
 from pipeline import checkpoints
 from pipeline.collections import named
-from pipeline.collections.trec import ranked, read_run
+from pipeline.collections.trec import ranked, read_run, write_run
 from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean, without_relevant
 from rerankers import checkpoint
 
 
@@ -40,7 +42,7 @@ FILES: dict[str, list[str]] = {
 
 
 def folder_of(folder: Path, **changed: list[str] | None) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, lines in {**FILES, **{k.replace("_", "."): v for k, v in changed.items()}}.items():
         if lines is not None:
             (folder / name).write_text("".join(f"{line}\n" for line in lines))
@@ -92,12 +94,12 @@ def test_the_test_part_is_found(data: Path) -> None:
     assert list(run["3.1"])[:2] == ["3.1-0", "3.1-1"]
     doc_ids = [doc_id for scores in run.values() for doc_id in scores]
     assert [post.doc_id for post in raw.posts()] == doc_ids
-    # Questions without a relevant answer are not judged.
-    assert raw.qrels is not None and raw.qrels == clean.qrels
-    assert {query_id: len(grades) for query_id, grades in raw.qrels.items()} == {
-        query_id: SIZES[query_id] for query_id in ("3.1", "3.2", "3.3")
-    }
+    # The question without a relevant answer is judged as well.
+    assert raw.qrels is not None and clean.qrels is not None
+    assert {query_id: len(grades) for query_id, grades in raw.qrels.items()} == SIZES
     assert list(raw.qrels["3.1"].values()).count(1) == 2
+    assert without_relevant(raw.qrels) == ["3.4"]
+    assert raw.qrels == {**clean.qrels, "3.4": raw.qrels["3.4"]}
     assert len(clean.topics) == 3
 
 
@@ -177,7 +179,7 @@ def test_answers_are_ranked_by_the_model_alone(search: Search, home: Path) -> No
     # It was trained on another part of the collection.
     assert "was trained on" not in result.err
     lines = result.out.splitlines()
-    assert lines[0] == "trecqa-raw, 3 judged topics"
+    assert lines[0] == "trecqa-raw, 4 judged topics"
     assert lines[1].split() == ["AP", "RR"]
     rows = [line.rsplit(maxsplit=2)[0] for line in lines[2:4]]
     assert rows == ["first stage (given, by id)", "neural (mp_hcnn)"]
@@ -193,12 +195,36 @@ def test_evaluation_has_the_collections_measures(search: Search, command: Comman
     search("trecqa-raw", "--reranker", "none")
     result = command("evaluate", "trecqa-raw", "run")
     assert result.code == 0, result.err
-    assert result.out.splitlines()[1].split() == ["AP", "RR"]
+    lines = result.out.splitlines()
+    assert lines[0] == "trecqa-raw, 4 judged topics"
+    assert lines[1].split() == ["AP", "RR"]
+    assert "judged topics without a relevant document, always 0 (1): 3.4" in result.err
     result = command("evaluate", "trecqa-raw", "run", "-m", "P@1")
     assert result.out.splitlines()[1].split() == ["P@1"]
     result = command("evaluate", "wikiqa", "run")
     assert result.code == 1
     assert "wikiqa has no judgments of its test part here" in result.err
+
+
+def test_a_question_without_a_relevant_answer_counts_as_in_trec_eval(tmp_path: Path) -> None:
+    test = folder_of(tmp_path / "trecqa" / "raw-test")
+    collection = named.find("trecqa-raw", tmp_path)
+    assert collection.qrels == {"32.1": {"32.1-0": 1, "32.1-1": 0}, "32.10": {"32.10-0": 0}}
+    run = {"32.1": {"32.1-0": 2.0, "32.1-1": 1.0}, "32.10": {"32.10-0": 1.0}}
+    qrels = [
+        f"{query_id} 0 {doc_id} {grade}\n"
+        for query_id, grades in collection.qrels.items()
+        for doc_id, grade in grades.items()
+    ]
+    (test / "qrels").write_text("".join(qrels))
+    # The second run lacks the question.
+    for number, found in enumerate([run, {"32.1": run["32.1"]}]):
+        values = evaluate(collection.qrels, found, ["AP", "RR"])
+        assert [mean(by_topic) for by_topic in values.values()] == [0.5, 0.5]
+        write_run(test / f"run{number}", found, "t")
+        official = trec_eval(test / "qrels", test / f"run{number}", "map", "recip_rank", "num_q")
+        assert official["map"]["all"] == official["recip_rank"]["all"] == "0.5000"
+        assert official["num_q"] == {"all": "2"}
 
 
 def test_without_a_model_the_ids_decide(search: Search) -> None:
@@ -249,4 +275,5 @@ def test_the_real_collections(data_dir: Path) -> None:
     assert sizes["wikiqa"][2][1] == 2351
     raw, clean = (named.find(name, data_dir).qrels for name in NAMES[:2])
     assert raw is not None and clean is not None
-    assert (len(raw), len(clean)) == (89, 68) and set(clean) <= set(raw)
+    assert (len(raw), len(clean)) == (95, 68) and set(clean) <= set(raw)
+    assert (len(without_relevant(raw)), len(without_relevant(clean))) == (6, 0)

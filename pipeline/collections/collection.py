@@ -283,8 +283,8 @@ class AnswerCollection(Collection):
     def qrels(self) -> Qrels | None:
         """The labels, or None without a file of them.
 
-        Questions without a relevant answer are left out: no ranking of them is better than
-        another.
+        Questions without a relevant answer are judged, too: every ranking is worth 0 there, as in
+        trec_eval and in Rao et al. (2016), section 5.
         """
         if self.qrels_path:
             return read_qrels(self.qrels_path)
@@ -294,7 +294,7 @@ class AnswerCollection(Collection):
         for answer in self._answers:
             if answer.relevance is not None:
                 qrels.setdefault(answer.query_id, {})[answer.post.doc_id] = answer.relevance
-        return {query_id: grades for query_id, grades in qrels.items() if any(grades.values())}
+        return qrels
 
     @property
     def missing_judgments(self) -> str:
