@@ -34,7 +34,7 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import FUSIONS
-from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SELECTIONS
+from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SCHEDULES, SELECTIONS
 
 if TYPE_CHECKING:
     from pipeline.training.training_set import TrainingSet
@@ -69,14 +69,28 @@ class Options:
     batch_topics: int | None = option("topics in a step", parse=positive_int)
     batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
     optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
+    momentum: float | None = option("Nesterov momentum of sgd", parse=non_negative_float)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
+    schedule: str | None = option(
+        "learning rate: linear (falls to a tenth), constant, plateau (halved after each epoch "
+        "without a better validation figure)",
+        choices=SCHEDULES,
+    )
+    clipping: float | None = option(
+        "norm to which gradients are clipped; 0 clips nothing", parse=non_negative_float
+    )
     weight_decay: float | None = option("L2 penalty", parse=non_negative_float)
     epochs: int | None = option("maximum number of epochs", parse=positive_int)
-    steps: int | None = option("steps of an epoch", parse=positive_int)
+    steps: int | None = option(
+        "steps of an epoch; 0 with --sampling pairs: one pass", parse=non_negative_int
+    )
     patience: int | None = option("epochs without improvement before stopping", parse=positive_int)
     select: str | None = option("validation figure that chooses the best epoch", choices=SELECTIONS)
+    held_out: float | None = option(
+        "share of the topics that --folds 1 holds out", parse=positive_float
+    )
     folds: int = option(
-        "held-out parts of the topics; 1 holds out 15 % once (without --collection)",
+        "held-out parts of the topics; 1 holds out a share once (without --collection)",
         default=5,
         parse=positive_int,
     )
@@ -184,7 +198,7 @@ def _vectors(options: Options, training_set: TrainingSet) -> Path:
 
 
 def _settings(options: Options) -> Settings:
-    """The settings of the model's paper with the changes of the options."""
+    """The settings of the model's configuration with the changes of the options."""
     from rerankers import models
     from rerankers.errors import RerankerError
     from rerankers.training.settings import Settings
@@ -202,7 +216,7 @@ def _settings(options: Options) -> Settings:
             "has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:
-        return dataclasses.replace(model.training_settings, **given)
+        return dataclasses.replace(model.settings_of(options.configuration), **given)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
 

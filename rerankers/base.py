@@ -126,7 +126,10 @@ class Reranker(nn.Module, ABC):
     """Inputs that ``encode_posts`` reads."""
 
     training_settings: ClassVar[Settings] = Settings()
-    """Default settings of training, close to the paper's."""
+    """Default settings of training."""
+
+    own_settings: ClassVar[Mapping[str, Settings]] = {}
+    """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
@@ -141,6 +144,12 @@ class Reranker(nn.Module, ABC):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+
+    @classmethod
+    def settings_of(cls, configuration: str | None = None) -> Settings:
+        """Settings of training of a named configuration; None is the default one."""
+        name = configuration or next(iter(cls.configurations))
+        return cls.own_settings.get(name, cls.training_settings)
 
     def encode(self, inputs: Inputs) -> Any:
         """Encode B texts, if queries and posts are encoded alike."""

@@ -359,3 +359,65 @@ def test_negatives_are_mined_with_the_model_of_the_last_epoch(
     for found, wanted in zip(given, expected, strict=False):
         assert torch.equal(found, wanted)
     assert not torch.equal(given[0], given[1])
+
+
+# Learning rate, passes, clipping
+
+
+def rates_of(settings: Settings, tmp_path: Path, *figures: float) -> list[float]:
+    """The learning rate of the first step of each epoch."""
+    rates: list[float] = []
+    real_step = torch.optim.SGD.step
+
+    def step(self: torch.optim.SGD, closure: Any = None) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return real_step(self, closure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.SGD, "step", step)
+        run(model_of(), tmp_path / "state", settings, measure=figures_of(*figures))
+    return rates[:: settings.steps]
+
+
+def test_schedules_of_the_learning_rate(tmp_path: Path) -> None:
+    settings = settings_of(optimizer="sgd", epochs=5, patience=9, learning_rate=0.8)
+    figures = 0.1, 0.3, 0.2, 0.2, 0.5
+    linear = rates_of(settings, tmp_path, *figures)
+    assert linear == pytest.approx([0.8 * (1 - 0.9 * done / 5) for done in range(5)])
+    constant = dataclasses.replace(settings, schedule="constant")
+    assert rates_of(constant, tmp_path, *figures) == [0.8] * 5
+    plateau = dataclasses.replace(settings, schedule="plateau")
+    assert rates_of(plateau, tmp_path, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
+
+
+def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path) -> None:
+    settings = settings_of("pairs", epochs=2, steps=0, batch_pairs=20, select="loss")
+    seen: list[tuple[int, int]] = []
+    history = run(
+        model_of(), tmp_path / "state", settings, progress=lambda *now: seen.append(now[:2])
+    )
+    steps = -(-48 // 20)
+    assert [now for now in seen if now[1]] == [
+        (epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)
+    ]
+    assert all(0 < figures["validation_loss"] < 2 for figures in history.epochs)
+
+
+def test_clipping_can_be_switched_off(tmp_path: Path) -> None:
+    """Plain gradient descent moves a parameter by rate times gradient, however long that is."""
+    moved = {}
+    for clipping in (0.0, 1e-6):
+        settings = settings_of(
+            optimizer="sgd", momentum=0.0, weight_decay=0.0, epochs=1, steps=1, clipping=clipping
+        )
+        model = model_of()
+        before = weights(model)
+        run(model, tmp_path / "state", settings)
+        moved[clipping] = sum((w - before[k]).abs().sum().item() for k, w in weights(model).items())
+    assert moved[1e-6] < 1e-4 < moved[0.0]
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"held_out": 1.5}, {"schedule": "cosine"}])
+def test_impossible_settings_are_named(change: dict[str, Any]) -> None:
+    with pytest.raises(RerankerError, match=f"setting {next(iter(change))}"):
+        Settings(**change)

@@ -4,7 +4,8 @@ A collection with a development part is trained on its training part and stopped
 development part. Elsewhere validation is by topic. With K folds each topic is held out once: its
 fold stops the training early, its scores (by a model that has not seen its judgments) serve to
 tune λ, and the model that is kept is trained on all topics for the median of the folds' best
-epochs. With one fold, 15 % of the topics are held out once and the model of the best epoch is kept.
+epochs. With one fold, a share of the topics is held out once and the model of the best epoch is
+kept.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ from rerankers.training.loop import train
 from rerankers.training.settings import Settings
 from rerankers.training.state import History
 
-HELD_OUT = 0.15
-"""Share of the topics that a single fold holds out, as in the code of MP-HCNN's authors."""
-
 
 class Fold(NamedTuple):
     """Rows of pairs to train on, and rows of held-out topics."""
@@ -41,13 +39,15 @@ class Fold(NamedTuple):
     held_out: Rows
 
 
-def split_topics(query_index: Rows, count: int, seed: int) -> Iterator[Fold]:
-    """Split pairs by topic into ``count`` folds; one fold holds out 15 % of the topics."""
+def split_topics(
+    query_index: Rows, count: int, seed: int, held_out_share: float = 0.15
+) -> Iterator[Fold]:
+    """Split pairs by topic into ``count`` folds; one fold holds out a share of the topics."""
     queries = np.random.default_rng(seed).permutation(np.unique(query_index))
     parts = (
         np.array_split(queries, count)
         if count > 1
-        else [queries[: max(1, round(HELD_OUT * len(queries)))]]
+        else [queries[: max(1, round(held_out_share * len(queries)))]]
     )
     for number, part in enumerate(parts, start=1):
         held_out = np.isin(query_index, part)
@@ -151,7 +151,8 @@ def cross_train(
     settings = schedule.settings
     held_out_run: Run = {}
     validation_map, histories, kept = {}, {}, []
-    for name, training, held_out in split_topics(examples.pairs.query_index, folds, settings.seed):
+    parts = split_topics(examples.pairs.query_index, folds, settings.seed, settings.held_out)
+    for name, training, held_out in parts:
         model, validation = build(), examples.subset(held_out)
 
         def measure(scores: npt.NDArray[np.float32], rows: Rows = held_out) -> float:

@@ -75,7 +75,7 @@ class Trainer:
         """Train, with a progress bar; the folder keeps finished epochs, for resuming."""
         model, data, options = self.build(), self.training_set, self.options
         training = self._examples(model, data.training)
-        with runtime.step_bar(self.settings.steps) as progress:
+        with runtime.step_bar(self.settings.steps_of_epoch(len(training.relevant))) as progress:
             schedule = Schedule(self.settings, state_directory, options.resume, progress)
             if data.development is None:
                 return cross_train(self.build, training, data.training, schedule, options.folds)

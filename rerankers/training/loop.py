@@ -18,7 +18,7 @@ from rerankers.base import Reranker
 from rerankers.engine.scoring import represent_tokenized, score_tokenized
 from rerankers.errors import RerankerError
 from rerankers.training.examples import Examples, Rows
-from rerankers.training.losses import loss_of
+from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
 from rerankers.training.optimizers import clip_gradients, make_optimizer
 from rerankers.training.settings import Settings
@@ -26,9 +26,6 @@ from rerankers.training.state import History, copy_weights, load_state, save_sta
 
 VALIDATION_BATCHES = 8
 """Batches of a validation loss."""
-
-LONGEST_GRADIENT = 5.0
-"""Euclidean norm to which the gradients of a step are clipped."""
 
 Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
@@ -92,7 +89,7 @@ def _train_epochs(
 ) -> History:
     """The epochs of :func:`train`."""
     model, settings = trainer.model, trainer.settings
-    if validation is not None and settings.select == "loss" and not validation.topics():
+    if validation is not None and _selects_by_lists(settings) and not validation.topics():
         raise RerankerError(
             "found no held-out topic with both a relevant and another post, so there is no "
             "validation loss to select by; select by map, or hold more topics out"
@@ -104,11 +101,15 @@ def _train_epochs(
     for epoch in range(len(history.epochs) + 1, settings.epochs + 1):
         if epoch - 1 - history.best >= settings.patience and history.best:
             break
-        figures = {"training_loss": trainer.train_epoch(epoch, progress)}
+        loss = trainer.train_epoch(epoch, progress, history.setbacks)
+        figures = {"training_loss": loss}
         if validation is not None:
-            if settings.select == "loss":
+            scores = score_tokenized(model, validation.pairs)
+            if _selects_by_lists(settings):
                 figures["validation_loss"] = _validation_loss(model, validation, settings)
-            figures[measured] = measure(score_tokenized(model, validation.pairs))
+            elif settings.select == "loss":
+                figures["validation_loss"] = pointwise_loss(scores, validation.relevant)
+            figures[measured] = measure(scores)
         history.epochs.append(figures)
         if (
             validation is None
@@ -116,6 +117,8 @@ def _train_epochs(
             or _better(figures, history.epochs[history.best - 1], measured)
         ):
             history.best, best = epoch, copy_weights(model)
+        else:
+            history.setbacks += 1
         save_state(state_file, model, trainer.optimizer, history, best, settings)
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
@@ -135,13 +138,17 @@ class EpochTrainer:
         self.model, self.settings = model, settings
         self.sampler = BatchSampler(training, settings)
         self.optimizer = optimizer or make_optimizer(model, settings)
+        self.steps = settings.steps_of_epoch(len(training.relevant))
 
     def train_epoch(
-        self, epoch: int, progress: Progress = lambda epoch, step, message: None
+        self,
+        epoch: int,
+        progress: Progress = lambda epoch, step, message: None,
+        setbacks: int = 0,
     ) -> float:
         """The steps of one epoch, counted from 1; returns their mean loss.
 
-        The learning rate falls linearly over all epochs, to a tenth.
+        ``setbacks`` are the epochs before it without a better validation figure.
 
         Raises:
             RerankerError: a loss that is not a number.
@@ -152,16 +159,17 @@ class EpochTrainer:
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
-        for step in range(settings.steps):
-            steps_done = (epoch - 1) * settings.steps + step
-            share = steps_done / (settings.epochs * settings.steps)
+        for step in range(self.steps):
+            steps_done = (epoch - 1) * self.steps + step
+            rate = self._learning_rate(steps_done, setbacks)
             for group in self.optimizer.param_groups:
-                group["lr"] = settings.learning_rate * (1.0 - 0.9 * share)
+                group["lr"] = rate
             rows, positives = self.sampler.draw(steps_done, rng)
             loss = _loss(model, self.sampler.examples, rows, positives, settings)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            clip_gradients(model.parameters(), LONGEST_GRADIENT)
+            if settings.clipping:
+                clip_gradients(model.parameters(), settings.clipping)
             self.optimizer.step()
             losses.append(loss.item())
             if not np.isfinite(losses[-1]):
@@ -171,6 +179,22 @@ class EpochTrainer:
                 )
             progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))
+
+    def _learning_rate(self, steps_done: int, setbacks: int) -> float:
+        settings = self.settings
+        match settings.schedule:
+            case "linear":
+                return settings.learning_rate * (
+                    1.0 - 0.9 * steps_done / (settings.epochs * self.steps)
+                )
+            case "plateau":
+                return settings.learning_rate * 0.5**setbacks
+        return settings.learning_rate
+
+
+def _selects_by_lists(settings: Settings) -> bool:
+    """Whether the validation loss is that of lists; otherwise, it is that of all pairs."""
+    return settings.select == "loss" and settings.sampling != "pairs"
 
 
 def _loss(

@@ -6,6 +6,8 @@ Every loss takes scores [lists, positives + negatives] (logits) and the number o
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -20,6 +22,12 @@ def pointwise(scores: Tensor, positives: int) -> Tensor:
     labels = torch.zeros_like(scores)
     labels[:, :positives] = 1.0
     return F.binary_cross_entropy_with_logits(scores, labels)
+
+
+def pointwise_loss(scores: npt.NDArray[np.float32], relevant: npt.NDArray[np.bool_]) -> float:
+    """Mean of :func:`pointwise` over pairs with scores and labels [P]."""
+    labels = torch.from_numpy(relevant).float()
+    return F.binary_cross_entropy_with_logits(torch.from_numpy(scores), labels).item()
 
 
 def pairwise(scores: Tensor, positives: int, margin: float = 1.0) -> Tensor:

@@ -22,7 +22,7 @@ faster."""
 
 def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
     """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
-    use_sparse_gradients(model, settings.optimizer == "adamw")
+    use_sparse_gradients(model, settings.optimizer == "adamw" or _is_plain_sgd(settings))
     shares: dict[float, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -34,7 +34,8 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
     rate = settings.learning_rate
     match settings.optimizer:
         case "sgd":
-            return torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True)
+            momentum = settings.momentum
+            return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
         case "adadelta":
             return torch.optim.Adadelta(groups, lr=rate, rho=0.95)
         case "adagrad":
@@ -42,6 +43,11 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
         case "rmsprop":
             return torch.optim.RMSprop(groups, lr=rate)
     return SparseAdamW(groups, lr=rate)
+
+
+def _is_plain_sgd(settings: Settings) -> bool:
+    """Whether a step moves only rows with a gradient, so that sparse gradients give its result."""
+    return settings.optimizer == "sgd" and not (settings.momentum or settings.weight_decay)
 
 
 def use_sparse_gradients(model: nn.Module, wanted: bool) -> None:

@@ -8,6 +8,7 @@ LOSSES = ("listwise", "pairwise", "pointwise")
 OPTIMIZERS = ("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
 SAMPLINGS = ("random", "max", "mix", "corrupted", "pairs")
 SELECTIONS = ("map", "mrr", "loss")
+SCHEDULES = ("linear", "constant", "plateau")
 
 
 @dataclass(frozen=True)
@@ -19,15 +20,22 @@ class Settings:
     margin: float = 1.0
     """Margin of the pairwise loss."""
     optimizer: str = "adamw"
-    """``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd`` (Nesterov momentum 0.9)."""
+    """``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd``."""
+    momentum: float = 0.9
+    """Nesterov momentum of ``sgd``."""
     learning_rate: float = 2e-3
-    """Of the first step; falls linearly to a tenth."""
+    """Of the first step."""
+    schedule: str = "linear"
+    """Learning rate: ``linear``, falls to a tenth over all epochs; ``constant``; ``plateau``,
+    halved after each epoch without a better validation figure."""
+    clipping: float = 5.0
+    """Euclidean norm to which the gradients of a step are clipped; 0 clips nothing."""
     weight_decay: float = 1e-3
     """L2 penalty (decoupled for AdamW)."""
     epochs: int = 12
     """Maximum number of epochs."""
     steps: int = 50
-    """Steps an epoch; validation follows each epoch."""
+    """Steps an epoch, after which follows validation; 0 with the sampling ``pairs``: one pass."""
     sampling: str = "random"
     """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
     model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
@@ -44,8 +52,14 @@ class Settings:
     """Epochs without a better validation figure before stopping."""
     select: str = "map"
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
+    held_out: float = 0.15
+    """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
     seed: int = 1
     """Seed of every random choice."""
+
+    def steps_of_epoch(self, pairs: int) -> int:
+        """Steps an epoch of a training on so many pairs."""
+        return self.steps or -(-pairs // self.batch_pairs)
 
     def __post_init__(self) -> None:
         """Raise RerankerError naming every unknown choice and impossible combination."""
@@ -54,6 +68,7 @@ class Settings:
             "optimizer": OPTIMIZERS,
             "sampling": SAMPLINGS,
             "select": SELECTIONS,
+            "schedule": SCHEDULES,
         }
         problems = [
             f"setting {name}: found {found!r}, expected one of {', '.join(known)}"
@@ -65,5 +80,12 @@ class Settings:
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "
                 "posts of a list; expected the loss pointwise, or another sampling"
             )
+        if not self.steps and self.sampling != "pairs":
+            problems.append(
+                f"setting steps: found 0, one pass over all pairs, with the sampling "
+                f"{self.sampling}; expected the sampling pairs, or a number of steps"
+            )
+        if not 0 < self.held_out < 1:
+            problems.append(f"setting held_out: found {self.held_out}, expected a share in (0, 1)")
         if problems:
             raise RerankerError("\n".join(problems))

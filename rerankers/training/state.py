@@ -22,10 +22,17 @@ from rerankers.training.settings import Settings
 
 @dataclasses.dataclass
 class History:
-    """Figures of each epoch, and the number of the best epoch, from 1."""
+    """Training so far.
+
+    Attributes:
+        epochs: figures of each epoch.
+        best: number of the best epoch, from 1; 0 before the first.
+        setbacks: epochs without a better validation figure.
+    """
 
     epochs: list[dict[str, float]] = dataclasses.field(default_factory=list)
     best: int = 0
+    setbacks: int = 0
 
 
 def copy_weights(model: Reranker) -> dict[str, Tensor]:
