@@ -54,7 +54,11 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     config = model.config
     everything, sides = weights_of(model), []
     for name, text in (("query_sentence.", query), ("post_sentence.", post)):
-        sides.append(naive_sentence(weights_of(model, name), word_vectors(model, text)))
+        vectors = word_vectors(model, text)
+        if config.composition == "mean":
+            sides.append(vectors.sum(axis=0) / max(1, len(vectors)))
+        else:
+            sides.append(naive_sentence(weights_of(model, name), vectors))
     q, a = sides
     if config.bilinear == "identity":
         q, a = q / max(np.linalg.norm(q), 1e-6), a / max(np.linalg.norm(a), 1e-6)
