@@ -119,11 +119,9 @@ class Model(Reranker):
         size = vocabulary.vectors.shape[1]
         slices, numbers = config.slices, config.sentence_size
         if config.composition == "mean":
-            self.query_sentence = self.post_sentence = MeanVector()
             numbers = size
-        else:
-            self.query_sentence = SentenceNetwork(size, config)
-            self.post_sentence = SentenceNetwork(size, config)
+        self.query_sentence = _sentence(size, config)
+        self.post_sentence = _sentence(size, config)
         if config.bilinear == "tensor":
             bound = (3 / numbers) ** 0.5  # Xavier's, for each slice
             self.tensor = nn.Parameter(torch.empty(slices, numbers, numbers))
@@ -204,6 +202,10 @@ class MeanVector(nn.Module):
     def forward(self, terms: Tensor, words: Tensor) -> Tensor:
         """Vectors [B, E] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
         return terms.sum(dim=1) / words.clamp_min(1).unsqueeze(1)
+
+
+def _sentence(size: int, config: Config) -> nn.Module:
+    return MeanVector() if config.composition == "mean" else SentenceNetwork(size, config)
 
 
 def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
