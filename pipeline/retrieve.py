@@ -38,7 +38,7 @@ class Options:
     """The archive, the questions, and files."""
 
     archive: str = option(
-        "collection whose training part is the archive (trecqa-raw, trecqa-clean, wikiqa)",
+        "collection whose training part is the archive (trecqa-raw, trecqa-all-raw, wikiqa, …)",
         required=True,
         metavar="NAME",
     )

@@ -48,7 +48,7 @@ class Options:
     model: str = argument("model to train: a file of rerankers/models")
     test: str | None = option("collection to leave out; without it all judged ones are trained on")
     collection: str | None = option(
-        "collection with a training part (trecqa-raw, trecqa-clean, wikiqa) to train on",
+        "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on",
         metavar="NAME",
     )
     configuration: str | None = option("named configuration of the model (default: its first)")

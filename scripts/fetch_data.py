@@ -22,7 +22,8 @@ class Options:
     """Names of collections, and the data folder."""
 
     names: tuple[str, ...] = argument(
-        "collections (mb2011, mb12, trecqa-raw, trecqa-clean, wikiqa, embeddings); none means all",
+        "collections (mb2011, mb12, trecqa-raw, trecqa-clean, trecqa-all-raw, trecqa-all-clean, "
+        "wikiqa, embeddings); none means all",
         many=True,
         required=False,
     )
@@ -43,7 +44,7 @@ def main(options: Options) -> None:
     if options.list or options.check:
         states = {entry: downloads.state(entry, folder) for entry in entries}
         rows = [
-            [entry.path, f"{entry.size:,} bytes", state, "" if entry.url else "(copy it by hand)"]
+            [entry.path, f"{entry.size:,} bytes", state, "" if entry.url else "(by hand)"]
             for entry, state in states.items()
             if options.list or state != "present"
         ]
@@ -60,7 +61,7 @@ def main(options: Options) -> None:
     fetched, failures = downloads.fetch_all(entries, folder)
     print(f"{fetched} files fetched into {folder}")
     if failures:
-        raise DataError("\n  ".join([f"{len(failures)} files could not be fetched:", *failures]))
+        raise DataError("\n  ".join(["not all files could be fetched:", *failures]))
 
 
 if __name__ == "__main__":

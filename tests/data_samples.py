@@ -11,6 +11,8 @@ FILLER = ("was", "the", "near", "old", "new", "first", "people", "year", "built"
 TREC_PARTS = {"train": 8, "raw-dev": 4, "raw-test": 4}
 WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}
 """Part -> its number of questions."""
+TRAIN_ALL = 12
+"""Questions of TrecQA's TRAIN-ALL."""
 ANSWERS = (5, 6, 7)
 """Answers of the first, second, third, fourth, … question of a part, over and over."""
 
@@ -18,7 +20,7 @@ Row = tuple[str, str, str, int]  # id, question, answer, label
 
 
 def write_microblog(folder: Path, topics: int = 8, posts: int = 14, seed: int = 1) -> Path:
-    """Write four years of topics, candidates, runs and word vectors; judgments of three years."""
+    """Write four years of topics, candidates, judgments and runs, and word vectors."""
     rng = random.Random(seed)
     microblog = folder / "microblog"
     (microblog / "runs").mkdir(parents=True)
@@ -56,9 +58,8 @@ def _write_year(
     run = "".join(f"{line}\n" for line in lines["id.txt"])
     (folder / "runs" / f"run.microblog{year}.RM3.txt").write_text(run)
     (folder / f"topics.microblog{year}.txt").write_text("\n".join(descriptions))
-    if year != 2014:
-        qrels = "".join(f"{line}\n" for line in judgments)
-        (folder / f"qrels.microblog{year}.txt").write_text(qrels)
+    qrels = "".join(f"{line}\n" for line in judgments)
+    (folder / f"qrels.microblog{year}.txt").write_text(qrels)
 
 
 def _post(query: str, relevant: bool, rng: random.Random) -> str:
@@ -69,7 +70,7 @@ def _post(query: str, relevant: bool, rng: random.Random) -> str:
 
 
 def write_answers(folder: Path, seed: int = 1) -> Path:
-    """Write TrecQA, raw and clean, WikiQA, and word vectors; no labels of WikiQA's test part.
+    """Write TrecQA, raw and clean, with both training parts, WikiQA, and word vectors.
 
     The last question of each raw part has no relevant answer; the clean parts lack it.
     """
@@ -91,8 +92,10 @@ def write_answers(folder: Path, seed: int = 1) -> Path:
             for row in _rows(f"Q{number * 10 + n}", f"-D{n}-", n, False, rng)
         ]
         _write_part(folder / "wikiqa" / part, rows)
-    (folder / "wikiqa" / "test" / "sim.txt").unlink()
     _write_vectors(folder, [*SUBJECTS, *PLACES, *FILLER, "where", "is"], rng)
+    numbers = range(1, TRAIN_ALL + 1)
+    rows = [row for n in numbers for row in _rows(f"4.{n}", "", n, False, rng)]
+    _write_part(folder / "trecqa" / "train-all", rows)
     return folder
 
 

@@ -16,6 +16,7 @@ from pipeline.collections import downloads
 from pipeline.collections.downloads import (
     Entry,
     Patience,
+    by_hand,
     catalogue,
     fetch,
     fetch_all,
@@ -185,6 +186,20 @@ def test_one_failure_does_not_stop_the_others(entry: Entry, tmp_path: Path) -> N
     assert "after 4 attempts" in failures[1]
 
 
+def test_what_is_made_by_hand_is_told_once(tmp_path: Path) -> None:
+    entries = [entry for entry in select(["trecqa-all-raw"]) if entry.url is None]
+    assert {entry.path for entry in entries} == {f"trecqa/train-all/{name}" for name in PAIRS}
+    fetched, failures = fetch_all(entries, tmp_path, QUICK)
+    assert fetched == 0
+    (message,) = failures
+    assert message.startswith(f"{tmp_path}/trecqa/train-all: it is not published: sentences of ")
+    for word in ("castorini/NCE-CNN-Torch at 9f57a6a", "xuchen/jacana at 5e9464a", "b.toks"):
+        assert word in message
+    # A collection that lacks them says the same; others can be fetched.
+    assert by_hand(tmp_path / entries[0].path) in message
+    assert by_hand(tmp_path / "trecqa" / "train" / "a.toks") == ""
+
+
 def test_the_catalogue_is_sound() -> None:
     entries = catalogue()
     assert len({entry.path for entry in entries}) == len(entries)
@@ -202,8 +217,9 @@ def test_the_catalogue_agrees_with_the_data(data_dir: Path) -> None:
     for entry in catalogue():
         if (data_dir / entry.path).exists():
             assert (data_dir / entry.path).stat().st_size == entry.size
-    small = next(entry for entry in catalogue() if "topics" in entry.path)
-    assert state(small, data_dir) == "present"
+    for path in ("microblog/qrels.microblog2014.txt", "wikiqa/test/sim.txt"):
+        (entry,) = (entry for entry in catalogue() if entry.path == path)
+        assert state(entry, data_dir) in ("present", "missing")
 
 
 def test_selecting() -> None:
@@ -217,6 +233,9 @@ def test_selecting() -> None:
     assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
     assert raw - clean == {f"trecqa/raw-{p}/{name}" for p in ("dev", "test") for name in PAIRS}
     assert raw | clean == {entry.path for entry in select(["trecqa"])}
+    larger = {entry.path for entry in select(["trecqa-all-raw"])}
+    assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
+    assert raw - larger == raw & clean
     assert {entry.path.split("/")[1] for entry in select(["wikiqa"])} == {"train", "dev", "test"}
     with pytest.raises(UsageError) as error:
         select(["mb2021", "glove"])

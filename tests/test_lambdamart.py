@@ -57,7 +57,7 @@ def test_a_model_without_trees_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
-    """Three made-up years, one of them left out; the run's scores and texts reach the trees."""
+    """Four made-up years, one of them left out; the run's scores and texts reach the trees."""
     data, output = write_microblog(tmp_path / "data"), tmp_path / "trained"
     changes = ("minimum_leaf=1", "trees=10", "parts=2")
     train.main(
@@ -75,7 +75,7 @@ def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
         )
     )
     metrics = json.loads((output / "metrics.json").read_text())
-    assert metrics["trained_on"] == ["mb2011", "mb2013"] and metrics["epochs"] == 0
+    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"] and metrics["epochs"] == 0
     assert metrics["training"] == {"seed": 1}
     assert set(metrics["validation"]["by_fold"]) == {"fold 1", "fold 2"}
     assert (output / "held_out.run.gz").is_file()

@@ -261,6 +261,7 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
 
 def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     data = write_microblog(tmp_path)
+    (data / "microblog" / "qrels.microblog2014.txt").unlink()
     (data / "embeddings").mkdir()
     vectors = [word + b" " + np.float32(1).tobytes() + b"\n" for word in (b"lol", b"news")]
     with gzip.open(data / "embeddings" / "glove.6B.100d.bin.gz", "wb") as stream:
@@ -459,10 +460,10 @@ def test_held_out_topics_of_the_training_years_are_measured(fused: Finished) -> 
     assert not setup.run_file(whole.cell).exists()
     qrels = {
         query_id: grades
-        for name in ("mb2011", "mb2012")
+        for name in ("mb2011", "mb2012", "mb2014")
         for query_id, grades in (setup.collection(name).qrels or {}).items()
     }
-    assert len(qrels) == 16
+    assert len(qrels) == 24
     run = read_run(setup.checkpoint(whole.cell) / "held_out.run.gz")
     values = evaluate(qrels, run, ["AP", "P@30"])
     assert whole.measures == pytest.approx({m: mean(v) for m, v in values.items()}, abs=1e-4)

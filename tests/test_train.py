@@ -87,12 +87,12 @@ def test_checkpoint_of_the_other_years(trained: Path) -> None:
     assert {path.name for path in trained.iterdir()} == FILES
     assert [path.name for path in trained.parent.iterdir()] == ["mb2012"]
     metrics = metrics_of(trained)
-    assert metrics["trained_on"] == ["mb2011", "mb2013"]
+    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"]
     assert metrics["left_out"] == "mb2012"
-    assert metrics["topics"] == 16
+    assert metrics["topics"] == 24
     assert 0 < metrics["validation"]["AP"] <= 1
     held_out = read_run(trained / "held_out.run.gz")
-    assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 25)]}
+    assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 33)]}
 
 
 def test_weights_do_not_depend_on_the_judgments_of_the_test_year(
@@ -119,13 +119,13 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
     tune_lambda.main(tune_lambda.Options(test="mb2012", plot=plot))
     assert plot.read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "lambda.json").read_text())
-    assert content["collections"] == ["mb2011", "mb2013"]
+    assert content["collections"] == ["mb2011", "mb2013", "mb2014"]
     assert content["checkpoint"] == "mp_hcnn/mb2012"
     assert len(content["curve"]) == 21
     assert "<- chosen" in capsys.readouterr().out
     found = pipeline(*SEARCH, "--candidates", "ql", "--output", tmp_path / "run.txt")
     assert found.code == 0, found.err
-    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013; {folder}" in found.err
+    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
@@ -165,7 +165,7 @@ def test_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Pat
         "-m", "pipeline.search", *SEARCH[1:], "--candidates", "ql", "--output", home / "run.txt"
     )
     assert found.returncode == 0, found.stderr
-    assert f"(tuned on mb2011, mb2013; {file})" in found.stderr
+    assert f"(tuned on mb2011, mb2013, mb2014; {file})" in found.stderr
     assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
 
 
@@ -209,7 +209,7 @@ def test_fusion_is_trained_and_searched_with(
     )
     assert "training mp_hcnn on folds of topics" in capsys.readouterr().err
     metrics = metrics_of(folder)
-    assert metrics["trained_on"] == ["mb2011", "mb2013"]
+    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
     assert metrics["changed_settings"] == changes
     part = metrics_of(folder / "mp_hcnn")

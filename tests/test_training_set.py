@@ -20,8 +20,12 @@ from rerankers.base import PRIOR
 
 @pytest.fixture(scope="module")
 def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up years whose second run has other ranks, and lacks some posts and a topic."""
+    """Made-up years whose second run has other ranks, and lacks some posts and a topic.
+
+    2014 has no judgments.
+    """
     folder = write_microblog(tmp_path_factory.mktemp("microblog"), topics=4, posts=6)
+    (folder / "microblog" / "qrels.microblog2014.txt").unlink()
     path = folder / "microblog" / "runs" / "run.microblog2011.RM3.txt"
     kept = []
     for line in path.read_text().splitlines():
@@ -34,7 +38,10 @@ def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_answers(tmp_path_factory.mktemp("answers"))
+    """Made-up collections; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("answers"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
 
 
 def worth(rank: int) -> float:
@@ -109,6 +116,8 @@ def test_unjudged_years_cannot_be_trained_on(microblog: Path) -> None:
 FOLDERS = {
     "trecqa-raw": ["trecqa/train", "trecqa/raw-dev", "trecqa/raw-test"],
     "trecqa-clean": ["trecqa/train", "trecqa/clean-dev", "trecqa/clean-test"],
+    "trecqa-all-raw": ["trecqa/train-all", "trecqa/raw-dev", "trecqa/raw-test"],
+    "trecqa-all-clean": ["trecqa/train-all", "trecqa/clean-dev", "trecqa/clean-test"],
     "wikiqa": ["wikiqa/train", "wikiqa/dev", "wikiqa/test"],
 }
 

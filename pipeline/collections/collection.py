@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
+from pipeline.collections.downloads import by_hand
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, read_qrels
 from pipeline.command.errors import DataError, UsageError
@@ -101,11 +102,11 @@ class Collection(ABC):
         """Raise DataError with advice if a file is missing."""
         if missing := self.missing():
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
-            raise DataError(
-                f"{self.name}: {missing[0]}{more} not found; fetch the data with\n"
-                f"  python scripts/fetch_data.py {self.name}\n"
+            advice = by_hand(missing[0]) or (
+                f"fetch the data with\n  python scripts/fetch_data.py {self.name}\n"
                 "or name a folder that has them by --data or TWEETRERANK_DATA"
             )
+            raise DataError(f"{self.name}: {missing[0]}{more} not found; {advice}")
 
     @cached_property
     def given_candidates(self) -> Run | None:

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
         size: in bytes.
         sha256: of the whole file, hexadecimal.
         groups: collections that need it.
-        url: address of the published file; None for a file to be copied by hand.
+        url: address of the published file; None for a file to be put there by hand.
     """
 
     path: str
@@ -65,6 +65,13 @@ def terms() -> dict[str, str]:
     """Prefix of groups -> terms of use of their files."""
     content: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8"))["terms"]
     return content
+
+
+def by_hand(path: Path) -> str:
+    """How to make the file ``path`` of a data folder; "" for one that can be fetched."""
+    notes: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8"))["by_hand"]
+    found = (note for folder, note in notes.items() if path.parent.match(folder))
+    return f"it is not published: {note}" if (note := next(found, "")) else ""
 
 
 def select(names: Sequence[str]) -> list[Entry]:
@@ -112,7 +119,8 @@ def fetch_all(
                 fetched += 1
             except DataError as error:
                 failures.append(str(error))
-    return fetched, failures
+    # Files of a folder that are made by hand have the same message.
+    return fetched, list(dict.fromkeys(failures))
 
 
 def fetch(
@@ -130,7 +138,10 @@ def fetch(
     """
     place = folder / entry.path
     if entry.url is None:
-        raise DataError(f"{entry.path} is not published; put your copy at {place}")
+        note = by_hand(place)
+        raise DataError(
+            f"{place.parent}: {note}" if note else f"{place}: not published, put your copy there"
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(place.name + ".part")
     reason = ""

@@ -26,10 +26,15 @@ _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 # name -> title and the folders of its training, development and test parts. TrecQA's clean parts
-# are the raw ones without the questions that have no relevant answer or nothing but relevant ones.
+# are the raw ones without the questions that have no relevant answer or nothing but relevant ones;
+# its larger training part, TRAIN-ALL, was judged automatically, by patterns of answers.
+_RAW = ("trecqa/raw-dev", "trecqa/raw-test")
+_CLEAN = ("trecqa/clean-dev", "trecqa/clean-test")
 _ANSWERS = {
-    "trecqa-raw": ("TrecQA, raw", ("trecqa/train", "trecqa/raw-dev", "trecqa/raw-test")),
-    "trecqa-clean": ("TrecQA, clean", ("trecqa/train", "trecqa/clean-dev", "trecqa/clean-test")),
+    "trecqa-raw": ("TrecQA, raw", ("trecqa/train", *_RAW)),
+    "trecqa-clean": ("TrecQA, clean", ("trecqa/train", *_CLEAN)),
+    "trecqa-all-raw": ("TrecQA with TRAIN-ALL, raw", ("trecqa/train-all", *_RAW)),
+    "trecqa-all-clean": ("TrecQA with TRAIN-ALL, clean", ("trecqa/train-all", *_CLEAN)),
     "wikiqa": ("WikiQA", ("wikiqa/train", "wikiqa/dev", "wikiqa/test")),
 }
 ANSWERS = tuple(_ANSWERS)

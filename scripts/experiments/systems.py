@@ -13,7 +13,7 @@ from experiments.cells import Cell
 from rerankers import models
 
 YEARS = ("mb2011", "mb2012", "mb2013", "mb2014")
-JUDGED_YEARS = YEARS[:3]
+JUDGED_YEARS = YEARS
 ANSWERS = ("trecqa-raw", "trecqa-clean", "wikiqa")
 
 Figures = Mapping[str, tuple[float, ...]]
