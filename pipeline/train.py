@@ -26,7 +26,6 @@ from pipeline.command.main import run
 from pipeline.command.options import (
     apply_changes,
     argument,
-    existing_file,
     non_negative_float,
     non_negative_int,
     option,
@@ -50,6 +49,12 @@ class Options:
     collection: str | None = option(
         "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on",
         metavar="NAME",
+    )
+    development: str = option(
+        "candidates of its development part, which stops the training: given, or drawn (each "
+        "right answer and five of other questions)",
+        default="given",
+        choices=("given", "drawn"),
     )
     configuration: str | None = option("named configuration of the model (default: its first)")
     set: tuple[str, ...] = option(
@@ -96,10 +101,10 @@ class Options:
     )
     seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
     vectors: Path | None = option(
-        "word vectors, word2vec .bin or GloVe text, .gz or not (default: glove.6B.100d.bin.gz of "
-        "the data folder; for fusions these joined with vectors of the posts, see "
-        "pipeline.vectors)",
-        parse=existing_file,
+        "word vectors, word2vec .bin or GloVe text, .gz or not: a file, or its name in the folder "
+        "embeddings of the data (default: glove.6B.100d.bin.gz; for fusions these joined with "
+        "vectors of the posts, see pipeline.vectors)",
+        parse=Path,
     )
     idf: str = option(
         "word frequencies: wordfreq or a file (N, then word<TAB>df)", default="wordfreq"
@@ -159,6 +164,13 @@ def _check(options: Options) -> None:
         raise UsageError(
             f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
         )
+    if options.vectors and not _vector_file(options).is_file():
+        folder = data_directory(options.data) / "embeddings"
+        raise UsageError(
+            f"--vectors: there is no file {options.vectors}, neither here nor in {folder}"
+        )
+    if options.development != "given" and not options.collection:
+        raise UsageError("--development: found no --collection, whose development part it is")
     if options.test and options.collection:
         raise UsageError("--test and --collection: found both, expected one of them")
     if options.model in FUSIONS and options.collection:
@@ -183,7 +195,8 @@ def _training_set(options: Options) -> TrainingSet:
     from pipeline.training.training_set import answer_training_set, microblog_training_set
 
     if options.collection:
-        return answer_training_set(named.find_answers(options.collection, options.data))
+        collection = named.find_answers(options.collection, options.data)
+        return answer_training_set(collection, draws=options.development == "drawn")
     return microblog_training_set(options.test, options.data)
 
 
@@ -191,10 +204,16 @@ def _vectors(options: Options, training_set: TrainingSet) -> Path:
     """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
     from pipeline import vectors
 
-    general = data_directory(options.data) / "embeddings" / "glove.6B.100d.bin.gz"
+    found = _vector_file(options)
     if options.vectors is None and options.model in FUSIONS:
-        return vectors.cached_vectors(training_set.texts, general, home_directory())
-    return options.vectors or general
+        return vectors.cached_vectors(training_set.texts, found, home_directory())
+    return found
+
+
+def _vector_file(options: Options) -> Path:
+    """The file of ``--vectors``, in the data folder if it is not found elsewhere."""
+    name = options.vectors or Path("glove.6B.100d.bin.gz")
+    return name if name.is_file() else data_directory(options.data) / "embeddings" / name
 
 
 def _settings(options: Options) -> Settings:

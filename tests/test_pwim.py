@@ -109,7 +109,8 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
         if layer < 4:
             image = naive_pooling(image)
     vector = image.max(axis=(1, 2))
-    hidden = np.maximum(weights["score.0.weight"] @ vector + weights["score.0.bias"], 0)
+    inner = weights["score.0.weight"] @ vector + weights["score.0.bias"]
+    hidden = np.tanh(inner) if model.config.activation == "tanh" else np.maximum(inner, 0)
     return float((weights["score.3.weight"] @ hidden + weights["score.3.bias"])[0])
 
 

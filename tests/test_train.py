@@ -300,6 +300,7 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         ),
         (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),
         (["bigram", "--test", "wikiqa"], "--collection wikiqa"),
+        (["bigram", "--test", "mb2012", "--development", "drawn"], "found no --collection"),
         (["fusion", "--collection", "trecqa-raw"], "--collection: fusion ranks what searches find"),
         (
             ["lambdamart", "--test", "mb2012", "--epochs", "3"],
@@ -311,3 +312,15 @@ def test_bad_usage(data: Path, tmp_path: Path, arguments: list[str], message: st
     with pytest.raises(UsageError, match=message):
         train(data, *arguments)
     assert not (tmp_path / "home" / "checkpoints").exists()
+
+
+def test_vectors_are_found_by_name_in_the_data_folder(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "embeddings"
+    folder.mkdir()
+    shutil.copy(data / "vectors.txt", folder / "small.txt")
+    train = ["train", "bigram", "--test", "mb2012", "--data", str(tmp_path), "--vectors"]
+    named = parse_arguments(command.Options, *train[:1], None, [*train[1:], "small.txt"])
+    assert command._vector_file(named) == folder / "small.txt"
+    absent = parse_arguments(command.Options, *train[:1], None, [*train[1:], "none.txt"])
+    with pytest.raises(UsageError, match=r"--vectors: there is no file none.txt, neither here nor"):
+        command.main(absent)

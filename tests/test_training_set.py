@@ -11,6 +11,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.training.training_set import (
     JudgedCandidates,
     answer_training_set,
+    draw_answers,
     load_answers,
     load_training_data,
     microblog_training_set,
@@ -155,3 +156,40 @@ def test_answer_training_set(answers: Path, name: str) -> None:
 def test_a_part_without_labels_is_not_trained_on(answers: Path) -> None:
     with pytest.raises(DataError, match="wikiqa has no judgments of its test part"):
         load_answers(named.find_answers("wikiqa", answers))
+
+
+def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -> None:
+    part = named.find_answers("trecqa-raw", answers).part("train")
+    judgments = part.qrels
+    assert judgments is not None
+    right = {d: q for q, grades in judgments.items() for d, grade in grades.items() if grade}
+    drawn = draw_answers(part, repeats=2)
+    assert len(drawn.candidates.topics) == 2 * len(right)
+    others = []
+    for topic in drawn.candidates.topics:
+        query_id = topic.query_id.partition("/")[0]
+        (answer,) = drawn.qrels[topic.query_id]
+        candidates = set(drawn.candidates.run[topic.query_id])
+        assert right[answer] == query_id
+        assert len(candidates) == 6
+        others.append(candidates - {answer})
+        assert query_id not in {right[doc_id] for doc_id in others[-1]}
+    assert others[0] != others[1]
+    again = draw_answers(part, repeats=2)
+    assert again.candidates.run == drawn.candidates.run
+    # The development part of a training, three draws of each right answer.
+    collection = named.find_answers("wikiqa", answers)
+    development = answer_training_set(collection, draws=True).development
+    assert development is not None
+    assert development.qrels == draw_answers(collection.part("dev"), 3).qrels
+
+
+def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
+    part = named.find_answers("wikiqa", tmp_path).part("dev")
+    part.folder.mkdir(parents=True)
+    for name, lines_ in {"id.txt": "Q1-1 Q1-2 Q2-1", "sim.txt": "1 0 1"}.items():
+        (part.folder / name).write_text(lines_.replace(" ", "\n") + "\n")
+    for name in ("a.toks", "b.toks"):
+        (part.folder / name).write_text("who\nwhat\nwhere\n")
+    with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
+        draw_answers(part)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
 
 
+DRAWN = 5
+"""Answers of other questions among which :func:`draw_answers` hides the right one."""
+
+
 @dataclass(frozen=True)
 class JudgedCandidates:
     """Candidates of several collections and their judgments."""
@@ -86,6 +90,48 @@ def load_answers(part: AnswerCollection) -> JudgedCandidates:
     return JudgedCandidates(Candidates(part.topics, part.given_candidates, posts, {}), judgments)
 
 
+def draw_answers(part: AnswerCollection, repeats: int = 3) -> JudgedCandidates:
+    """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
+
+    The task of Qiu & Huang (IJCAI 2015), section 6.2: a model is to pick the right answer.
+
+    A topic is one draw; its query_id is the question's with a number. An answer with the text of
+    the right one is not drawn. The draws of a part are always the same.
+    """
+    judgments = part.qrels
+    if judgments is None:
+        raise DataError(part.missing_judgments)
+    posts = {post.doc_id: post for post in part.posts()}
+    right = [
+        (topic, doc_id)
+        for topic in part.topics
+        for doc_id, relevance in judgments.get(topic.query_id, {}).items()
+        if relevance > 0
+    ]
+    rng = np.random.default_rng(1)
+    topics: list[Topic] = []
+    run: Run = {}
+    qrels: Qrels = {}
+    for topic, answer in right:
+        others = [
+            doc_id
+            for asked, doc_id in right
+            if asked.query_id != topic.query_id and posts[doc_id].text != posts[answer].text
+        ]
+        if len(others) < DRAWN:
+            raise DataError(
+                f"{part.name}: found {len(others)} right answers besides those of question "
+                f"{topic.query_id}, expected at least {DRAWN} to draw from"
+            )
+        for _ in range(repeats):
+            query_id = f"{topic.query_id}/{len(topics)}"
+            topics.append(Topic(query_id, topic.text))
+            drawn = rng.choice(len(others), DRAWN, replace=False)
+            run[query_id] = dict.fromkeys([answer, *(others[row] for row in drawn)], 0.0)
+            qrels[query_id] = {answer: 1}
+    return JudgedCandidates(Candidates(topics, run, posts, {}), qrels)
+
+
 @dataclass(frozen=True)
 class TrainingSet:
     """Judged candidates to train a model on, and the texts of its vocabulary.
@@ -130,8 +176,12 @@ def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
     )
 
 
-def answer_training_set(collection: AnswerCollection) -> TrainingSet:
-    """The training and development parts of ``collection``, and the words of all its parts."""
+def answer_training_set(collection: AnswerCollection, draws: bool = False) -> TrainingSet:
+    """The training and development parts of ``collection``, and the words of all its parts.
+
+    With ``draws``, right answers of the development part are found among drawn ones, see
+    :func:`draw_answers`.
+    """
     parts = [collection.part(name) for name in ("train", "dev", "test")]
     texts: list[str] = []
     for part in parts:
@@ -141,7 +191,7 @@ def answer_training_set(collection: AnswerCollection) -> TrainingSet:
         left_out=None,
         candidates="given candidates",
         training=load_answers(parts[0]),
-        development=load_answers(parts[1]),
+        development=draw_answers(parts[1]) if draws else load_answers(parts[1]),
         texts=texts,
         minimum_count=1,
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments import drawn
 from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
@@ -28,8 +29,11 @@ from pipeline.interpolation import interpolate
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 
-RUN, SHIPPED, HELD_OUT = "run", "shipped", "held-out"
+RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
+
+OKAPI = f"{DRAWN}:okapi"
+"""The model of a cell of Okapi BM25."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Cell:
         model: name of the reranker, possibly with a kind before it: ``run:NAME`` is an official
             run, measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ,
             mixed with query likelihood; ``held-out:NAME`` is measured on held-out training topics,
-            without a look at the collection.
+            without a look at the collection; ``drawn:NAME`` picks right answers among drawn ones
+            (:mod:`experiments.drawn`), with ``drawn:okapi`` for BM25.
         training: options of ``pipeline.train`` besides data, seed and output.
         collection: reported collection. One with a training part is trained on that part; a
             microblog year is left out of training.
@@ -70,6 +75,11 @@ class Cell:
     def reranker(self) -> str:
         """Name of the reranker, or of the official run."""
         return self.model.rpartition(":")[2]
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether the cell is only measured; it then has one seed, and its result is not kept."""
+        return self.kind == RUN or self.model == OKAPI
 
     @property
     def is_fusion(self) -> bool:
@@ -193,8 +203,8 @@ def run_cells(
 
 
 def is_finished(cell: Cell, setup: Setup) -> bool:
-    """Whether the cell has a result or, as an official run, needs no computation."""
-    return cell.kind == RUN or setup.result_file(cell).exists()
+    """Whether the cell has a result or, without training, needs none."""
+    return cell.is_untrained or setup.result_file(cell).exists()
 
 
 def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
@@ -206,7 +216,7 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     path = setup.result_file(cell)
     if path.exists():
         return dataclasses.replace(read_result(path), cell=cell)
-    if cell.kind == RUN:
+    if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
     common = ["--threads", str(threads), "--device", setup.device]
@@ -214,7 +224,7 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     started = time.perf_counter()
     _train(cell, setup, common)
     seconds = time.perf_counter() - started
-    if cell.kind != HELD_OUT:
+    if cell.kind not in (HELD_OUT, DRAWN):
         _search(cell, setup, common)
     measured = _measure(cell, setup)
     metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
@@ -267,6 +277,9 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     """Measures of the run, measures of its mixture with query likelihood, and λ."""
     collection = setup.collection(cell.collection)
     qrels, measures = collection.qrels, collection.measures
+    if cell.kind == DRAWN:
+        part = named.find_answers(cell.collection, setup.data)
+        return drawn.measure(part, None if cell.is_untrained else setup.checkpoint(cell)), {}, None
     if cell.kind == HELD_OUT:
         held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
         return _means(held_out.qrels, held_out.neural, measures), {}, None

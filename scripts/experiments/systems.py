@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from experiments.cells import Cell
+from experiments.cells import OKAPI, Cell
 from rerankers import models
 
 YEARS = ("mb2011", "mb2012", "mb2013", "mb2014")
@@ -41,6 +41,7 @@ _PUBLISHED = {
     **read_published("rao2019_table3"),
     **read_published("rao2019_table4"),
     **read_published("answer_selection"),
+    **read_published("qiu2015"),
 }
 
 
@@ -71,17 +72,16 @@ class System:
         return _PUBLISHED.get(f"{self.name}+", {})
 
     def cells(self, collections: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-        """A cell per collection and seed; an official run has the first seed only."""
-        if self.model.startswith("run:"):
-            seeds = seeds[:1]
+        """A cell per collection and seed; what is not trained has the first seed only."""
         options = {
             name: (*self.training.split(), *self.adapted.get(name, "").split())
             for name in collections
         }
-        return [
+        cells = [
             Cell(self.name, self.model, options[name], name, seed)
             for name, seed in product(collections, seeds)
         ]
+        return [cell for cell in cells if cell.seed == seeds[0] or not cell.is_untrained]
 
 
 # Rao et al. (AAAI 2019): Tables 3 and 4, Figure 2.
@@ -170,6 +170,22 @@ SAMPLING = tuple(
     for negatives in (6, 8)
     for sampling in ("random", "max", "mix")
 )
+
+# Qiu & Huang (2015), Tables 3 and 4 and Figure 3: the answer of a question among six.
+
+_DRAWN = "--development drawn --select mrr --configuration "
+
+DRAWN_ANSWERS = (
+    System("Okapi BM25", OKAPI),
+    System("NBOW+MLP", "drawn:cntn", f"{_DRAWN}nbow_mlp"),
+    System("CNN+MLP", "drawn:cntn", f"{_DRAWN}cnn_mlp"),
+    System("CNTN-I", "drawn:cntn", f"{_DRAWN}cntn_i"),
+    System("CNTN-II", "drawn:cntn", f"{_DRAWN}cntn_ii"),
+    System("CNTN-III", "drawn:cntn", f"{_DRAWN}cntn_iii"),
+    System("CNTN-IV", "drawn:cntn", f"{_DRAWN}cntn_iv"),
+    System("CNTN-V", "drawn:cntn", f"{_DRAWN}cntn_v"),
+)
+
 MICROBLOG = (
     System("Bag of words + count", "bag_of_words", "--steps 200"),
     System("Bigram + count", "bigram", "--steps 200"),

@@ -7,6 +7,7 @@ Those of class :class:`ResultTable` can also be made from a CSV of the results.
 from experiments import systems
 from experiments.tables.answer_selection import Means
 from experiments.tables.base import ResultTable, Table
+from experiments.tables.cntn import DrawnAnswers, QuestionRetrieval
 from experiments.tables.fusion import Families, Stages
 from experiments.tables.mp_hcnn import Ablations, Depths, Statistics, Systems
 from experiments.tables.topics import Categories, Gains, Samples
@@ -28,6 +29,8 @@ MP_HCNN: dict[str, Table] = {
 TABLES: dict[str, Table] = {
     "answer-selection": Means(systems.ANSWER_SELECTION, systems.ANSWERS, seeds=3),
     "sampling": Means(systems.SAMPLING, systems.ANSWERS[:1], seeds=3),
+    "cntn": DrawnAnswers(),
+    "question-retrieval": QuestionRetrieval(),
     "microblog": Means(systems.MICROBLOG, systems.JUDGED_YEARS),
     "fusion": Stages(),
     "fusion-ablation": Families(),

@@ -49,15 +49,18 @@ def _ours(found: Sequence[Result]) -> str:
     if not found:
         return "-"
     if not found[0].measures:
-        development = _means([{"AP": result.development} for result in found])
+        development = means([{"AP": result.development} for result in found])
         return f"no judgments here; development AP {development}"
-    neural = _means([result.measures for result in found])
+    neural = means([result.measures for result in found])
     if not found[0].interpolated:
         return neural
-    return f"{neural}, interpolated {_means([result.interpolated for result in found])}"
+    return f"{neural}, interpolated {means([result.interpolated for result in found])}"
 
 
-def _means(figures: Sequence[Mapping[str, float]]) -> str:
+def means(figures: Sequence[Mapping[str, float]]) -> str:
+    """Mean ± standard deviation of each measure over results; "-" without any."""
+    if not figures:
+        return "-"
     texts = []
     for measure in figures[0]:
         values = [of_seed[measure] for of_seed in figures]
