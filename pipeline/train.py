@@ -33,7 +33,14 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import FUSIONS
-from rerankers.training.settings import LOSSES, OPTIMIZERS, SAMPLINGS, SCHEDULES, SELECTIONS
+from rerankers.training.settings import (
+    LOSSES,
+    OPTIMIZERS,
+    PRECISIONS,
+    SAMPLINGS,
+    SCHEDULES,
+    SELECTIONS,
+)
 
 if TYPE_CHECKING:
     from pipeline.training.training_set import TrainingSet
@@ -85,6 +92,9 @@ class Options:
         "norm to which gradients are clipped; 0 clips nothing", parse=non_negative_float
     )
     weight_decay: float | None = option("L2 penalty", parse=non_negative_float)
+    precision: str | None = option(
+        "precision of products in MP-HCNN's trained convolutions", choices=PRECISIONS
+    )
     epochs: int | None = option("maximum number of epochs", parse=positive_int)
     steps: int | None = option(
         "steps of an epoch; 0 with --sampling pairs: one pass", parse=non_negative_int

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from model_samples import CASES, LONG, assert_naive_scores, varied, weights_of
-from reranking_samples import POSTS, QUERIES, encoder
+from reranking_samples import POSTS, QUERIES, all_pairs, encoder
 
 from rerankers.base import TRIGRAMS, WORDS, Reranker
+from rerankers.engine.tokenized import Tokenized
+from rerankers.models import mp_hcnn
 from rerankers.models.mp_hcnn import Model
 from rerankers.text.words import character_trigrams, url_text, words
 
@@ -141,6 +143,19 @@ def test_scores_are_those_of_the_network_written_out(configuration: str) -> None
     """Texts beyond the lengths of section 4.3 are cut."""
     model = varied("mp_hcnn", configuration)
     assert_naive_scores(model, Naive(model).score, [*LINKED, *CASES[2:-1]])
+
+
+@pytest.mark.parametrize("part", [1, 2])
+@pytest.mark.parametrize("configuration", Model.configurations)
+def test_pairs_are_compared_in_parts_of_similar_lengths(
+    monkeypatch: pytest.MonkeyPatch, configuration: str, part: int
+) -> None:
+    model = varied("mp_hcnn", configuration)
+    pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    rows = np.random.default_rng(3).permutation(len(pairs.query_index))
+    expected = pairs.scores_of(model, rows, torch.device("cpu"))
+    monkeypatch.setattr(mp_hcnn, "PART", part)
+    assert torch.allclose(pairs.scores_of(model, rows, torch.device("cpu")), expected, atol=1e-5)
 
 
 @pytest.mark.slow

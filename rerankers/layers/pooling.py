@@ -46,9 +46,14 @@ class PaddedSimilarities(NamedTuple):
         return partial_softmax(self.values * temperature, self.mask.unsqueeze(1), 2, length)
 
     def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
-        """Maximum and mean of :meth:`softmax`: two of [P, Lq]."""
-        shares = self.softmax(temperature, length)
-        return shares.amax(dim=2), shares.sum(dim=2) / length
+        """Maximum and mean of :meth:`softmax`, which is not computed itself: two of [P, Lq]."""
+        logits = (self.values * temperature).masked_fill(
+            self.mask.unsqueeze(1) == 0, PADDING_SIMILARITY
+        )
+        own = logits.logsumexp(dim=2)
+        unused = (length - self.mask.sum(dim=1, keepdim=True)).log()  # log of as many times e⁰
+        total = torch.logaddexp(own, unused)
+        return (logits.max(dim=2).values - total).exp(), (own - total).exp() / length
 
 
 def weighted_mean(features: Tensor, weights: Tensor) -> Tensor:

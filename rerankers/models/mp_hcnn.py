@@ -60,12 +60,17 @@ from rerankers.layers.pooling import PaddedSimilarities, Similarities, weighted_
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT, URL_PLACEHOLDER
+from rerankers.training.settings import Settings
 
 MEAN_SCALE = 5.0
 """Factor of mean similarities without softmax: it makes them about as large as the maxima."""
 
 WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
+
+
+PART = 32
+"""Pairs that are padded to one length, to be compared together."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,27 @@ class Model(Reranker):
             hidden=150,
         ),
     }
+    # Section 4.3. The authors say nothing of momentum, decay and clipping; training converged after
+    # 10 epochs.
+    own_settings: ClassVar[Mapping[str, Settings]] = {
+        "paper": Settings(
+            loss="pointwise",
+            sampling="pairs",
+            batch_pairs=256,
+            steps=0,
+            epochs=8,
+            patience=2,
+            optimizer="sgd",
+            momentum=0.0,
+            weight_decay=0.0,
+            clipping=0.0,
+            learning_rate=0.05,
+            schedule="constant",
+            select="loss",
+            held_out=0.1,
+            precision="bf16",
+        )
+    }
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
@@ -214,14 +240,46 @@ class Model(Reranker):
     ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
         pooled = {
-            name: [
-                self.pool(similarities, perspective)
-                for similarities in self.similarities(queries, posts, query_of_post, perspective)
-            ]
+            name: self._pooled(queries, posts, query_of_post, perspective)
             for name, perspective in self.perspectives.items()
         }
         url_lengths = posts.terms[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
+
+    def _pooled(
+        self,
+        queries: PhraseVectors,
+        posts: PhraseVectors,
+        query_of_post: Tensor,
+        perspective: Perspective,
+    ) -> list[list[Tensor]]:
+        """Results of :meth:`pool` at each depth, for pairs of similar lengths at a time."""
+        query_ids = queries.terms[perspective.query_input].ids
+        post_ids = posts.terms[perspective.post_input].ids
+        query_lengths = query_ids.ne(0).sum(dim=1)[query_of_post]
+        post_lengths = post_ids.ne(0).sum(dim=1)
+        order, sizes = _by_lengths(query_lengths, post_lengths)
+        # Split once: the gradient of a slice is as large as what it was cut from.
+        post_parts = [level[order].split(sizes) for level in posts.levels[perspective.post_input]]
+        pooled: list[list[list[Tensor]]] = []
+        for number, rows in enumerate(order.split(sizes)):
+            query_length = max(1, int(query_lengths[rows].max()))
+            post_length = max(1, int(post_lengths[rows].max()))
+            found = _similarities(
+                [level[:, :query_length] for level in queries.levels[perspective.query_input]],
+                [parts[number][:, :post_length] for parts in post_parts],
+                query_of_post[rows],
+                mask_of(post_ids[rows, :post_length]),
+            )
+            missing = query_ids.shape[1] - query_length
+            pooled.append(
+                [[F.pad(v, (0, missing)) for v in self.pool(s, perspective)] for s in found]
+            )
+        back = order.argsort()
+        return [
+            [torch.cat(values)[back] for values in zip(*depth, strict=True)]
+            for depth in zip(*pooled, strict=True)
+        ]
 
     def similarities(
         self,
@@ -231,11 +289,12 @@ class Model(Reranker):
         perspective: Perspective,
     ) -> Iterator[PaddedSimilarities]:
         """Similarities of P posts with their queries, at each depth."""
-        mask = mask_of(posts.terms[perspective.post_input].ids)
-        query_levels = queries.levels[perspective.query_input]
-        post_levels = posts.levels[perspective.post_input]
-        for query, post in zip(query_levels, post_levels, strict=True):
-            yield PaddedSimilarities(torch.bmm(query[query_of_post], post.transpose(1, 2)), mask)
+        return _similarities(
+            queries.levels[perspective.query_input],
+            posts.levels[perspective.post_input],
+            query_of_post,
+            mask_of(posts.terms[perspective.post_input].ids),
+        )
 
     def pool(self, similarities: Similarities, perspective: Perspective) -> list[Tensor]:
         """Maximum and mean over each post, after the softmax if there is one: [P, Lq] each."""
@@ -326,6 +385,25 @@ def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
         if "convolutions" in name:
             parameter.requires_grad_(config.train_filters)
     return towers
+
+
+def _similarities(
+    query_levels: Sequence[Tensor],
+    post_levels: Sequence[Tensor],
+    query_of_post: Tensor,
+    mask: Tensor,
+) -> Iterator[PaddedSimilarities]:
+    """Similarities of P posts, with ``mask`` [P, Ld], at each depth."""
+    for query, post in zip(query_levels, post_levels, strict=True):
+        yield PaddedSimilarities(torch.bmm(query[query_of_post], post.transpose(1, 2)), mask)
+
+
+def _by_lengths(query_lengths: Tensor, post_lengths: Tensor) -> tuple[Tensor, list[int]]:
+    """Order of P pairs by the lengths [P] of queries and posts, and sizes of parts of it."""
+    by_query = query_lengths.argsort(stable=True).split(4 * PART)
+    order = torch.cat([rows[post_lengths[rows].argsort(stable=True)] for rows in by_query])
+    sizes = [size for rows in by_query for size in map(len, rows.split(PART))]
+    return order, sizes
 
 
 def _cut(inputs: Inputs, lengths: Mapping[str, int]) -> dict[str, Terms]:

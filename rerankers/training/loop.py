@@ -17,6 +17,7 @@ from torch import Tensor
 from rerankers.base import Reranker
 from rerankers.engine.scoring import represent_tokenized, score_tokenized
 from rerankers.errors import RerankerError
+from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
@@ -138,6 +139,9 @@ class EpochTrainer:
         self.model, self.settings = model, settings
         self.sampler = BatchSampler(training, settings)
         self.optimizer = optimizer or make_optimizer(model, settings)
+        for module in model.modules():
+            if isinstance(module, ConvolutionTower):
+                module.precision = settings.precision
         self.steps = settings.steps_of_epoch(len(training.relevant))
 
     def train_epoch(

@@ -9,6 +9,7 @@ OPTIMIZERS = ("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
 SAMPLINGS = ("random", "max", "mix", "corrupted", "pairs")
 SELECTIONS = ("map", "mrr", "loss")
 SCHEDULES = ("linear", "constant", "plateau")
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,9 @@ class Settings:
     """Epochs without a better validation figure before stopping."""
     select: str = "map"
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
+    precision: str = "fp32"
+    """Of the products in MP-HCNN's trained convolutions: ``fp32`` or ``bf16``, which is up to three
+    times as fast; weights and all else stay in single precision."""
     held_out: float = 0.15
     """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
     seed: int = 1
@@ -69,6 +73,7 @@ class Settings:
             "sampling": SAMPLINGS,
             "select": SELECTIONS,
             "schedule": SCHEDULES,
+            "precision": PRECISIONS,
         }
         problems = [
             f"setting {name}: found {found!r}, expected one of {', '.join(known)}"
