@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.collections import named
-from pipeline.collections.collection import data_directory, home_directory
+from pipeline.collections.collection import default_vectors, home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -175,7 +175,7 @@ def _check(options: Options) -> None:
             f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
         )
     if options.vectors and not _vector_file(options).is_file():
-        folder = data_directory(options.data) / "embeddings"
+        folder = default_vectors(options.data).parent
         raise UsageError(
             f"--vectors: there is no file {options.vectors}, neither here nor in {folder}"
         )
@@ -222,8 +222,10 @@ def _vectors(options: Options, training_set: TrainingSet) -> Path:
 
 def _vector_file(options: Options) -> Path:
     """The file of ``--vectors``, in the data folder if it is not found elsewhere."""
-    name = options.vectors or Path("glove.6B.100d.bin.gz")
-    return name if name.is_file() else data_directory(options.data) / "embeddings" / name
+    default, given = default_vectors(options.data), options.vectors
+    if given is None:
+        return default
+    return given if given.is_file() else default.parent / given
 
 
 def _settings(options: Options) -> Settings:

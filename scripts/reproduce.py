@@ -25,6 +25,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
     argument,
     did_you_mean,
+    existing_file,
     option,
     output_file,
     positive_int,
@@ -64,6 +65,12 @@ class Options:
     seeds: int | None = option("seeds per system (default: the table's)", parse=positive_int)
     workers: int = option("cells at a time", default=1, parse=positive_int)
     device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
+    vectors: Path | None = option(
+        "word vectors of all trainings that name none, as in pipeline.train; cells of each file "
+        "are kept in a folder of their own",
+        parse=existing_file,
+        metavar="FILE",
+    )
     csv: Path | None = option("CSV file for the figures of all cells", parse=output_file)
     plot: Path | None = option("PNG file for the figure", parse=output_file, metavar="PNG")
     output: Path | None = option(
@@ -78,6 +85,7 @@ def main(options: Options) -> None:
     """Compute the missing cells, print the tables and write the requested files."""
     from experiments.cells import Setup
 
+    from indexes.files import sha256_of
     from pipeline.collections.collection import home_directory
     from rerankers.errors import RerankerError
 
@@ -89,7 +97,10 @@ def main(options: Options) -> None:
         name: table.cells(collections[name], options.seeds or table.seeds)
         for name, table in tables.items()
     }
-    setup = Setup(home_directory() / "experiments", options.data, options.device)
+    directory = home_directory() / "experiments"
+    if options.vectors:
+        directory /= f"vectors-{sha256_of(options.vectors)[:12]}"
+    setup = Setup(directory, options.data, options.device, options.vectors)
     # Tables share cells.
     distinct = list(dict.fromkeys(cell for of_table in cells.values() for cell in of_table))
     results, failures = compute(distinct, setup, options.workers)

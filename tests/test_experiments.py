@@ -155,6 +155,24 @@ def test_the_commands_of_each_kind_of_cell(
     assert commands.get("pipeline.search") == searched
 
 
+def test_cells_that_name_no_word_vectors_get_the_given_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup(tmp_path, vectors=Path("mine.bin"))
+    trained: list[tuple[str, ...]] = []
+    monkeypatch.setattr("experiments.cells._command", lambda _, *words: trained.append(words))
+    monkeypatch.setattr("experiments.cells._measure", lambda *_: ({"AP": 0.5}, {}, None))
+    for training in ((), ("--vectors", "own.bin")):
+        cell = Cell("a system", "held-out:fusion", training, "mb2011")
+        setup.checkpoint(cell).mkdir(parents=True)
+        metrics = setup.checkpoint(cell) / "metrics.json"
+        metrics.write_text('{"validation": {"AP": 0.25}, "epochs": 7}')
+        run_cell(cell, setup)
+        words = trained.pop()
+        files = [words[n + 1] for n, word in enumerate(words) if word == "--vectors"]
+        assert files == [training[1] if training else "mine.bin"]
+
+
 # Systems
 
 

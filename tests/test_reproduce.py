@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from data_samples import write_microblog
+from experiments.cells import Result, Setup
 
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
@@ -91,6 +92,27 @@ def test_collections_come_by_commas_and_by_repetition(script: ModuleType, data: 
     # The figure of 2011 is not asked for.
     assert "figure3" not in tables
     assert list(chosen["figure4"]) == ["mb2012"]
+
+
+def test_cells_of_other_word_vectors_are_kept_apart(
+    script: ModuleType, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setups = []
+
+    def compute(cells: object, setup: Setup, workers: int) -> tuple[list[Result], list[str]]:
+        setups.append(setup)
+        return [], []
+
+    monkeypatch.setattr(script, "compute", compute)
+    (tmp_path / "other.txt").write_text("lol 1.0 2.0\n")
+    for path in (None, data / "vectors.txt", tmp_path / "other.txt", data / "vectors.txt"):
+        given = ["--vectors", str(path)] if path else []
+        run(script, "microblog", "--tests", "mb2012", "--data", str(data), *given)
+        assert setups[-1].vectors == path
+    folders = [setup.directory for setup in setups]
+    assert folders[0] == tmp_path / "home" / "experiments"
+    assert {folder.parent for folder in folders[1:]} == {folders[0]}
+    assert len(set(folders)) == 3 and folders[1] == folders[3]
 
 
 def test_failing_cells_are_dashes_and_every_other_is_there_once(

@@ -52,6 +52,11 @@ def data_directory(explicit: Path | None = None) -> Path:
     return Path(given) if given else home_directory() / "data"
 
 
+def default_vectors(data: Path | None = None) -> Path:
+    """File of the word vectors that models are trained with unless another is named."""
+    return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
+
+
 class Collection(ABC):
     """Topics, posts, judgments and candidates. Missing or malformed files raise DataError.
 

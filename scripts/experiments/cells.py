@@ -132,11 +132,17 @@ class Result:
 
 @dataclass(frozen=True)
 class Setup:
-    """Folders and device of the experiments; ``directory`` holds all that they keep."""
+    """Folders, device and word vectors of the experiments.
+
+    Attributes:
+        directory: holds all that they keep, for one file of word vectors.
+        vectors: of all trainings whose options name none; None means ``pipeline.train``'s default.
+    """
 
     directory: Path
     data: Path | None = None
     device: str = "auto"
+    vectors: Path | None = None
 
     def collection(self, name: str) -> Collection:
         """The named collection in the data folder."""
@@ -251,6 +257,8 @@ def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
         # One held-out part suffices for early stopping and λ, at a fifth of the cost. A fusion
         # needs five: it is trained on neural scores of held-out topics.
         options += ["--folds", "1"]
+    if setup.vectors and "--vectors" not in cell.training:
+        options += ["--vectors", str(setup.vectors)]
     options += [*cell.training, "--seed", str(cell.seed)]
     output = ["--output", str(checkpoint), "--resume"]
     _command("pipeline.train", cell.reranker, *options, *output, *common)

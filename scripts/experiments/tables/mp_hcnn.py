@@ -30,7 +30,7 @@ from experiments.tables.base import (
 )
 from experiments.tables.significance import marked
 from pipeline.collections import named
-from pipeline.collections.collection import Collection
+from pipeline.collections.collection import Collection, default_vectors
 from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError
 from rerankers.text.vectors import read_vectors
@@ -51,8 +51,7 @@ class Statistics(Table):
         """A row per number, a column per year."""
         published = read_published("rao2019_table2")
         present = [result.cell.collection for result in results]
-        vectors = named.data_directory(setup.data) / "embeddings" / "glove.6B.100d.bin.gz"
-        known = set(read_vectors(vectors).words)
+        known = set(read_vectors(setup.vectors or default_vectors(setup.data)).words)
         counts = {name: _count(setup.collection(name), known) for name in present}
         rows = [["", *present]]
         for what, figures in published.items():
