@@ -2,10 +2,12 @@
 
     python -m pipeline.train mp_hcnn --test mb2012
     python -m pipeline.train sm_cnn --collection trecqa-raw
+    python -m pipeline.train sm_cnn --train-on mb2011 --prior-runs trec2011/* --top 30
 
 The first trains on all judged years but 2012 and validates by topic; the second trains on the
-training part of TrecQA and is stopped early by its development part. Both write a checkpoint
-folder. The models fusion and linear_fusion are trained on the candidates and scores of several
+training part of TrecQA and is stopped early by its development part. The third reads the ranks of
+the 30 best runs of 2011, to rerank others' runs by pipeline.rerank. All write a checkpoint folder.
+The models fusion and linear_fusion are trained on the candidates and scores of several
 rankers; the neural ones among these are trained first, on the same topics and word vectors, and
 are kept in the checkpoint's folder.
 """
@@ -62,6 +64,20 @@ class Options:
         "right answer and five of other questions)",
         default="given",
         choices=("given", "drawn"),
+    )
+    train_on: tuple[str, ...] = option(
+        "train on these microblog collections alone", many=True, following=True, metavar="NAME"
+    )
+    prior_runs: tuple[Path, ...] = option(
+        "runs whose ranks are the prior of training pairs, for sm_cnn (default: the official runs)",
+        parse=existing_file,
+        many=True,
+        following=True,
+        metavar="RUN",
+    )
+    top: int | None = option(
+        "read only so many runs of --prior-runs, the best by P@30 on the training topics",
+        parse=positive_int,
     )
     configuration: str | None = option("named configuration of the model (default: its first)")
     set: tuple[str, ...] = option(
@@ -183,6 +199,13 @@ def _check(options: Options) -> None:
         raise UsageError("--development: found no --collection, whose development part it is")
     if options.test and options.collection:
         raise UsageError("--test and --collection: found both, expected one of them")
+    if options.collection and (options.train_on or options.prior_runs):
+        raise UsageError(
+            "--collection: found with --train-on or --prior-runs, which choose microblog "
+            "collections and their runs; expected either"
+        )
+    if options.top and not options.prior_runs:
+        raise UsageError("--top: found without --prior-runs, of which it takes the best")
     if options.model in FUSIONS and options.collection:
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
@@ -197,17 +220,24 @@ def _directory(options: Options) -> Path:
         name = named.find_answers(options.collection, options.data).name
     elif options.test:
         name = named.find(options.test, options.data).name
+    elif options.train_on:
+        name = "on-" + "-".join(named.find(name, options.data).name for name in options.train_on)
     return options.output or home_directory() / "checkpoints" / options.model / name
 
 
 def _training_set(options: Options) -> TrainingSet:
     """Official or given candidates with judgments; a fusion's are added to them later."""
-    from pipeline.training.training_set import answer_training_set, microblog_training_set
+    from pipeline.training.training_set import (
+        PriorRuns,
+        answer_training_set,
+        microblog_training_set,
+    )
 
     if options.collection:
         collection = named.find_answers(options.collection, options.data)
         return answer_training_set(collection, draws=options.development == "drawn")
-    return microblog_training_set(options.test, options.data)
+    prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
+    return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
 
 
 def _vectors(options: Options, training_set: TrainingSet) -> Path:

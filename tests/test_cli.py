@@ -37,6 +37,7 @@ class Options:
     weight: float | None = option("λ", parse=fraction, names=("--lambda",))
     method: str = option("way", default="ql", choices=("ql", "bm25"))
     measure: tuple[str, ...] = option("measures", many=True, names=("-m", "--measure"))
+    files: tuple[str, ...] = option("files", many=True, following=True)
     quiet: bool = option("say nothing", flag=True)
     output: Path | None = option("file", parse=options.output_file)
 
@@ -46,9 +47,13 @@ def parse(*arguments: str) -> Options:
 
 
 def test_values() -> None:
-    assert parse("go") == Options("go", (), 1000, None, "ql", (), False, None)
-    line = "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --quiet --output x.txt"
-    found = Options("go", ("a", "b"), 5, 0.25, "bm25", ("AP", "P@30"), True, Path("x.txt"))
+    assert parse("go") == Options("go", (), 1000, None, "ql", (), (), False, None)
+    line = (
+        "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --files c d --quiet --files e "
+        "--output x.txt"
+    )
+    measures, files = ("AP", "P@30"), ("c", "d", "e")
+    found = Options("go", ("a", "b"), 5, 0.25, "bm25", measures, files, True, Path("x.txt"))
     assert parse(*line.split()) == found
 
 

@@ -1,6 +1,7 @@
 """The command ``python -m pipeline.rerank``, and the figures that its report is made of."""
 
 import csv
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> No
     assert qrels is not None
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}
-    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn (λ = 1)"
+    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn (λ = 0.3, minmax)"
     for name in after:
         shown = next(line for line in output if line.startswith(name)).split()
         for measure, column in (("P@30", 1), ("AP", 4)):
@@ -109,14 +110,14 @@ def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> No
                 assert float(lines[name][measure + suffix]) == pytest.approx(expected)
                 assert float(shown[column + offset].rstrip("▲△▼▽")) == round(expected, 4)
         assert lines[name]["checkpoint"].endswith("sm_cnn/mb2012")
+        assert lines[name]["date"] == datetime.date.today().isoformat()
 
 
 def test_runs_are_reranked_as_a_search_does_it(
     rerank: Rerank, command: Command, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "mine", backwards(official()), "mine")
-    mixture = ("--lambda", "0.3", "--normalize", "zscore")
-    code, _, errors = rerank("rm3", "mine", *mixture)
+    code, _, errors = rerank("rm3", "mine", "--normalize", "zscore")
     assert code == 0, errors
     alone = (
         "--topics",
@@ -128,7 +129,7 @@ def test_runs_are_reranked_as_a_search_does_it(
         "--output",
         "one",
     )
-    done = command("search", *alone, *mixture)
+    done = command("search", *alone, "--lambda", "0.3", "--normalize", "zscore")
     assert done.code == 0, done.err
     assert list(read_run("runs/reranked/mine.sm_cnn").items()) == list(read_run("one").items())
     # Without the model's share the order stays.

@@ -9,6 +9,7 @@ from pipeline.evaluation.run_report import (
     Change,
     average_changes,
     compare,
+    groups,
     place,
     print_report,
     reranked_name,
@@ -80,6 +81,37 @@ def test_the_file_has_the_unrounded_figures(tmp_path: Path) -> None:
     assert float(low["P@30 change %"]) == pytest.approx(100)
     assert low["AP change %"] == ""
     assert (low["R"], low["R reranked"], low["R change"], low["lambda"]) == ("3", "2", "1", "1")
+
+
+def test_groups_are_the_top_the_middle_and_the_bottom_of_the_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    ten = {
+        str(n): (values([n / 10], [0.5]), values([n / 10 * (1 + n / 100)], [0.5]))
+        for n in range(1, 11)
+    }
+    rows = compare(ten)
+    found = {group: [row.name for row in of_it] for group, of_it in groups(rows, 3).items()}
+    assert found == {
+        "top": ["10", "9", "8"],
+        "middle": ["7", "6", "5"],
+        "bottom": ["3", "2", "1"],
+    }
+    assert groups(rows, 4) == {}
+    print_report(rows, 3)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    averages = [line for line in lines if line[0] == "average"]
+    # n runs, the n-th better by n %.
+    assert averages == [
+        ["average", "of", "top", "3", "+9.0%", "+0.0%", "+0.0"],
+        ["average", "of", "middle", "3", "+6.0%", "+0.0%", "+0.0"],
+        ["average", "of", "bottom", "3", "+2.0%", "+0.0%", "+0.0"],
+        ["average", "change", "+5.5%", "+0.0%", "+0.0"],
+    ]
+    write_csv(tmp_path / "report.csv", rows, {}, 3)
+    with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
+        of_run = {line["run"]: line["group"] for line in csv.DictReader(stream)}
+    assert (of_run["9"], of_run["5"], of_run["4"], of_run["1"]) == ("top", "middle", "", "bottom")
 
 
 def test_names_of_reranked_runs() -> None:

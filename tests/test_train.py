@@ -301,6 +301,15 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),
         (["bigram", "--test", "wikiqa"], "--collection wikiqa"),
         (["bigram", "--test", "mb2012", "--development", "drawn"], "found no --collection"),
+        (
+            ["sm_cnn", "--collection", "trecqa-raw", "--train-on", "mb2011"],
+            "--collection: found with --train-on",
+        ),
+        (["sm_cnn", "--top", "30"], "--top: found without --prior-runs"),
+        (
+            ["sm_cnn", "--test", "mb2012", "--train-on", "mb2011", "mb12"],
+            "found mb2012, expected some of mb2011, mb2013, the judged collections other than",
+        ),
         (["fusion", "--collection", "trecqa-raw"], "--collection: fusion ranks what searches find"),
         (
             ["lambdamart", "--test", "mb2012", "--epochs", "3"],

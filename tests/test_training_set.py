@@ -10,6 +10,7 @@ from pipeline.collections import named
 from pipeline.command.errors import DataError, UsageError
 from pipeline.training.training_set import (
     JudgedCandidates,
+    PriorRuns,
     answer_training_set,
     draw_answers,
     load_answers,
@@ -104,6 +105,36 @@ def test_priors_of_training_pairs_are_means_over_the_official_runs(microblog: Pa
     assert third == pytest.approx([worth(rank) / 2 for rank in range(1, 7)])
     last = [prior for (query_id, _), prior in found.items() if query_id == "12"]
     assert last == pytest.approx([worth(rank) for rank in range(1, 7)])
+
+
+def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_path: Path) -> None:
+    folder = microblog / "microblog"
+    relevant = {
+        (q, d) for q, _, d, grade in lines(folder / "qrels.microblog2011.txt") if grade > "0"
+    }
+    posts = [(q, d) for q, _, d, *_ in lines(folder / "trec-2011" / "id.txt")]
+    (topic,) = {q for q, d in posts[:6]}
+    others = [d for q, d in posts if q == topic and (q, d) not in relevant]
+    answers = [d for q, d in posts if q == topic and (q, d) in relevant]
+    contents = {"worst": others, "good": answers[:1] + others[:1], "best": answers[::-1]}
+    contents["of another year"] = []
+    for name, doc_ids in contents.items():
+        ranks = enumerate(doc_ids or ["1"], start=1)
+        query_id = topic if doc_ids else "9"
+        text = "".join(f"{query_id} Q0 {d} {rank} {-rank} t\n" for rank, d in ranks)
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / name for name in contents]
+    trained = microblog_training_set("mb2012", microblog, ["mb11"], PriorRuns(paths, top=2))
+    assert trained.trained_on == ["mb2011"]
+    candidates = trained.training.candidates
+    found = dict(zip(candidates.keys(), candidates.pairs().signals[PRIOR].tolist(), strict=True))
+    assert len(answers) > 1
+    best = {d: worth(rank) / 2 for rank, d in enumerate(answers[::-1], start=1)}
+    best[answers[0]] += worth(1) / 2
+    best[others[0]] = worth(2) / 2
+    assert {d: prior for (q, d), prior in found.items() if prior} == pytest.approx(best)
+    with pytest.raises(DataError, match="no results for the topics of mb2013 in"):
+        microblog_training_set(None, microblog, ["mb2013"], PriorRuns(paths[:3]))
 
 
 def test_unjudged_years_cannot_be_trained_on(microblog: Path) -> None:

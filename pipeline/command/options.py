@@ -46,6 +46,7 @@ def option(
     parse: Callable[[str], Any] = str,
     choices: Sequence[str] | None = None,
     many: bool = False,
+    following: bool = False,
     required: bool = False,
     flag: bool = False,
     names: Sequence[str] | None = (),
@@ -59,6 +60,7 @@ def option(
         parse: text -> value; raises ValueError whose message says what was expected.
         choices: the only values allowed.
         many: the option may be given several times and gives a tuple.
+        following: with ``many``, takes all values up to the next option (``--runs a b c``).
         required: absent means a usage error.
         flag: the option takes no value and gives True.
         names: spellings in place of ``--field-name``; None for a positional argument.
@@ -69,6 +71,7 @@ def option(
         "parse": parse,
         "choices": choices,
         "many": many,
+        "following": following,
         "required": required,
         "flag": flag,
         "names": names,
@@ -215,7 +218,8 @@ def _parser(
             *names,
             dest=field.name,
             help=help_text,
-            action="append" if meta["many"] else "store",
+            action="extend" if meta["following"] else "append" if meta["many"] else "store",
+            nargs="+" if meta["following"] else None,
             metavar=meta["metavar"] or names[-1].lstrip("-").upper().replace("-", "_"),
         )
     return parser

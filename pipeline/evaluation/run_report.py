@@ -1,4 +1,4 @@
-"""Report of reranked runs, in the form of table 6 of Severyn & Moschitti (SIGIR 2015)."""
+"""Report of reranked runs, in the form of tables 6 and 7 of Severyn & Moschitti (SIGIR 2015)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from pipeline.evaluation.significance import paired_t_test
 
 MEASURES = ("P@30", "AP")
 """Measures of the report; places are by the first."""
+
+GROUP_SIZE = 30
+"""Runs of a group in table 7."""
 
 _COMPRESSED = {".gz", ".bz2"}
 _SAME = 9
@@ -92,33 +95,48 @@ def average_changes(rows: Sequence[Row]) -> dict[str, float | None]:
     return averages
 
 
-def print_report(rows: Sequence[Row]) -> None:
-    """Print the rows as a table with average changes in the last line, and notes."""
+def groups(rows: Sequence[Row], size: int = GROUP_SIZE) -> dict[str, Sequence[Row]]:
+    """The top, middle and bottom ``size`` runs (table 7); none if there are fewer than 3 · size.
+
+    ``rows`` are those of :func:`compare`, best first.
+    """
+    if len(rows) < 3 * size:
+        return {}
+    middle = (len(rows) - size) // 2
+    return {"top": rows[:size], "middle": rows[middle : middle + size], "bottom": rows[-size:]}
+
+
+def print_report(rows: Sequence[Row], group_size: int = GROUP_SIZE) -> None:
+    """Print the rows as a table, the average changes of groups and of all runs, and notes."""
     measures = list(rows[0].changes)
     header = ["run"]
     for title in (*measures, "R"):
         header += [title, "reranked", "change"]
     lines = [_line(row) for row in rows]
-    average = ["average change"]
-    for percent in average_changes(rows).values():
-        average += ["", "", _percent(percent)]
-    average += ["", "", f"{round(mean(row.places_gained for row in rows), 1) + 0.0:+.1f}"]
+    for group, members in groups(rows, group_size).items():
+        lines.append(_average_line(f"average of {group} {group_size}", members))
+    lines.append(_average_line("average change", rows))
     # Numbers with and without a mark line up on the left.
     marked = [2 + 3 * index for index in range(len(measures))]
-    print_table(header, [*lines, average], left=[0, *marked])
+    print_table(header, lines, left=[0, *marked])
     print(*_notes(rows, measures), sep="\n")
 
 
-def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object]) -> None:
+def write_csv(
+    path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int = GROUP_SIZE
+) -> None:
     """Write a CSV file with a line for each run, numbers unrounded, and the columns ``made``."""
-    header = ["run"]
+    group_of = {
+        row.name: group for group, members in groups(rows, group_size).items() for row in members
+    }
+    header = ["run", "group"]
     for measure in rows[0].changes:
         header += [measure, f"{measure} reranked", f"{measure} change %", f"{measure} p"]
     with atomic_file(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([*header, "R", "R reranked", "R change", *made])
         for row in rows:
-            cells: list[object] = [row.name]
+            cells: list[object] = [row.name, group_of.get(row.name, "")]
             for change in row.changes.values():
                 # An unknown percentage is an empty cell.
                 cells += [change.before, change.after, change.percent, change.p]
@@ -143,6 +161,13 @@ def _line(row: Row) -> list[str]:
         after = f"{change.after:.4f}{change.mark}"
         cells += [f"{change.before:.4f}", after, _percent(change.percent)]
     return [*cells, str(row.place), str(row.place_after), f"{row.places_gained:+d}"]
+
+
+def _average_line(title: str, rows: Sequence[Row]) -> list[str]:
+    cells = [title]
+    for percent in average_changes(rows).values():
+        cells += ["", "", _percent(percent)]
+    return [*cells, "", "", f"{round(mean(row.places_gained for row in rows), 1) + 0.0:+.1f}"]
 
 
 def _percent(value: float | None) -> str:

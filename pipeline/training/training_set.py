@@ -15,7 +15,8 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run
-from pipeline.command.errors import DataError
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import listed
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.reranking import Candidates, RunRetriever, priors_of
 
@@ -55,10 +56,46 @@ class JudgedCandidates:
         return mean(evaluate(qrels, run, [measure])[measure]) if qrels else 0.0
 
 
-def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
+@dataclass(frozen=True)
+class PriorRuns:
+    """Runs whose ranks are the priors of training pairs (Severyn & Moschitti 2015, section 5).
+
+    Attributes:
+        paths: files of runs; a collection's own runs are those with results for its topics.
+        top: of a collection's runs only so many are read, those with the best P@30.
+    """
+
+    paths: Sequence[Path]
+    top: int | None = None
+
+    def of(self, collection: Collection) -> list[Run]:
+        """The best runs for the judged topics of a collection, best first.
+
+        Raises:
+            DataError: no run has results for one of the topics.
+        """
+        judgments = collection.qrels or {}
+        runs = []
+        for path in self.paths:
+            run = {q: scores for q, scores in read_run(path).items() if q in judgments}
+            if run:
+                runs.append((mean(evaluate(judgments, run, ["P@30"])["P@30"]), run))
+        if not runs:
+            raise DataError(
+                f"--prior-runs: found no results for the topics of {collection.name} in "
+                f"{listed([str(path) for path in self.paths])}, expected at least one run of them"
+            )
+        runs.sort(key=lambda pair: -pair[0])
+        return [run for _, run in runs[: self.top]]
+
+
+def load_training_data(
+    collections: Sequence[Collection], prior_runs: PriorRuns | None = None
+) -> JudgedCandidates:
     """The official query-likelihood candidates and the judgments of judged collections.
 
-    A candidate's prior is the mean over all official runs of its collection.
+    A candidate's prior is the mean over ``prior_runs``, by default all official runs of its
+    collection.
     """
     topics: list[Topic] = []
     run: Run = {}
@@ -77,7 +114,8 @@ def load_training_data(collections: Sequence[Collection]) -> JudgedCandidates:
         run |= candidates.run
         posts |= candidates.posts
         qrels |= judgments
-        priors |= priors_of([read_run(path) for path in collection.runs.values()])
+        official = PriorRuns(list(collection.runs.values()))
+        priors |= priors_of((prior_runs or official).of(collection))
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels)
 
 
@@ -159,15 +197,34 @@ class TrainingSet:
         return replace(self, training=replace(self.training, candidates=candidates))
 
 
-def microblog_training_set(test: str | None, data: Path | None) -> TrainingSet:
-    """All judged microblog years but ``test``, and the words of all posts on this machine."""
-    trained_on = named.training_collections(test, data)
-    training = load_training_data([named.find(name, data) for name in trained_on])
+def microblog_training_set(
+    test: str | None,
+    data: Path | None,
+    years: Sequence[str] = (),
+    prior_runs: PriorRuns | None = None,
+) -> TrainingSet:
+    """Judged microblog years, and the words of all posts on this machine.
+
+    Args:
+        test: the year to leave out.
+        data: the data folder.
+        years: to train on; by default all judged ones but ``test``.
+        prior_runs: see :func:`load_training_data`.
+    """
+    judged = named.training_collections(test, data)
+    trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
+    if wrong := [name for name in trained_on if name not in judged]:
+        raise UsageError(
+            f"--train-on: found {listed(wrong)}, expected some of {', '.join(judged)}, the judged "
+            "collections" + (f" other than {test}" if test else "")
+        )
+    training = load_training_data([named.find(name, data) for name in trained_on], prior_runs)
     texts = {post.doc_id: post.text for group in _index_groups(data) for post in group.posts()}
     return TrainingSet(
         trained_on=trained_on,
         left_out=named.find(test, data).name if test else None,
-        candidates="official query-likelihood runs",
+        candidates="official query-likelihood runs"
+        + (f", priors of the best of {len(prior_runs.paths)} runs" if prior_runs else ""),
         training=training,
         development=None,
         texts=list(texts.values()),
