@@ -28,6 +28,7 @@ from pipeline.command.main import run
 from pipeline.command.options import (
     apply_changes,
     argument,
+    existing_file,
     non_negative_float,
     non_negative_int,
     option,
