@@ -7,14 +7,15 @@
     python scripts/fetch_data.py --check            # compare the files with their checksums
 
 The tweets are for research only. Instead of a download you may copy a file into the data folder,
-under the path that --list shows. The next call continues interrupted downloads.
+under the path that --list shows. The next call continues interrupted downloads. Word vectors are
+cut from GloVe's archive at the end, and hold the words of the collections that are there then.
 """
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.options import argument, option, run_command
+from pipeline.command.options import argument, option, parse_arguments, run_command
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,30 @@ def main(options: Options) -> None:
     for beginning, text in downloads.terms().items():
         if any(group.startswith(beginning) for entry in entries for group in entry.groups):
             print(text, file=sys.stderr)
+    if not options.names:
+        by_hand = [entry for entry in entries if not entry.url]
+        if missing := {str(Path(e.path).parent) for e in by_hand if not (folder / e.path).exists()}:
+            places = ", ".join(missing)
+            print(f"put there by hand (scripts/README.md says how): {places}", file=sys.stderr)
+        entries = [entry for entry in entries if entry.url]
     fetched, failures = downloads.fetch_all(entries, folder)
     print(f"{fetched} files fetched into {folder}")
+    for entry in entries:
+        cuts = entry.missing_cuts(folder)
+        if cuts and downloads.state(entry, folder) == "present":
+            for path, *how in cuts:
+                files = ["--output", str(folder / path), "--data", str(folder)]
+                cut(folder / entry.path, [*how, *files])
     if failures:
         raise DataError("\n  ".join(["not all files could be fetched:", *failures]))
+
+
+def cut(archive: Path, arguments: list[str]) -> None:
+    """Make a smaller file of word vectors from an archive."""
+    from pipeline import vectors
+
+    words = ["--cut", str(archive), *arguments]
+    vectors.main(parse_arguments(vectors.Options, "fetch_data", None, words))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Small data folders, made up, in the layout of the real collections."""
 
 import random
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 SUBJECTS = ("storm", "library", "marathon", "museum", "coffee", "satellite", "bakery", "election")
@@ -119,6 +121,16 @@ def _write_part(folder: Path, rows: list[Row]) -> None:
     folder.mkdir(parents=True)
     for name, column in {"id.txt": 0, "a.toks": 1, "b.toks": 2, "sim.txt": 3}.items():
         (folder / name).write_text("".join(f"{row[column]}\n" for row in rows))
+
+
+def write_archive(path: Path, words: Sequence[str]) -> Path:
+    """Write GloVe's archive with the words' vectors; the first number is a word's place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for size in (50, 100):
+            lines = [f"{word} {row}.0{' 0.5' * (size - 1)}\n" for row, word in enumerate(words)]
+            archive.writestr(f"glove.6B.{size}d.txt", "".join(lines))
+    return path
 
 
 def _write_vectors(folder: Path, words: list[str], rng: random.Random) -> None:

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import fetch_data as script
 import pytest
+from data_samples import write_archive
 
+from indexes.files import sha256_of
 from pipeline.collections import downloads
 from pipeline.collections.downloads import (
     Entry,
@@ -24,6 +27,7 @@ from pipeline.collections.downloads import (
     state,
 )
 from pipeline.command.errors import DataError, UsageError
+from rerankers.text.vectors import read_vectors
 
 CONTENT = bytes(range(256)) * 2000
 PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")
@@ -207,7 +211,7 @@ def test_the_catalogue_is_sound() -> None:
         assert re.fullmatch("[0-9a-f]{64}", entry.sha256)
         assert entry.size > 0
         assert not Path(entry.path).is_absolute() and ".." not in Path(entry.path).parts
-        if entry.url:
+        if entry.url and not entry.cuts:
             assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
         assert entry.groups
         assert all(group.startswith(tuple(downloads.terms())) for group in entry.groups)
@@ -220,6 +224,21 @@ def test_the_catalogue_agrees_with_the_data(data_dir: Path) -> None:
     for path in ("microblog/qrels.microblog2014.txt", "wikiqa/test/sim.txt"):
         (entry,) = (entry for entry in catalogue() if entry.path == path)
         assert state(entry, data_dir) in ("present", "missing")
+
+
+def test_an_archive_is_not_needed_once_its_cuts_are_there(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    entry = entry._replace(cuts=(("some/a.bin", "--size", "1"), ("some/b.bin",)))
+    assert state(entry, tmp_path) == "missing"
+    place(tmp_path).parent.mkdir()
+    (tmp_path / "some" / "a.bin").write_text("")
+    assert entry.missing_cuts(tmp_path) == [("some/b.bin",)]
+    assert state(entry, tmp_path) == "missing"
+    (tmp_path / "some" / "b.bin").write_text("")
+    assert state(entry, tmp_path) == "present"
+    assert fetch_all([entry], tmp_path, QUICK) == (0, [])
+    assert server.ranges == []
 
 
 def test_selecting() -> None:
@@ -259,6 +278,41 @@ def test_unknown_names_are_usage_errors(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "did you mean 'mb20" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_everything_is_what_can_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpublished = [entry for entry in catalogue() if entry.url is None]
+    monkeypatch.setattr(downloads, "select", lambda names: unpublished)
+    script.main(script.Options((), data=tmp_path))
+    told = "put there by hand (scripts/README.md says how): trecqa/train-all\n"
+    assert capsys.readouterr().err.endswith(told)
+    with pytest.raises(DataError, match="not all files could be fetched"):
+        script.main(script.Options(("trecqa-all-raw",), data=tmp_path))
+
+
+def test_word_vectors_are_cut_from_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write_archive(tmp_path / "embeddings" / "glove.6B.zip", ("the", "'s", "warbler"))
+    (known,) = select(["embeddings"])
+    known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
+    monkeypatch.setattr(downloads, "select", lambda names: [known])
+    monkeypatch.setattr("pipeline.vectors.COMMONEST", 1)
+    text = tmp_path / "wikiqa" / "dev" / "b.toks"
+    text.parent.mkdir(parents=True)
+    text.write_text("a Warbler 's song\n")
+    script.main(script.Options(("embeddings",), data=tmp_path))
+    found = {
+        size: read_vectors(tmp_path / "embeddings" / f"glove.6B.{size}d.bin.gz")
+        for size in (50, 100)
+    }
+    assert found[50].words == ["the", "'s", "warbler"]
+    assert found[100].words == ["the", "warbler"]
+    assert found[100].matrix.shape == (2, 100)
+    archive.unlink()
+    script.main(script.Options(("embeddings",), check=True, data=tmp_path))
 
 
 def test_list_and_check_name_missing_files(tmp_path: Path) -> None:

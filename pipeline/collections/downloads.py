@@ -30,6 +30,8 @@ class Entry(NamedTuple):
         sha256: of the whole file, hexadecimal.
         groups: collections that need it.
         url: address of the published file; None for a file to be put there by hand.
+        cuts: path of a smaller file that is made of it, and the options of ``pipeline.vectors
+            --cut`` that make it. Once all are there, the entry is not needed.
     """
 
     path: str
@@ -37,6 +39,11 @@ class Entry(NamedTuple):
     sha256: str
     groups: tuple[str, ...]
     url: str | None
+    cuts: tuple[tuple[str, ...], ...] = ()
+
+    def missing_cuts(self, folder: Path) -> list[tuple[str, ...]]:
+        """Those of ``cuts`` that are not in the data folder."""
+        return [cut for cut in self.cuts if not (folder / cut[0]).is_file()]
 
 
 class Patience(NamedTuple):
@@ -58,7 +65,10 @@ class _TryAgainError(Exception):
 def catalogue() -> tuple[Entry, ...]:
     """All files that can be fetched."""
     rows = json.loads(CATALOGUE.read_text(encoding="utf-8"))["files"]
-    return tuple(Entry(**{**row, "groups": tuple(row["groups"])}) for row in rows)
+    for row in rows:
+        row["groups"] = tuple(row["groups"])
+        row["cuts"] = tuple(map(tuple, row.get("cuts", ())))
+    return tuple(Entry(**row) for row in rows)
 
 
 def terms() -> dict[str, str]:
@@ -89,10 +99,10 @@ def select(names: Sequence[str]) -> list[Entry]:
 
 
 def state(entry: Entry, folder: Path) -> str:
-    """``present``, ``missing`` or a description of the damage."""
+    """``present`` (itself, or all that is cut from it), ``missing`` or what is damaged."""
     path = folder / entry.path
     if not path.is_file():
-        return "missing"
+        return "present" if entry.cuts and not entry.missing_cuts(folder) else "missing"
     size = path.stat().st_size
     if size != entry.size:
         return f"damaged: found {size} bytes, expected {entry.size}"

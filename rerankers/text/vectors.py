@@ -1,9 +1,11 @@
-"""Word vectors: word2vec's binary form and the text form of GloVe, and operations on them."""
+"""Word vectors: word2vec's binary form, GloVe's text form and archive, and operations on them."""
 
 import gzip
+import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +101,34 @@ def _parse_text(data: bytes) -> WordVectors:
         words.append(word)
         matrix[row] = np.array(numbers, dtype=np.float32)
     return WordVectors(words, matrix)
+
+
+def read_archive(
+    path: Path, size: int, choose: Callable[[Sequence[str]], Sequence[bool]]
+) -> WordVectors:
+    """Read chosen words of ``glove.6B.{size}d.txt`` in GloVe's zip archive, in its order.
+
+    ``choose`` says which of the words, most frequent first, are kept.
+
+    Raises:
+        RerankerError: the archive is damaged or has no vectors of this size.
+    """
+    name = f"glove.6B.{size}d.txt"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            with archive.open(name) as lines:
+                words = [line.partition(b" ")[0].decode() for line in lines]
+            kept = choose(words)
+            matrix = np.empty((sum(kept), size), dtype=np.float32)
+            with archive.open(name) as lines:
+                for row, line in enumerate(compress(lines, kept)):
+                    matrix[row] = np.array(line.decode().split(" ")[1:], dtype=np.float32)
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError) as error:
+        raise RerankerError(
+            f"{path}: found no {name} that can be read ({error}), expected GloVe's archive "
+            "glove.6B.zip with vectors of 50, 100, 200 and 300 numbers"
+        ) from None
+    return WordVectors(list(compress(words, kept)), matrix)
 
 
 def word2vec_bytes(vectors: WordVectors) -> bytes:
