@@ -62,8 +62,15 @@ VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     ],
 }
 
+WITHOUT = ("mp_hcnn", "authors")
+"""A configuration without a fast path, as it reads padding."""
+
 CASES = [
-    *((name, configuration, {}) for name, configuration in every_model() if name in MATCHED),
+    *(
+        (name, configuration, {})
+        for name, configuration in every_model()
+        if name in MATCHED and (name, configuration) != WITHOUT
+    ),
     *(
         pytest.param(name, *variant, marks=pytest.mark.slow)
         for name, variants in VARIANTS.items()
@@ -89,6 +96,11 @@ def fast_path_for(model: Reranker, tokenized: Tokenized) -> PerQueryFastPath[Any
         fast_path = fast_paths.find(model, tokenized)
     assert fast_path is not None
     return fast_path
+
+
+def test_model_that_reads_padding_has_no_fast_path() -> None:
+    model = small_model(*WITHOUT)
+    assert fast_paths.find(model, tokenized_for(model)) is None
 
 
 def some_pairs() -> list[npt.NDArray[np.int64]]:

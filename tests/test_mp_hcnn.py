@@ -33,16 +33,19 @@ class Naive:
             with torch.no_grad():
                 matrix[: len(ids)] = lookup(torch.tensor(ids)).double().numpy()
         width = 2 if tower == WORDS else 4
-        levels = [matrix]
+        levels, padding = [matrix], np.zeros(matrix.shape[1])
         for depth in range(self.config.depth):
             prefix = f"towers.{tower}.convolutions.{depth}."
             filters = self.weights[prefix + "weight"]  # [width · E, F], the first term's E first
             bias = self.weights[prefix + "bias"]
-            below = np.concatenate([levels[-1], np.zeros((width - 1, levels[-1].shape[1]))])
+            reads_padding = self.config.normalization == "query"
+            beyond = np.tile(padding, (width - 1, 1))
+            below = np.concatenate([levels[-1], beyond])
             above = np.zeros((rows, filters.shape[1]))
-            for place in range(len(ids)):  # past the end stays zero
+            for place in range(rows if reads_padding else len(ids)):  # else zero past the end
                 above[place] = np.maximum(below[place : place + width].ravel() @ filters + bias, 0)
             levels.append(above)
+            padding = np.maximum(np.tile(padding, width) @ filters + bias, 0) * reads_padding
         return levels
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> float:
@@ -56,12 +59,25 @@ class Naive:
         """Section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
         config, (rows, columns) = self.config, LENGTHS[perspective]
         tower, width, weighted = (WORDS, 2, 2) if perspective == "words" else (TRIGRAMS, 4, 3)
+        if tower == TRIGRAMS:
+            weighted = config.weighted_trigram_depths
         query, idf, post = query[:rows], idf[:rows], post[:columns]
         features: list[list[float]] = [[] for _ in range(rows)]
         for depth, (q, d) in enumerate(
             zip(self.levels(tower, query, rows), self.levels(tower, post, columns), strict=True)
         ):
             s = np.array([[self.similarity(a, b) for b in d] for a in q])
+            if config.normalization == "query":
+                s = np.exp(s * config.temperature)
+                s = s / s.sum(axis=0, keepdims=True)
+                for place in range(rows):
+                    pools = [s[place].max()] * config.max_pooling
+                    pools += [s[place].mean()] * config.mean_pooling
+                    if config.idf_weights and depth < weighted:
+                        phrase = idf[place : place + 1 + depth * (width - 1)]
+                        pools = [pool * phrase.mean() if len(phrase) else 0.0 for pool in pools]
+                    features[place] += pools
+                continue
             if config.normalization != "none":
                 s = np.exp(s * config.temperature)
                 s = s / s.sum(axis=1, keepdims=True)
@@ -86,7 +102,11 @@ class Naive:
         hidden = np.maximum(
             self.weights[f"{prefix}.0.weight"] @ x + self.weights[f"{prefix}.0.bias"], 0
         )
-        return self.weights[f"{prefix}.3.weight"] @ hidden + self.weights[f"{prefix}.3.bias"]
+        hidden = self.weights[f"{prefix}.3.weight"] @ hidden + self.weights[f"{prefix}.3.bias"]
+        if f"{prefix}.5.weight" in self.weights:
+            hidden = self.weights[f"{prefix}.5.weight"] @ np.maximum(hidden, 0)
+            hidden += self.weights[f"{prefix}.5.bias"]
+        return hidden
 
     def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""

@@ -55,6 +55,11 @@ class PaddedSimilarities(NamedTuple):
         total = torch.logaddexp(own, unused)
         return (logits.max(dim=2).values - total).exp(), (own - total).exp() / length
 
+    def pooled_query_softmax(self, temperature: float) -> tuple[Tensor, Tensor]:
+        """Maximum and mean over all positions, padding included, of a softmax over the query's."""
+        shares = (self.values * temperature).softmax(dim=1)
+        return shares.max(dim=2).values, shares.mean(dim=2)
+
 
 def weighted_mean(features: Tensor, weights: Tensor) -> Tensor:
     """Mean of ``features`` [P, L, K] with ``weights`` [P, L]: [P, K], 0 for an empty text."""

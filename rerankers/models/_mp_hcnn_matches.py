@@ -122,6 +122,8 @@ def _by_post(
     values = similarities.values
     if model.config.normalization == "post":
         values = similarities.softmax(model.config.temperature, perspective.post_length)
+    elif model.config.normalization == "query":
+        values = (values * model.config.temperature).softmax(dim=1)
     lengths = similarities.mask.count_nonzero(dim=1).tolist()
     return [
         post[:, :length].float().cpu().numpy() for post, length in zip(values, lengths, strict=True)

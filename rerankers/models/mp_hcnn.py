@@ -8,7 +8,7 @@ growing length. At every depth, each query phrase is compared with all phrases o
 its URL; the maximum and the mean similarity are kept. A small network turns these features, which
 are weighted by inverse document frequency (IDF), into one score.
 
-Two named configurations:
+Three named configurations:
 
 ``paper``
     Section 3 as printed: dot products, softmax over the post's positions, one feature for each
@@ -23,6 +23,14 @@ Two named configurations:
       counts of phrases and trigrams in the paper's 243 million posts are not available.
     * "The first two layers", whose features are weighted, include the embedding layer.
     * A softmax over two classes equals the sigmoid of the difference of their logits: one logit.
+
+``authors``
+    The form of the authors' code (github.com/jinfengr/neural-tweet-search), as far as it differs
+    from the paper: the softmax is over the query's positions; padding is read by convolutions and
+    softmax like any other term, and matches nothing; IDF weights features of the first two depths
+    only; there is a second hidden layer of 50 units; training is by batches of 64 and Nesterov
+    momentum. Not taken over: trigrams across words, the cut of URLs, and separate convolutions for
+    posts and URLs.
 
 ``robust`` (the default)
     Generalises from a hundred topics; chosen by cross-validation on training topics:
@@ -44,7 +52,7 @@ Two named configurations:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -65,7 +73,7 @@ from rerankers.training.settings import Settings
 MEAN_SCALE = 5.0
 """Factor of mean similarities without softmax: it makes them about as large as the maxima."""
 
-WEIGHTED_WORD_LEVELS, WEIGHTED_TRIGRAM_LEVELS = 2, 3
+WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
 
 
@@ -84,7 +92,9 @@ class Config:
     trigram_width: int = 4  # k, trigrams under a filter (section 4.3)
     depth: int = 2  # N, convolutional layers (section 4.3; 0 to 4 in Figure 2)
     similarity: str = "cosine"  # ``cosine`` or ``dot`` (section 3.3)
-    normalization: str = "none"  # ``none``, or ``post``: softmax over the post (section 3.3)
+    normalization: str = "none"
+    """Softmax over the ``post`` (section 3.3), over the ``query`` and all padding (authors' code),
+    or ``none``."""
     temperature: float = 1.0  # Factor of similarities before the softmax
     max_pooling: bool = True  # Keep each query position's maximum similarity (Table 4)
     mean_pooling: bool = True  # Keep each query position's mean similarity (Table 4)
@@ -98,7 +108,9 @@ class Config:
     url_presence: bool = True  # Feature: whether the post has a URL
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
+    weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
     hidden: int = 32  # Units of the hidden layers (paper: 150)
+    second_hidden: int = 0  # Units of one more hidden layer (authors' code: 50); 0: there is none
     dropout: float = 0.1  # Share of hidden units dropped in training (paper: tuned in 0 … 0.5)
     query_words: int = 10  # Words of a query, at most (section 4.3)
     query_trigrams: int = 51  # Trigrams of a query, at most (section 4.3)
@@ -108,8 +120,30 @@ class Config:
 
     def __post_init__(self) -> None:
         require_choice("similarity", self.similarity, ("cosine", "dot"))
-        require_choice("normalization", self.normalization, ("none", "post"))
+        require_choice("normalization", self.normalization, ("none", "post", "query"))
         require_choice("evidence", self.evidence, ("terms", "positions"))
+
+
+# Section 4.3, which says nothing of momentum, decay and clipping; the paper's training converged
+# after 10 epochs.
+PAPER = Settings(
+    loss="pointwise",
+    sampling="pairs",
+    batch_pairs=256,
+    steps=0,
+    epochs=8,
+    patience=2,
+    optimizer="sgd",
+    momentum=0.0,
+    weight_decay=0.0,
+    clipping=0.0,
+    learning_rate=0.05,
+    schedule="constant",
+    select="loss",
+    held_out=0.1,
+    precision="bf16",
+)
+AUTHORS = replace(PAPER, batch_pairs=64, momentum=0.9, schedule="plateau", held_out=0.15)
 
 
 class Perspective(NamedTuple):
@@ -127,8 +161,8 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
     """Name -> each perspective that the configuration enables."""
     words = (config.query_words, config.post_words, config.word_width, WEIGHTED_WORD_LEVELS)
     query_length, width = config.query_trigrams, config.trigram_width
-    trigrams = (query_length, config.post_trigrams, width, WEIGHTED_TRIGRAM_LEVELS)
-    url_trigrams = (query_length, config.url_trigrams, width, WEIGHTED_TRIGRAM_LEVELS)
+    trigrams = (query_length, config.post_trigrams, width, config.weighted_trigram_depths)
+    url_trigrams = (query_length, config.url_trigrams, width, config.weighted_trigram_depths)
     perspectives = {}
     if config.use_words:
         perspectives["words"] = Perspective(WORDS, WORDS, *words)
@@ -167,28 +201,23 @@ class Model(Reranker):
             train_filters=True,
             hidden=150,
         ),
+        "authors": Config(
+            trigram_size=300,
+            word_filters=256,
+            trigram_filters=256,
+            depth=4,
+            similarity="dot",
+            normalization="query",
+            evidence="positions",
+            url_presence=False,
+            train_vectors=True,
+            train_filters=True,
+            weighted_trigram_depths=2,
+            hidden=150,
+            second_hidden=50,
+        ),
     }
-    # Section 4.3. The authors say nothing of momentum, decay and clipping; training converged after
-    # 10 epochs.
-    own_settings: ClassVar[Mapping[str, Settings]] = {
-        "paper": Settings(
-            loss="pointwise",
-            sampling="pairs",
-            batch_pairs=256,
-            steps=0,
-            epochs=8,
-            patience=2,
-            optimizer="sgd",
-            momentum=0.0,
-            weight_decay=0.0,
-            clipping=0.0,
-            learning_rate=0.05,
-            schedule="constant",
-            select="loss",
-            held_out=0.1,
-            precision="bf16",
-        )
-    }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"paper": PAPER, "authors": AUTHORS}
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
@@ -208,29 +237,41 @@ class Model(Reranker):
             size = len(self.perspectives) * outputs
         else:
             size = pooled * sum(p.query_length for p in self.perspectives.values())
-        self.score = perceptron(size + config.url_presence, config.hidden, 1, config.dropout)
+        size += config.url_presence
+        if config.second_hidden:
+            layers = perceptron(size, config.hidden, config.second_hidden, config.dropout)
+            self.score = layers.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
+        else:
+            self.score = perceptron(size, config.hidden, 1, config.dropout)
 
     def encode_queries(self, inputs: Inputs) -> PhraseVectors:
         """Encode Q queries."""
-        return self._encode(self.cut_queries(inputs))
+        config = self.config
+        return self._encode(self.cut_queries(inputs), (config.query_words, config.query_trigrams))
 
     def encode_posts(self, inputs: Inputs) -> PhraseVectors:
         """Encode D posts and their URLs."""
         config = self.config
         lengths = (config.post_words, config.post_trigrams, config.url_trigrams)
-        return self._encode(_cut(inputs, dict(zip(self.post_inputs, lengths, strict=True))))
+        terms = _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
+        return self._encode(terms, lengths)
 
     def cut_queries(self, inputs: Inputs) -> dict[str, Terms]:
         """Inputs of Q queries, cut to the lengths that the model reads."""
         config = self.config
         return _cut(inputs, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
 
-    def _encode(self, terms: dict[str, Terms]) -> PhraseVectors:
+    @property
+    def reads_padding(self) -> bool:
+        """Whether texts are padded to fixed lengths, and padding is read like a term."""
+        return self.config.normalization == "query"
+
+    def _encode(self, terms: dict[str, Terms], lengths: Sequence[int]) -> PhraseVectors:
         levels = {}
-        for name, (ids, _) in terms.items():
+        for (name, (ids, _)), length in zip(terms.items(), lengths, strict=True):
             tower = WORDS if name == WORDS else TRIGRAMS
             if tower in self.towers:
-                levels[name] = self.towers[tower](ids)
+                levels[name] = self.towers[tower](ids, length if self.reads_padding else None)
                 if self.config.similarity == "cosine":
                     levels[name] = [unit_length(vectors) for vectors in levels[name]]
         return PhraseVectors(levels, terms)
@@ -254,32 +295,40 @@ class Model(Reranker):
         perspective: Perspective,
     ) -> list[list[Tensor]]:
         """Results of :meth:`pool` at each depth, for pairs of similar lengths at a time."""
-        query_ids = queries.terms[perspective.query_input].ids
-        post_ids = posts.terms[perspective.post_input].ids
-        query_lengths = query_ids.ne(0).sum(dim=1)[query_of_post]
-        post_lengths = post_ids.ne(0).sum(dim=1)
+        query_levels = queries.levels[perspective.query_input]
+        post_levels = posts.levels[perspective.post_input]
+        all_positions = query_levels[0].shape[1]
+        mask = self._mask(posts, perspective)
+        query_lengths = queries.terms[perspective.query_input].ids.ne(0).sum(dim=1)[query_of_post]
+        post_lengths = mask.count_nonzero(dim=1)
+        if self.reads_padding:
+            query_lengths = torch.full_like(query_lengths, all_positions)
+            post_lengths = torch.full_like(post_lengths, mask.shape[1])
         order, sizes = _by_lengths(query_lengths, post_lengths)
         # Split once: the gradient of a slice is as large as what it was cut from.
-        post_parts = [level[order].split(sizes) for level in posts.levels[perspective.post_input]]
+        post_parts = [level[order].split(sizes) for level in post_levels]
         pooled: list[list[list[Tensor]]] = []
         for number, rows in enumerate(order.split(sizes)):
             query_length = max(1, int(query_lengths[rows].max()))
             post_length = max(1, int(post_lengths[rows].max()))
             found = _similarities(
-                [level[:, :query_length] for level in queries.levels[perspective.query_input]],
+                [level[:, :query_length] for level in query_levels],
                 [parts[number][:, :post_length] for parts in post_parts],
                 query_of_post[rows],
-                mask_of(post_ids[rows, :post_length]),
+                mask[rows, :post_length],
             )
-            missing = query_ids.shape[1] - query_length
-            pooled.append(
-                [[F.pad(v, (0, missing)) for v in self.pool(s, perspective)] for s in found]
-            )
+            missing = (0, all_positions - query_length)
+            pooled.append([[F.pad(v, missing) for v in self.pool(s, perspective)] for s in found])
         back = order.argsort()
         return [
             [torch.cat(values)[back] for values in zip(*depth, strict=True)]
             for depth in zip(*pooled, strict=True)
         ]
+
+    def _mask(self, posts: PhraseVectors, perspective: Perspective) -> Tensor:
+        """1 for the posts' terms [P, Ld]."""
+        mask = mask_of(posts.terms[perspective.post_input].ids)
+        return F.pad(mask, (0, posts.levels[perspective.post_input][0].shape[1] - mask.shape[1]))
 
     def similarities(
         self,
@@ -293,7 +342,7 @@ class Model(Reranker):
             queries.levels[perspective.query_input],
             posts.levels[perspective.post_input],
             query_of_post,
-            mask_of(posts.terms[perspective.post_input].ids),
+            self._mask(posts, perspective),
         )
 
     def pool(self, similarities: Similarities, perspective: Perspective) -> list[Tensor]:
@@ -302,6 +351,8 @@ class Model(Reranker):
         if config.normalization == "post":
             length = perspective.post_length
             pooled = similarities.pooled_softmax(config.temperature, length)
+        elif config.normalization == "query":
+            pooled = similarities.pooled_query_softmax(config.temperature)
         else:
             pooled = similarities.max(), MEAN_SCALE * similarities.mean()
         is_kept = (config.max_pooling, config.mean_pooling)
@@ -327,14 +378,17 @@ class Model(Reranker):
         interactions = {}
         for name, perspective in self.perspectives.items():
             ids, idf = queries[perspective.query_input]
-            mask = mask_of(ids)
+            padding = (0, pooled[name][0][0].shape[1] - ids.shape[1])
+            mask, idf = F.pad(mask_of(ids), padding), F.pad(idf, padding)
             values: list[Tensor] = []
             for depth, level in enumerate(pooled[name]):
                 if self._is_weighted(depth, perspective):
                     weights = window_means(idf, mask, 1 + depth * (perspective.width - 1))
                     level = [value * weights[query_of_post] for value in level]
                 values += level
-            features = torch.stack(values, dim=2) * mask[query_of_post].unsqueeze(2)
+            features = torch.stack(values, dim=2)
+            if not self.reads_padding:
+                features = features * mask[query_of_post].unsqueeze(2)
             weights = idf if self.config.idf_weights else mask
             interactions[name] = torch.cat([features, weights[query_of_post].unsqueeze(2)], dim=2)
         if self.config.url_presence:

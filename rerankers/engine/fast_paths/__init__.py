@@ -78,7 +78,7 @@ def find(model: Reranker, pairs: Scorable, precision: str = "fp32") -> PerQueryF
 
 
 def way_of(model: Reranker) -> Any:
-    """The module of a model's fast path, None if it has none.
+    """The module of a model's fast path, None if it has none for this configuration.
 
     Besides ``FastPath``, a module whose posts can be precomputed (see
     :mod:`rerankers.engine.precomputed`) has ``tower_inputs(model)`` and ``towers(model, *texts)``
@@ -86,7 +86,8 @@ def way_of(model: Reranker) -> Any:
     ``VECTOR_INPUT``.
     """
     name = type(model).__module__.rpartition(".")[2]
-    return importlib.import_module(f"{__name__}.{name}") if name in _names() else None
+    way = importlib.import_module(f"{__name__}.{name}") if name in _names() else None
+    return way if getattr(way, "covers", lambda model: True)(model) else None
 
 
 def can_precompute(way: Any) -> bool:

@@ -23,6 +23,11 @@ from rerankers.text.ragged import Ragged, Rows
 PRECISIONS = ("fp32", "bf16")
 
 
+def covers(model: Model) -> bool:
+    """Whether positions of padding count for nothing, or for a constant."""
+    return not model.reads_padding
+
+
 def tower_inputs(model: Model) -> dict[str, TowerInput]:
     """Inputs of a post that towers encode."""
     return {
