@@ -12,9 +12,11 @@ from rerankers.layers.embeddings import (
     TrainedVectors,
     hashed_vectors,
     mask_of,
+    word_vectors,
 )
 from rerankers.layers.pooling import weighted_mean, window_means
 from rerankers.layers.similarity import partial_softmax
+from rerankers.text.vocabulary import Vocabulary
 
 KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
 
@@ -171,3 +173,12 @@ def test_partial_softmax_of_huge_logits() -> None:
     mask = torch.ones(1, 1, 2)
     assert partial_softmax(torch.tensor([[[1e5, -1e5]]]), mask, 2, 3).tolist() == [[[1.0, 0.0]]]
     assert partial_softmax(torch.full((1, 1, 2), -1e5), mask, 2, 3).tolist() == [[[0.0, 0.0]]]
+
+
+def test_unknown_words_of_rao_2019_are_positive_and_trained() -> None:
+    vocabulary = Vocabulary([f"w{row}" for row in range(20)], KNOWN, buckets=30)
+    vectors = word_vectors(vocabulary, "positive", unknown=0.25)
+    table = vectors.weight.detach()
+    assert vectors.weight.requires_grad
+    assert np.array_equal(table[1:21].numpy(), KNOWN)
+    assert 0 <= float(table[21:].min()) < 0.01 < 0.09 < float(table[21:].max()) <= 0.1

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rerankers.engine.tokenized import Tokenized
 from rerankers.layers.embeddings import TrainedVectors
+from rerankers.training import optimizers
 from rerankers.training.loop import EpochTrainer, Examples
 from rerankers.training.optimizers import (
     LARGE,
@@ -175,3 +176,24 @@ def test_state_of_a_table_is_restored(tmp_path: Path) -> None:
         each.train_epoch(2)
     for name, weight in copy_weights(model).items():
         assert torch.equal(copy_weights(again)[name], weight), name
+
+
+def test_plain_gradient_descent_is_the_same_with_sparse_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Large tables of DSSM are trained by them, with momentum they cannot be."""
+    moved = []
+    for smallest in (1, 10**9):
+        monkeypatch.setattr(optimizers, "LARGE", smallest)
+        model = small_model("dssm", "rao2019")
+        optimizer = make_optimizer(model, Settings(optimizer="sgd", momentum=0.0, weight_decay=0.0))
+        pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
+        rows = np.arange(len(pairs.query_index))
+        pairs.scores_of(model, rows, torch.device("cpu")).sum().backward()
+        table = model.networks[0].trigrams.weight
+        assert table.grad.is_sparse == (smallest == 1)
+        optimizer.step()
+        moved.append(table.detach().clone())
+    torch.testing.assert_close(moved[0], moved[1])
+    make_optimizer(model, Settings(optimizer="sgd"))
+    assert not model.networks[0].trigrams.sparse

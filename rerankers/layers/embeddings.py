@@ -10,8 +10,9 @@ from rerankers.text.vocabulary import Vocabulary
 TYPICAL_LENGTH = 6.0
 """Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
 
-VECTOR_KINDS = ("static", "nonstatic", "random")
-"""Pre-trained and fixed, pre-trained and fine-tuned, or random and trained."""
+VECTOR_KINDS = ("static", "nonstatic", "positive", "random")
+"""Pre-trained and fixed; pre-trained and fine-tuned; the same with unknown words positive at first,
+drawn from U[0, 0.1] (Rao et al. 2019, section 4.3); random and trained."""
 
 _PART = 2048
 
@@ -142,4 +143,6 @@ def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module
         return FrozenVectors(vectors, buckets, unknown * (size / 3) ** 0.5)
     if kind == "nonstatic":
         return TrainedVectors(vectors, buckets, -unknown, unknown)
+    if kind == "positive":
+        return TrainedVectors(vectors, buckets)
     return TrainedVectors(vectors[:0], len(vectors) + buckets, -unknown, unknown)

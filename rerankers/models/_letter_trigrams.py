@@ -68,6 +68,9 @@ class SemanticModel(Reranker):
 class TrigramSums(nn.Module):
     """Product of a trained matrix and the trigram counts of texts or words.
 
+    Attributes:
+        sparse: whether gradients are sparse, as of ``torch.nn.Embedding``.
+
     Args:
         size: K, dimensions of a trigram vector.
         buckets: rows of the matrix; trigrams share rows if there are fewer.
@@ -79,7 +82,7 @@ class TrigramSums(nn.Module):
             raise RerankerError(
                 f"setting trigram_buckets: found {buckets}, expected 1 to {TRIGRAM_COUNT:,}"
             )
-        self.buckets = buckets
+        self.buckets, self.sparse = buckets, False
         # Row 0 is for padding and never read.
         self.weight = nn.Parameter(torch.empty(buckets + 1, size))
         # A text has tens of trigrams: their initial sum is in the steep range of tanh.
@@ -94,7 +97,9 @@ class TrigramSums(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Sums over whole texts, ids [B, L]: [B, K]."""
-        return F.embedding_bag(self.rows_of(ids), self.weight, mode="sum", padding_idx=0)
+        return F.embedding_bag(
+            self.rows_of(ids), self.weight, mode="sum", padding_idx=0, sparse=self.sparse
+        )
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W].
@@ -110,7 +115,7 @@ class TrigramSums(nn.Module):
         if len(trigrams):
             # In row order, words are consecutive.
             offsets = starts[present].nonzero().squeeze(1)
-            words = F.embedding_bag(trigrams, self.weight, offsets, mode="sum")
+            words = F.embedding_bag(trigrams, self.weight, offsets, mode="sum", sparse=self.sparse)
             sums = sums.masked_scatter(mask.unsqueeze(2), words)
         return sums, mask
 

@@ -9,11 +9,14 @@ tanh map each window of three words, given as their concatenated trigram counts,
 second layer with tanh reads the maximum of each feature over all windows; the score is γ times the
 cosine of query and post.
 
-Two named configurations:
+Three named configurations:
 
 ``paper``
     300 features of a window, 128 dimensions of a text, and three rows of weights (one for each
     position in the window) for each of the 64,000 trigrams: 58 million parameters.
+
+``rao2019``
+    The same as a baseline of Rao et al. (2019): training is that of section 4.3 there.
 
 ``compact`` (the default)
     A fifth of the features, and 16,384 rows shared by the trigrams of each position.
@@ -39,6 +42,7 @@ from torch import Tensor, nn
 from rerankers.errors import require_odd
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.words import TRIGRAM_COUNT
+from rerankers.training.settings import RAO_2019, Settings
 
 
 @dataclass(frozen=True)
@@ -98,4 +102,6 @@ class Model(SemanticModel):
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
         "paper": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
+        "rao2019": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
     }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

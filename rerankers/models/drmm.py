@@ -7,10 +7,15 @@ Every query word is compared with every word of the post by cosine. A histogram 
 in bins of equal width, with one bin for exact matches; a small network maps it to one value. A term
 gate, a softmax over the query's words, weights these values. Histograms ignore order and position.
 
-Two named configurations:
+Three named configurations:
 
 ``idf`` (the default)
     Log-counts and a gate by IDF, the paper's best variant: 162 trained parameters.
+
+``rao2019``
+    The same gate as a baseline of Rao et al. (2019): vectors of unknown words are drawn from
+    U[0, 0.1], and training is that of section 4.3 there. Vectors are fixed in it, too: histograms
+    have no gradient.
 
 ``vector``
     The same with a gate by word vectors.
@@ -36,10 +41,10 @@ from torch import Tensor, nn
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
 from rerankers.errors import require_above_zero, require_at_least, require_choice
 from rerankers.layers.convolutions import bounded
-from rerankers.layers.embeddings import mask_of, word_vectors
+from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2019, Settings
 
 GATE_START = 5.0
 """Initial weight of IDF in the gate: a word in 1 of 1,000,000 posts gets 50 times the weight of one
@@ -57,9 +62,11 @@ class Config:
     """Input of the gate: ``idf`` of a word or its ``vector`` (TV)."""
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
     bound: float = 10.0  # Limit of scores, ± (paper: 1)
+    vectors: str = "static"  # First vectors of words (see ``VECTOR_KINDS``), never trained
 
     def __post_init__(self) -> None:
         require_choice("histogram", self.histogram, ("count", "normalized", "log_count"))
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("gate", self.gate, ("idf", "vector"))
         require_at_least(self, bins=2)
         require_above_zero(self, "bound")
@@ -79,7 +86,9 @@ class Model(Reranker):
     configurations: ClassVar[Mapping[str, Config]] = {
         "idf": Config(),
         "vector": Config(gate="vector"),
+        "rao2019": Config(vectors="positive"),
     }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     # The paper's loss with margin 1, over lists instead of triples.
     training_settings = Settings(
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
@@ -87,7 +96,8 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        # Never trained, as histograms have no gradient.
+        self.vectors = word_vectors(vocabulary, config.vectors, 0.25).requires_grad_(False)
         self.evidence = nn.Sequential(
             nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
         )

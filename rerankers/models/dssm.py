@@ -7,11 +7,14 @@ A text is the vector of counts of the letter trigrams of its words. Layers with 
 semantic vector. The score is the cosine of query and post times a smoothing factor γ, which belongs
 to the softmax over one clicked and several other posts in training.
 
-Two named configurations:
+Three named configurations:
 
 ``paper``
     300, 300 and 128 units and one row of weights for each of the 64,000 trigrams (30,621 occur in
     the paper's log): 19 million parameters.
+
+``rao2019``
+    The same as a baseline of Rao et al. (2019): training is that of section 4.3 there.
 
 ``compact`` (the default)
     About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a training
@@ -42,6 +45,7 @@ from torch import Tensor, nn
 from rerankers.layers.convolutions import xavier_linear
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.words import TRIGRAM_COUNT
+from rerankers.training.settings import RAO_2019, Settings
 
 
 @dataclass(frozen=True)
@@ -89,4 +93,12 @@ class Model(SemanticModel):
             sentence_size=128,
             dropout=0.0,
         ),
+        "rao2019": Config(
+            trigram_buckets=TRIGRAM_COUNT,
+            trigram_size=300,
+            hidden=300,
+            sentence_size=128,
+            dropout=0.0,
+        ),
     }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

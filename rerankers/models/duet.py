@@ -7,7 +7,7 @@ The local network reads only the positions of query words in the post. The distr
 encodes the query, and each region of the post, by convolution and max pooling, and multiplies the
 vectors element by element. Each network ends in fully connected layers; their scores are added.
 
-Two named configurations:
+Three named configurations:
 
 ``words`` (the default)
     The distributed network reads fixed pre-trained word vectors: a hundred topics are too few to
@@ -16,6 +16,9 @@ Two named configurations:
 ``trigrams``
     It reads the character trigrams of each word, as the paper reads its 2,000 most frequent
     n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained vectors.
+
+``rao2019``
+    The same as a baseline of Rao et al. (2019): training is that of section 4.3 there.
 
 Deviations, and choices where the paper is silent:
 
@@ -47,7 +50,7 @@ from rerankers.layers.embeddings import TrainedVectors, mask_of, mask_of_lengths
 from rerankers.models._letter_trigrams import begins_word
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2019, Settings
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,9 @@ class Model(Reranker):
     configurations: ClassVar[Mapping[str, Config]] = {
         "words": Config(),
         "trigrams": Config(terms="trigrams"),
+        "rao2019": Config(terms="trigrams"),
     }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
         loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4

@@ -8,12 +8,16 @@ Every query word is compared with every word of the post by cosine. Eleven Gauss
 exact matches and ten for levels from 0.9 to -0.9, turn the cosines of a query word into soft
 counts. A linear ranker reads the logarithms of the counts, summed over the query's words.
 
-Two named configurations:
+Three named configurations:
 
 ``words`` (the default)
     K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors on a search
     engine's log, the main source of its gains; a hundred topics would overfit them
     (``vectors="nonstatic"`` trains them anyway).
+
+``rao2019``
+    K-NRM as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words begin
+    in U[0, 0.1], and training is that of section 4.3 there.
 
 ``conv``
     Conv-KNRM: convolutions, shared by query and post, encode n-grams of 1, 2 and 3 words; n-grams
@@ -44,7 +48,7 @@ from rerankers.layers.convolutions import MaskedConvolution, bounded
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import GaussianKernels, unit_length
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2019, Settings
 
 LEAST_COUNT = 1e-10
 """Lower limit of soft counts, for their logarithm."""
@@ -66,7 +70,8 @@ class Config:
     exact_sigma: float = 1e-3  # Width σ of the exact kernel (papers: 0.001)
     bound: float = 10.0  # Limit of scores, ± (papers: 1)
     vectors: str = "static"
-    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned; papers) or ``random``."""
+    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned; papers), ``positive`` (the same,
+    unknown words above 0) or ``random``."""
 
     def __post_init__(self) -> None:
         require_choice("vectors", self.vectors, VECTOR_KINDS)
@@ -88,7 +93,9 @@ class Model(Reranker):
     configurations: ClassVar[Mapping[str, Config]] = {
         "words": Config(),
         "conv": Config(longest_ngram=3),
+        "rao2019": Config(vectors="positive"),
     }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     # The papers' loss with margin 1, over lists instead of pairs.
     training_settings = Settings(
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5

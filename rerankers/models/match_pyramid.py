@@ -7,7 +7,7 @@ Every word of the query is compared with every word of the post. A convolution f
 this matrix, and dynamic pooling reduces matrices of all sizes to one size. After a second
 convolution and pooling, a perceptron of two layers gives the score.
 
-Two of the paper's three similarities are named configurations:
+Three named configurations, with two of the paper's three similarities:
 
 ``cosine`` (the default)
     The cosine of word vectors. Rare words have short vectors, so their exact matches, the strongest
@@ -15,8 +15,12 @@ Two of the paper's three similarities are named configurations:
 ``dot``
     The dot product of word vectors.
 
-The third, 1 for equal words and 0 otherwise, is the setting ``similarity`` = ``indicator``. All
-posts without a query word get the same score from it.
+``rao2019``
+    Dot products as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words
+    begin in U[0, 0.1], and training is that of section 4.3 there.
+
+The third similarity, 1 for equal words and 0 otherwise, is the setting ``similarity`` =
+``indicator``. All posts without a query word get the same score from it.
 
 Deviations, and choices where the paper is silent:
 
@@ -44,10 +48,10 @@ from torch import Tensor
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
 from rerankers.errors import require_at_least, require_choice, require_odd
 from rerankers.layers.convolutions import perceptron, square_convolution
-from rerankers.layers.embeddings import TYPICAL_LENGTH, mask_of, word_vectors
+from rerankers.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2019, Settings
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``cosine``."""
 
     similarity: str = "cosine"  # ``cosine``, ``dot`` or ``indicator``
+    vectors: str = "static"
+    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned), ``positive`` (the same, unknown
+    words above 0) or ``random``."""
     filters: int = 8  # Feature maps of the first convolution
     width: int = 5  # Words on each side of its window, odd
     deep_filters: int = 16  # Feature maps of the second convolution
@@ -68,6 +75,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_choice("similarity", self.similarity, ("cosine", "dot", "indicator"))
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_odd(self, "width", "deep_width")
         require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
 
@@ -86,7 +94,9 @@ class Model(Reranker):
     configurations: ClassVar[Mapping[str, Config]] = {
         "cosine": Config(),
         "dot": Config(similarity="dot"),
+        "rao2019": Config(similarity="dot", vectors="positive"),
     }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     training_settings = Settings(loss="listwise", learning_rate=1e-3)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -94,7 +104,8 @@ class Model(Reranker):
         if config.similarity != "indicator":
             # Vectors of unknown words are as long as others, for the same range of dot products.
             size = vocabulary.vectors.shape[1]
-            self.vectors = word_vectors(vocabulary, "static", TYPICAL_LENGTH * (3 / size) ** 0.5)
+            unknown = TYPICAL_LENGTH * (3 / size) ** 0.5
+            self.vectors = word_vectors(vocabulary, config.vectors, unknown)
         self.first = square_convolution(1, config.filters, config.width)
         self.second = square_convolution(config.filters, config.deep_filters, config.deep_width)
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)

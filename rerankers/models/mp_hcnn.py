@@ -68,7 +68,7 @@ from rerankers.layers.pooling import PaddedSimilarities, Similarities, weighted_
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT, URL_PLACEHOLDER
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2019, Settings
 
 MEAN_SCALE = 5.0
 """Factor of mean similarities without softmax: it makes them about as large as the maxima."""
@@ -122,28 +122,6 @@ class Config:
         require_choice("similarity", self.similarity, ("cosine", "dot"))
         require_choice("normalization", self.normalization, ("none", "post", "query"))
         require_choice("evidence", self.evidence, ("terms", "positions"))
-
-
-# Section 4.3, which says nothing of momentum, decay and clipping; the paper's training converged
-# after 10 epochs.
-PAPER = Settings(
-    loss="pointwise",
-    sampling="pairs",
-    batch_pairs=256,
-    steps=0,
-    epochs=8,
-    patience=2,
-    optimizer="sgd",
-    momentum=0.0,
-    weight_decay=0.0,
-    clipping=0.0,
-    learning_rate=0.05,
-    schedule="constant",
-    select="loss",
-    held_out=0.1,
-    precision="bf16",
-)
-AUTHORS = replace(PAPER, batch_pairs=64, momentum=0.9, schedule="plateau", held_out=0.15)
 
 
 class Perspective(NamedTuple):
@@ -217,7 +195,17 @@ class Model(Reranker):
             second_hidden=50,
         ),
     }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"paper": PAPER, "authors": AUTHORS}
+    own_settings: ClassVar[Mapping[str, Settings]] = {
+        "paper": replace(RAO_2019, precision="bf16"),
+        "authors": replace(
+            RAO_2019,
+            batch_pairs=64,
+            momentum=0.9,
+            schedule="plateau",
+            held_out=0.15,
+            precision="bf16",
+        ),
+    }
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
@@ -352,6 +340,7 @@ class Model(Reranker):
             length = perspective.post_length
             pooled = similarities.pooled_softmax(config.temperature, length)
         elif config.normalization == "query":
+            assert isinstance(similarities, PaddedSimilarities)
             pooled = similarities.pooled_query_softmax(config.temperature)
         else:
             pooled = similarities.max(), MEAN_SCALE * similarities.mean()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.base import Reranker
+from rerankers.models._letter_trigrams import TrigramSums
 from rerankers.training.settings import Settings
 
 LARGE = 20_000
@@ -53,8 +54,8 @@ def _is_plain_sgd(settings: Settings) -> bool:
 def use_sparse_gradients(model: nn.Module, wanted: bool) -> None:
     """Switch sparse gradients on for large embedding tables, or off for all."""
     for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            module.sparse = wanted and module.num_embeddings >= LARGE
+        if isinstance(module, nn.Embedding | TrigramSums):
+            module.sparse = wanted and len(module.weight) >= LARGE
 
 
 class SparseAdamW(torch.optim.AdamW):

@@ -94,3 +94,25 @@ class Settings:
             problems.append(f"setting held_out: found {self.held_out}, expected a share in (0, 1)")
         if problems:
             raise RerankerError("\n".join(problems))
+
+
+RAO_2019 = Settings(
+    loss="pointwise",
+    sampling="pairs",
+    batch_pairs=256,
+    steps=0,
+    epochs=8,
+    patience=2,
+    optimizer="sgd",
+    momentum=0.0,
+    weight_decay=0.0,
+    clipping=0.0,
+    learning_rate=0.05,
+    schedule="constant",
+    select="loss",
+    held_out=0.1,
+)
+"""MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3.
+
+The paper says nothing of momentum, decay and clipping. Its training converges after 10 epochs.
+"""
