@@ -53,8 +53,8 @@ class Options:
     """What to reproduce, and where."""
 
     table: str = argument(
-        "table2 … table6, figure2 … figure4, all, answer-selection, sampling, microblog, fusion, "
-        "fusion-ablation or readme"
+        "table2 … table6, figure2 … figure4, all, answer-selection, sampling, cntn, "
+        "question-retrieval, microblog, fusion, fusion-ablation or readme"
     )
     tests: tuple[str, ...] = option(
         "collections to report, separated by commas (default: those of the table with judgments)",

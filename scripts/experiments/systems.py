@@ -14,7 +14,9 @@ from rerankers import models
 
 YEARS = ("mb2011", "mb2012", "mb2013", "mb2014")
 JUDGED_YEARS = YEARS
-ANSWERS = ("trecqa-raw", "trecqa-clean", "wikiqa")
+ANSWERS = ("trecqa-raw", "trecqa-clean", "trecqa-all-raw", "trecqa-all-clean", "wikiqa")
+CLEAN = {"trecqa-raw": "trecqa-clean", "trecqa-all-raw": "trecqa-all-clean"}
+"""Collection -> the one with the same training part and a part of the same test questions."""
 
 Figures = Mapping[str, tuple[float, ...]]
 """Collection -> published figures, in the order of the collection's measures."""
@@ -54,12 +56,16 @@ class System:
         model: as in :class:`experiments.cells.Cell`.
         training: options of ``pipeline.train``, separated by spaces.
         adapted: collection -> additional training options, chosen on its development part.
+        collections: that it is for; () means all of its tables.
+        seeds: at most so many.
     """
 
     name: str
     model: str
     training: str = ""
     adapted: Mapping[str, str] = field(default_factory=dict)
+    collections: Sequence[str] = ()
+    seeds: int | None = None
 
     @property
     def published(self) -> Figures:
@@ -77,9 +83,10 @@ class System:
             name: (*self.training.split(), *self.adapted.get(name, "").split())
             for name in collections
         }
+        names = [name for name in collections if name in (self.collections or collections)]
         cells = [
             Cell(self.name, self.model, options[name], name, seed)
-            for name, seed in product(collections, seeds)
+            for name, seed in product(names, seeds[: self.seeds])
         ]
         return [cell for cell in cells if cell.seed == seeds[0] or not cell.is_untrained]
 
@@ -133,7 +140,19 @@ DEPTHS = tuple(
 )
 
 # Answer selection: Rao et al. (2016), Table 2 and Figures 2 and 3; Severyn & Moschitti (2015),
-# Table 3. All are trained on TRAIN, without the automatically labelled questions of TRAIN-ALL.
+# Tables 2 and 3; Yu et al. (2014). "(paper)" is the published model with its published training;
+# "(ours)" is the smaller or otherwise changed form that is this project's default.
+
+ALL_RAW = "trecqa-all-raw"
+
+# Vectors of 50 dimensions (Yu et al., section 4.2; Severyn & Moschitti, section 3.2).
+_50 = "--vectors glove.6B.50d.bin.gz "
+
+# TRAIN-ALL has eleven times the pairs of TRAIN. Epochs are longer, so that validation costs less;
+# trainings of models whose papers give their length are as many passes over the pairs.
+_BILINEAR = {ALL_RAW: "--steps 534"}
+_SM_CNN = {ALL_RAW: "--steps 100 --epochs 267 --patience 53"}
+_LONG = {ALL_RAW: "--steps 160"}
 
 _POINTWISE = (
     "--loss pointwise --sampling pairs --optimizer adamw --learning-rate 0.001 --batch-pairs 100 "
@@ -147,28 +166,69 @@ _MAX_8 = _PAIRWISE.format(sampling="max", negatives=8)
 # MP-CNN peaks after one epoch at a low AP.
 _SLOWER = {"wikiqa": "--learning-rate 0.0003 --epochs 30 --patience 8"}
 
+# Ten pairs a step at ten times the rate learn as a pair a step does, in a third of the time.
+_MP_CNN = "--configuration paper --batch-pairs 10 --learning-rate 0.01"
+# RMSprop's step does not grow with the gradient.
+_PWIM = "--configuration paper --batch-pairs 10"
+# A step has one relevant answer, as in the paper's code; a pass has as many as are relevant. That
+# code adds the losses of the triplets up, so SGD's rate is 8 or 6 times that of their mean.
+_ONE_ANSWER = "--configuration paper --positives 1 --batch-topics 1 "
+_ANSWERS_ONCE = {ALL_RAW: "--steps 6403", "wikiqa": "--steps 1040"}
+_RATES = {6: "--learning-rate 0.006", 8: "--learning-rate 0.008"}
+
+_LARGE = (ALL_RAW, "wikiqa")
+"""Collections on which Rao et al. (2016) trained."""
+
+
+def _pairwise_mp_cnn(name: str, sampling: str, negatives: int, *collections: str) -> System:
+    """The published model, trained with pairs of answers."""
+    loss = _PAIRWISE.format(sampling=sampling, negatives=negatives)
+    training = f"{_ONE_ANSWER}{loss} {_RATES[negatives]}"
+    return System(name, "mp_cnn", training, _ANSWERS_ONCE, collections, seeds=1)
+
+
 ANSWER_SELECTION = (
-    System("Bag of words", "bag_of_words", "--configuration plain"),
-    System("Bag of words + count", "bag_of_words"),
-    System("Bigram", "bigram", "--configuration plain"),
-    System("Bigram + count", "bigram"),
+    System("Word count", "word_count", seeds=1),
+    System("Weighted word count", "word_count", "--configuration weighted", seeds=1),
+    System("Bag of words (paper)", "bag_of_words", f"{_50}--configuration plain", _BILINEAR),
+    System("Bag of words + count (paper)", "bag_of_words", _50.strip(), _BILINEAR),
+    System("Bigram (paper)", "bigram", f"{_50}--configuration plain", _BILINEAR),
+    System("Bigram + count (paper)", "bigram", _50.strip(), _BILINEAR),
+    System("Bag of words (ours)", "bag_of_words", "--configuration plain", _BILINEAR),
+    System("Bag of words + count (ours)", "bag_of_words", "", _BILINEAR),
+    System("Bigram (ours)", "bigram", "--configuration plain", _BILINEAR),
+    System("Bigram + count (ours)", "bigram", "", _BILINEAR),
     System("CNTN-V", "cntn"),
-    System("SM-CNN", "sm_cnn"),
-    System("MP-CNN (SentLevel)", "mp_cnn", _POINTWISE, _SLOWER),
-    System("PWIM (WordLevel)", "pwim", _POINTWISE),
-    System("Pairwise + MP-CNN", "mp_cnn", _MAX_8, _SLOWER),
-    System("Pairwise + PWIM", "pwim", _MAX_8),
-    System("MP-HCNN", "mp_hcnn", "--steps 10 --epochs 40 --patience 8"),
+    System("SM-CNN (paper), no overlap", "sm_cnn", f"{_50}--configuration text", _SM_CNN),
+    System("SM-CNN (paper)", "sm_cnn", f"{_50}--set prior=false", _SM_CNN),
+    System("SM-CNN (ours)", "sm_cnn", "", _SM_CNN),
+    System("MP-CNN (paper)", "mp_cnn", _MP_CNN, {}, _LARGE, seeds=1),
+    System("MP-CNN (ours)", "mp_cnn", _POINTWISE, _SLOWER | _LONG),
+    System("PWIM (paper)", "pwim", _PWIM, {}, _LARGE, seeds=1),
+    System("PWIM (ours)", "pwim", _POINTWISE, _LONG),
+    _pairwise_mp_cnn("Pairwise MP-CNN (paper)", "max", 8, *_LARGE),
+    System("Pairwise MP-CNN (ours)", "mp_cnn", _MAX_8, _SLOWER | _LONG),
+    System("Pairwise PWIM (paper)", "pwim", _ONE_ANSWER + _MAX_8, _ANSWERS_ONCE, _LARGE, seeds=1),
+    System("Pairwise PWIM (ours)", "pwim", _MAX_8, _LONG),
+    System("MP-HCNN (ours)", "mp_hcnn", "--steps 10 --epochs 40 --patience 8", _LONG),
 )
-SAMPLING = tuple(
-    System(
-        f"{label}, {sampling}, {negatives} negatives",
-        model,
-        _PAIRWISE.format(sampling=sampling, negatives=negatives),
-    )
-    for label, model in (("MP-CNN", "mp_cnn"), ("PWIM", "pwim"))
-    for negatives in (6, 8)
-    for sampling in ("random", "max", "mix")
+SAMPLING = (
+    *(
+        _pairwise_mp_cnn(f"MP-CNN (paper), {how}, {negatives} negatives", how, negatives, ALL_RAW)
+        for negatives in (6, 8)
+        for how in ("random", "max", "mix")
+    ),
+    *(
+        System(
+            f"{label} (ours), {sampling}, {negatives} negatives",
+            model,
+            _PAIRWISE.format(sampling=sampling, negatives=negatives),
+            _LONG,
+        )
+        for label, model in (("MP-CNN", "mp_cnn"), ("PWIM", "pwim"))
+        for negatives in (6, 8)
+        for sampling in ("random", "max", "mix")
+    ),
 )
 
 # Qiu & Huang (2015), Tables 3 and 4 and Figure 3: the answer of a question among six.

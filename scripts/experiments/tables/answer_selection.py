@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from experiments.cells import Result
-from experiments.systems import System
+from experiments.cells import Cell, Result, Setup
+from experiments.systems import CLEAN, System
 from experiments.tables.base import (
     ResultTable,
     markdown_table,
@@ -14,6 +14,9 @@ from experiments.tables.base import (
     shown,
 )
 from pipeline.collections import named
+from pipeline.collections.trec import read_run
+from pipeline.evaluation.measures import evaluate
+from pipeline.evaluation.measures import mean as mean_of_topics
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,24 @@ class Means(ResultTable):
     systems: Sequence[System]
     collections: Sequence[str]
     seeds: int = 1
+
+    def cells(self, collections: Sequence[str], seeds: int) -> list[Cell]:
+        """Cells of the systems; clean collections are measured by the raw ones' runs."""
+        raw_of = {clean: raw for raw, clean in CLEAN.items()}
+        return super().cells(list(dict.fromkeys(raw_of.get(n, n) for n in collections)), seeds)
+
+    def finish(self, results: Sequence[Result], setup: Setup) -> list[Result]:
+        """The results, and those of the same runs on the clean questions alone.
+
+        The clean parts lack questions with no relevant answer or nothing else. These change
+        neither the training nor the choice of the epoch: every ranking of them is worth the same.
+        """
+        found = list(results)
+        for result in results:
+            clean = CLEAN.get(result.cell.collection, "")
+            if result.measures and clean in self.collections:
+                found.append(_on(result, setup, clean))
+        return found
 
     def markdown(self, results: Sequence[Result]) -> str:
         """Our figures, with the paper's in a column beside them."""
@@ -43,6 +64,19 @@ class Means(ResultTable):
             seconds = mean([result.seconds for result in results_of(system, results)])
             rows.append([*row, shown(seconds, ".0f")])
         return markdown_table(rows)
+
+
+def _on(result: Result, setup: Setup, name: str) -> Result:
+    """The result's run on the questions of another collection."""
+    collection = setup.collection(name)
+    qrels = collection.qrels or {}
+    run = {key: run for key, run in read_run(setup.run_file(result.cell)).items() if key in qrels}
+    measures = evaluate(qrels, run, collection.measures)
+    return replace(
+        result,
+        cell=replace(result.cell, collection=name),
+        measures={measure: round(mean_of_topics(v), 4) for measure, v in measures.items()},
+    )
 
 
 def _ours(found: Sequence[Result]) -> str:
