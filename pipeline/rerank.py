@@ -253,7 +253,7 @@ def _report(
             "reranker": options.reranker,
             "lambda": options.weight,
             "normalize": options.normalize,
-            "checkpoint": str(reranker.checkpoint.directory),
+            "checkpoint": "/".join(reranker.checkpoint.directory.resolve().parts[-2:]),
             **{name: made_by[name] for name in ("date", "commit", "machine")},
         }
         run_report.write_csv(options.report, rows, made, options.group_size)
