@@ -1,5 +1,6 @@
 """READMEs: links, commands and options exist, the Python that they show runs."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -81,3 +82,29 @@ def test_tables_are_those_of_their_results() -> None:
         table = TABLES[name]
         assert isinstance(table, ResultTable)
         assert shown.strip() == table.markdown(results), name
+
+
+def test_reranked_runs_are_those_of_their_report() -> None:
+    text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
+    shown = {
+        cells[0]: [cell.rstrip("▲▼△▽") for cell in cells]
+        for line in text.splitlines()
+        if len(cells := line.strip("| ").split(" | ")) == 11
+    }
+    path = ROOT / "scripts" / "results" / "rerank_runs.csv"
+    with path.open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 13
+    for row in rows:
+        assert not row["commit"].endswith("dirty")
+        assert shown[row["run"]][:5] == [
+            row["run"],
+            row["group"],
+            f"{float(row['P@30']):.4f}",
+            f"{float(row['P@30 reranked']):.4f}",
+            f"{float(row['P@30 change %']):+.1f} %",
+        ]
+        assert shown[row["run"]][5:7] == [
+            f"{float(row['AP']):.4f}",
+            f"{float(row['AP reranked']):.4f}",
+        ]
