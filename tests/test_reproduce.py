@@ -130,7 +130,7 @@ def test_failing_cells_are_dashes_and_every_other_is_there_once(
     with pytest.raises(DataError) as caught:
         run(script, "all", "--tests", "mb2012", "--output", str(out), "--data", str(data))
     message = str(caught.value)
-    assert message.count("MP-HCNN on mb2012, seed 1: no training today") == 1
+    assert message.count("MP-HCNN (ours) on mb2012, seed 1: no training today") == 1
     assert "figure4: mb2012: there is no finished cell" in message
     assert "QL" not in message.replace("MP-HCNN and of QL", "")
     printed = capsys.readouterr().out

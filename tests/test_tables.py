@@ -46,6 +46,7 @@ from rerankers.text.spans import Word
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
+MP_HCNN = systems.MP_HCNN.name
 PNG = b"\x89PNG"
 TIMES = {FROM_TEXTS: 41.26, PRECOMPUTED: 17.0}
 SMALL = "signal:ql,signal:run_ql,overlap"
@@ -126,7 +127,7 @@ def test_table_3_has_blocks_superscripts_and_dashes() -> None:
     ours.better_than["AP"] = ("QL", "LambdaMART (all)")
     ours.mixture_better_than["AP"] = ("RM3",)
     part = result(systems.ABLATIONS[0], "mb2011", AP=0.36, P30=0.36)
-    part.worse_than["AP"] = ("MP-HCNN",)
+    part.worse_than["AP"] = (MP_HCNN,)
     results = [
         result(systems.QL, "mb2011", AP=0.3576, P30=0.4),
         ours,
@@ -135,16 +136,18 @@ def test_table_3_has_blocks_superscripts_and_dashes() -> None:
     ]
     shown = table("table3").markdown(results)
     header = " | ".join(f"{y} AP | {y} P@30" for y in ("mb2011", "mb2012", "mb2014"))
-    assert shown.splitlines()[0] == f"|  | system | {header} |"
+    assert shown.splitlines()[0] == f"|  | system | {header} | seeds |"
     expected = "| QL | 0.3576 (0.3576) | 0.4000 (0.4000) | - (0.2091) | - (0.3311) | - (0.3924)"
     assert expected in row_of(shown, "¹")
-    assert "| MP-HCNN | 0.4100¹³ (0.3940) | 0.4200 (0.4306) | - (0.2313) | - (0.3757)" in shown
-    assert "| MP-HCNN+ | 0.4300² (0.4040) | - (0.4435) |" in shown
-    assert "|  | Conv-KNRM+ | - | - | - | - | - | - |" in shown
+    assert (
+        "| MP-HCNN (ours) | 0.4100¹³ (0.3940) | 0.4200 (0.4306) | - (0.2313) | - (0.3757)" in shown
+    )
+    assert "| MP-HCNN+ (ours) | 0.4300² (0.4040) | - (0.4435) |" in shown
+    assert "|  | Conv-KNRM+ (ours) | - | - | - | - | - | - | - |" in shown
     assert sum("**" in line for line in shown.splitlines()) == 4  # blocks
     # Table 4 marks values significantly below those of the whole model.
     shown = table("table4").markdown([part])
-    assert "|  | - mean pooling | 0.3600★ (0.3687) | 0.3600 (0.4054) |" in shown
+    assert "|  | - mean pooling | 0.3600★ (0.3687) | 0.3600 (0.4054) | 1 |" in shown
 
 
 def test_the_stages_have_marks_costs_and_dashes() -> None:
@@ -191,7 +194,7 @@ def test_a_csv_gives_the_same_tables_again(tmp_path: Path) -> None:
     fused = result(FUSION_STAGES[4], "mb2012", AP=0.31, recall=0.7, texts=41.26)
     fused.better_than["AP"] = (FUSION_STAGES[3].name,)
     part = result(systems.ABLATIONS[1], "mb2011", seed=2, AP=0.3, P30=0.3)
-    part.worse_than["P@30"] = ("MP-HCNN",)
+    part.worse_than["P@30"] = (MP_HCNN,)
     unjudged = result(systems.ANSWER_SELECTION[0], "wikiqa")
     left_out = result(FUSION_ABLATIONS[2], "mb2013", AP=0.36, P30=0.46, importance=0.1234)
     results = [whole, fused, part, unjudged, left_out]
@@ -349,7 +352,7 @@ def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("tables")
     setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
     quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
-    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell("MP-HCNN", "mp_hcnn", quick, "mb2011")]
+    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN, "mp_hcnn", quick, "mb2011")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
         run_commands_here(patch)
@@ -366,10 +369,10 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
     )
     assert gains.neural == pytest.approx({q: ours[q] - base[q] for q in gains.qrels})
     assert gains.neural[gains.order()[0]] == max(gains.neural.values())
-    assert set(gains.by_system) == {"MP-HCNN", "MP-HCNN+"}
+    assert set(gains.by_system) == {MP_HCNN, "MP-HCNN+ (ours)"}
     above, below = (sum(sign * g > 0 for g in gains.neural.values()) for sign in (1, -1))
     report = TABLES["figure3"].report(results, setup)
-    assert row_of(report, "MP-HCNN") == f"| MP-HCNN | {above} | {below} | 26 | 13 |"
+    assert row_of(report, MP_HCNN) == f"| {MP_HCNN} | {above} | {below} | 26 | 13 |"
     TABLES["figure3"].draw(tmp_path / "3.png", results, setup)
     assert (tmp_path / "3.png").read_bytes().startswith(PNG)
     with pytest.raises(DataError, match=r"mb2011: there is no finished cell"):

@@ -47,6 +47,17 @@ _PUBLISHED = {
 }
 
 
+PAPER, OURS, AUTHORS = " (paper)", " (ours)", " (authors' code)"
+"""Forms of a model, at the end of a row's name: as published; this project's; that of its authors'
+code."""
+
+
+def _without_form(name: str) -> str:
+    for form in (PAPER, OURS, AUTHORS):
+        name = name.removesuffix(form)
+    return name
+
+
 @dataclass(frozen=True)
 class System:
     """One row of a table.
@@ -70,12 +81,18 @@ class System:
     @property
     def published(self) -> Figures:
         """Published figures."""
-        return _PUBLISHED.get(self.name, {})
+        return _PUBLISHED.get(self.name) or _PUBLISHED.get(_without_form(self.name), {})
 
     @property
     def interpolated(self) -> Figures:
         """Published figures of the mixture with query likelihood."""
-        return _PUBLISHED.get(f"{self.name}+", {})
+        return _PUBLISHED.get(f"{_without_form(self.name)}+", {})
+
+    @property
+    def mixture(self) -> str:
+        """Name of the row of the mixture with query likelihood."""
+        plain = _without_form(self.name)
+        return self.name.replace(plain, f"{plain}+", 1)
 
     def cells(self, collections: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
         """A cell per collection and seed; what is not trained has the first seed only."""
@@ -104,18 +121,35 @@ NON_NEURAL = (
     System("LambdaMART (text+URL)", "lambdamart", "--configuration text_url"),
     System("LambdaMART (text+hashtag)", "lambdamart", "--configuration text_hashtag"),
 )
+# "(paper)" is the baseline in the condition of the paper's section 4.3: vectors trained, unknown
+# words from U[0, 0.1], plain gradient descent on all pairs.
+_RAO_2019 = "--configuration rao2019"
+_BASELINES = {
+    "DSSM": "dssm",
+    "C-DSSM": "c_dssm",
+    "DUET": "duet",
+    "MatchPyramid": "match_pyramid",
+    "DRMM": "drmm",
+    "K-NRM": "knrm",
+}
 NEURAL = (
-    System("DSSM", "dssm"),
-    System("C-DSSM", "c_dssm"),
-    System("DUET", "duet"),
-    System("MatchPyramid", "match_pyramid"),
-    System("DRMM", "drmm"),
-    System("K-NRM", "knrm"),
-    System("Conv-KNRM", "knrm", "--configuration conv"),
+    *(
+        System(f"{label}{form}", model, training)
+        for label, model in _BASELINES.items()
+        for form, training in ((PAPER, _RAO_2019), (OURS, ""))
+    ),
+    System("Conv-KNRM (ours)", "knrm", "--configuration conv"),
 )
 
 # With five folds the kept model is trained on all training topics.
-MP_HCNN = System("MP-HCNN", "mp_hcnn", "--folds 5")
+MP_HCNN = System("MP-HCNN (ours)", "mp_hcnn", "--folds 5")
+PUBLISHED_MP_HCNN = (
+    System("MP-HCNN (paper)", "mp_hcnn", "--configuration paper", seeds=1),
+    System(
+        "MP-HCNN (authors' code)", "mp_hcnn", "--configuration authors", {}, YEARS[2:3], seeds=1
+    ),
+)
+"""The published forms, whose trainings take hours."""
 
 
 def _changed(name: str, *settings: str) -> System:

@@ -75,7 +75,7 @@ class YearGains:
         reference = values_of(base, evaluator, setup)["AP"]
         systems = {MP_HCNN.name: values_of(ours, evaluator, setup)}
         if mixture := values_of(ours, evaluator, setup, is_mixture=True):
-            systems[f"{MP_HCNN.name}+"] = mixture
+            systems[MP_HCNN.mixture] = mixture
         by_system = {
             system: dict(zip(evaluator.query_ids, (values["AP"] - reference).tolist(), strict=True))
             for system, values in systems.items()
