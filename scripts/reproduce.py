@@ -3,6 +3,8 @@
 
     python scripts/reproduce.py table3 --tests mb2011,mb2012,mb2013 --workers 2
     python scripts/reproduce.py all --output results/
+    python scripts/reproduce.py table3 --systems "MP-HCNN (paper)" --tests mb2013 --device cuda
+    python scripts/reproduce.py table3 --finished
     python scripts/reproduce.py answer-selection --seeds 1
     python scripts/reproduce.py readme
 
@@ -62,6 +64,13 @@ class Options:
         names=("--tests",),
         metavar="NAMES",
     )
+    systems: tuple[str, ...] = option(
+        "rows to compute, by their names in the table (default: all)",
+        many=True,
+        names=("--systems",),
+        metavar="NAME",
+    )
+    finished: bool = option("show the finished cells alone, and compute nothing", flag=True)
     seeds: int | None = option("seeds per system (default: the table's)", parse=positive_int)
     workers: int = option("cells at a time", default=1, parse=positive_int)
     device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
@@ -83,7 +92,7 @@ class Options:
 
 def main(options: Options) -> None:
     """Compute the missing cells, print the tables and write the requested files."""
-    from experiments.cells import Setup
+    from experiments.cells import Setup, is_finished
 
     from indexes.files import sha256_of
     from pipeline.collections.collection import home_directory
@@ -94,7 +103,11 @@ def main(options: Options) -> None:
         return
     tables, collections = check(options)
     cells = {
-        name: table.cells(collections[name], options.seeds or table.seeds)
+        name: [
+            cell
+            for cell in table.cells(collections[name], options.seeds or table.seeds)
+            if cell.system in (options.systems or [cell.system])
+        ]
         for name, table in tables.items()
     }
     directory = home_directory() / "experiments"
@@ -103,6 +116,8 @@ def main(options: Options) -> None:
     setup = Setup(directory, options.data, options.device, options.vectors)
     # Tables share cells.
     distinct = list(dict.fromkeys(cell for of_table in cells.values() for cell in of_table))
+    if options.finished:
+        distinct = [cell for cell in distinct if is_finished(cell, setup)]
     results, failures = compute(distinct, setup, options.workers)
     for name, table in tables.items():
         try:
@@ -166,6 +181,12 @@ def check(options: Options) -> tuple[dict[str, Table], dict[str, Sequence[str]]]
         problems.append(
             f"--tests: found {', '.join(unknown)}, expected some of {', '.join(usable)}"
         )
+    rows = list(dict.fromkeys(s.name for table in tables.values() for s in table.systems))
+    problems += [
+        f"--systems: found {name!r}, expected one of {'; '.join(rows)}" + did_you_mean(name, rows)
+        for name in options.systems
+        if tables and name not in rows
+    ]
     if problems:
         raise UsageError(problems)
     chosen: dict[str, Sequence[str]] = {}

@@ -3,13 +3,13 @@
 import csv
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from data_samples import write_microblog
-from experiments.cells import Result, Setup
+from experiments.cells import Cell, Result, Setup
 
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
@@ -92,6 +92,30 @@ def test_collections_come_by_commas_and_by_repetition(script: ModuleType, data: 
     # The figure of 2011 is not asked for.
     assert "figure3" not in tables
     assert list(chosen["figure4"]) == ["mb2012"]
+
+
+def test_some_rows_and_finished_cells_alone(
+    script: ModuleType,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compute(
+        cells: Sequence[Cell], setup: Setup, workers: int
+    ) -> tuple[list[Result], list[str]]:
+        computed.append([(cell.system, cell.collection, cell.seed) for cell in cells])
+        return [], []
+
+    computed: list[list[tuple[str, str, int]]] = []
+    monkeypatch.setattr(script, "compute", compute)
+    common = ["--tests", "mb2012", "--data", str(data)]
+    rows = ["--systems", "QL", "--systems", "MP-HCNN (paper)"]
+    run(script, "table3", *rows, *common)
+    assert computed.pop() == [("QL", "mb2012", 1), ("MP-HCNN (paper)", "mb2012", 1)]
+    run(script, "table3", *rows, *common, "--finished")
+    assert computed.pop() == [("QL", "mb2012", 1)]
+    with pytest.raises(UsageError, match=r"--systems: found 'MP-HCN', .*did you mean"):
+        run(script, "table3", "--systems", "MP-HCN", *common)
 
 
 def test_cells_of_other_word_vectors_are_kept_apart(
