@@ -35,11 +35,13 @@ Deviations, and choices where the paper is silent:
   sentence vectors after three layers of tanh would be almost zero.
 * The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every parameter by
   the whole rate, and from 0.01 on the tanh units saturate, so that all texts have the same vector.
-  L2 is the paper's; the margin γ is not given and set to 1.
+  L2 is the paper's; the margin γ is not given and set to 1. ``nbow_mlp``, without tanh in its
+  sentence vectors, learns best at 0.03 (RR among six answers of WikiQA's development part .83, at
+  0.003 .53, at 0.1 .78).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -112,6 +114,9 @@ class Model(Reranker):
         epochs=40,
         patience=10,
     )
+    own_settings: ClassVar[Mapping[str, Settings]] = {
+        "nbow_mlp": replace(training_settings, learning_rate=0.03)
+    }
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
