@@ -12,6 +12,7 @@ from experiments.tables.base import (
     mean,
     results_of,
     shown,
+    titled,
 )
 from pipeline.collections import named
 from pipeline.collections.trec import read_run
@@ -51,7 +52,7 @@ class Means(ResultTable):
         published = {name for system in self.systems for name in system.published}
         header = ["system"]
         for name in present:
-            header.append(f"{name} {'/'.join(named.find(name).measures)}")
+            header.append(f"{titled(name)} {'/'.join(named.find(name).measures)}")
             header += ["paper"] if name in published else []
         rows = [[*header, "training, s"]]
         for system in self.systems:

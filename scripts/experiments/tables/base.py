@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from experiments.cells import Cell, Result, Setup
-from experiments.systems import System
+from experiments.systems import CHOSEN_ON, System
 from indexes.files import atomic_file
 
 if TYPE_CHECKING:
@@ -102,6 +102,11 @@ def mean(values: Sequence[float]) -> float | None:
 def shown(value: float | None, form: str = ".4f") -> str:
     """A formatted value, "-" for None."""
     return "-" if value is None else format(value, form)
+
+
+def titled(collection: str) -> str:
+    """Name of a collection in a header; † marks the years on whose topics settings were chosen."""
+    return f"{collection} †" if collection in CHOSEN_ON else collection
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:

@@ -18,7 +18,15 @@ from experiments.systems import (
     ONE_OBJECTIVE,
     WITHOUT,
 )
-from experiments.tables.base import ResultTable, markdown_table, mean, mean_of, results_of, shown
+from experiments.tables.base import (
+    ResultTable,
+    markdown_table,
+    mean,
+    mean_of,
+    results_of,
+    shown,
+    titled,
+)
 from experiments.tables.significance import marked
 from indexes.files import atomic_file
 from pipeline.checkpoints import load_reranker, precomputed_for
@@ -70,7 +78,8 @@ posts precomputed by pipeline.index --precompute."""
             for name in self.present(results)
             for measure in (*named.find(name).measures, RECALL)
         ]
-        rows = [["stage", *map(" ".join, columns), "training, s", FROM_TEXTS, PRECOMPUTED]]
+        titles = [f"{titled(name)} {measure}" for name, measure in columns]
+        rows = [["stage", *titles, "training, s", FROM_TEXTS, PRECOMPUTED]]
         for system in self.systems:
             found = results_of(system, results)
             cells = [_marked_mean(results_of(system, found, name), m) for name, m in columns]

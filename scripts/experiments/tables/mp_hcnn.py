@@ -28,6 +28,7 @@ from experiments.tables.base import (
     results_of,
     save_figure,
     shown,
+    titled,
 )
 from experiments.tables.significance import marked
 from pipeline.collections import named
@@ -123,7 +124,9 @@ class MicroblogTable(ResultTable):
     def markdown(self, results: Sequence[Result]) -> str:
         """Header and rows."""
         names = self.present(results)
-        columns = [f"{name} {measure}" for name in names for measure in named.find(name).measures]
+        columns = [
+            f"{titled(name)} {measure}" for name in names for measure in named.find(name).measures
+        ]
         return markdown_table([["", "system", *columns, "seeds"], *self.rows(results, names)])
 
     def finish(self, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -213,7 +216,7 @@ class Depths(ResultTable):
     def markdown(self, results: Sequence[Result]) -> str:
         """AP of MP-HCNN alone, a row per depth, a column per year."""
         names = self.present(results)
-        rows = [["N", *names]]
+        rows = [["N", *map(titled, names)]]
         for depth, system in enumerate(self.systems):
             values = [mean_of(results_of(system, results, name), "AP") for name in names]
             rows.append([str(depth), *map(shown, values)])
