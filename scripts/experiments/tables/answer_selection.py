@@ -85,7 +85,7 @@ def _ours(found: Sequence[Result]) -> str:
         return "-"
     if not found[0].measures:
         development = means([{"AP": result.development} for result in found])
-        return f"no judgments here; development AP {development}"
+        return f"not measured; development AP {development}"
     neural = means([result.measures for result in found])
     if not found[0].interpolated:
         return neural
