@@ -55,7 +55,7 @@ class Options:
     """What to reproduce, and where."""
 
     table: str = argument(
-        "table2 … table6, figure2 … figure4, all, answer-selection, sampling, cntn, "
+        "table2 … table6, figure2 … figure4, all, mp-hcnn-forms, answer-selection, sampling, cntn, "
         "question-retrieval, microblog, fusion, fusion-ablation or readme"
     )
     tests: tuple[str, ...] = option(

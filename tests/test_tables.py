@@ -145,7 +145,11 @@ def test_table_3_has_blocks_superscripts_and_dashes() -> None:
     assert "| MP-HCNN+ (ours) | 0.4300² (0.4040) | - (0.4435) |" in shown
     assert "|  | Conv-KNRM+ (ours) | - | - | - | - | - | - | - |" in shown
     assert sum("**" in line for line in shown.splitlines()) == 4  # blocks
-    # Table 4 marks values significantly below those of the whole model.
+    # Table 4 marks values significantly below those of the whole model, as does that of the forms.
+    form = result(systems.FORMS[0], "mb2013", AP=0.2, P30=0.3)
+    form.worse_than["P@30"] = (MP_HCNN,)
+    shown = table("mp-hcnn-forms").markdown([form])
+    assert f"|  | {systems.FORMS[0].name} | 0.2000 | 0.3000★ | 1 |" in shown
     shown = table("table4").markdown([part])
     assert "|  | - mean pooling | 0.3600★ (0.3687) | 0.3600 (0.4054) | 1 |" in shown
 

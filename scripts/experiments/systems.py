@@ -177,6 +177,30 @@ DEPTHS = tuple(
     _changed(f"depth {depth}", *([] if depth == 2 else [f"depth={depth}"])) for depth in range(5)
 )
 
+# What separates our form of MP-HCNN from the published one, a step at a time.
+_SGD = (
+    "--loss pointwise --sampling pairs --batch-pairs 256 --steps 0 --epochs 8 --patience 2 "
+    "--optimizer sgd --momentum 0 --weight-decay 0 --clipping 0 --learning-rate 0.05 "
+    "--schedule constant --select loss"
+)
+FORMS = (
+    System("trained by the paper's settings", "mp_hcnn", f"{MP_HCNN.training} {_SGD}"),
+    _changed("dot products", "similarity=dot"),
+    _changed("dot products, softmax over the post", "similarity=dot", "normalization=post"),
+    _changed("a feature for each query position", "evidence=positions"),
+    System(
+        "filters trained", "mp_hcnn", "--folds 1 --set train_filters=true", {}, YEARS[2:3], seeds=1
+    ),
+    System(
+        "filters and vectors trained",
+        "mp_hcnn",
+        "--folds 1 --set train_filters=true --set train_vectors=true",
+        {},
+        YEARS[2:3],
+        seeds=1,
+    ),
+)
+
 # Answer selection: Rao et al. (2016), Table 2 and Figures 2 and 3; Severyn & Moschitti (2015),
 # Tables 2 and 3; Yu et al. (2014). "(paper)" is the published model with its published training;
 # "(ours)" is the smaller or otherwise changed form that is this project's default.

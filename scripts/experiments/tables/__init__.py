@@ -9,7 +9,7 @@ from experiments.tables.answer_selection import Means
 from experiments.tables.base import ResultTable, Table
 from experiments.tables.cntn import DrawnAnswers, QuestionRetrieval
 from experiments.tables.fusion import Families, Stages
-from experiments.tables.mp_hcnn import Ablations, Depths, Statistics, Systems
+from experiments.tables.mp_hcnn import Ablations, Depths, Forms, Statistics, Systems
 from experiments.tables.topics import Categories, Gains, Samples
 
 __all__ = ["MP_HCNN", "TABLES", "ResultTable", "Table"]
@@ -27,6 +27,7 @@ MP_HCNN: dict[str, Table] = {
 """Rao et al. (AAAI 2019), by the paper's numbers."""
 
 TABLES: dict[str, Table] = {
+    "mp-hcnn-forms": Forms(),
     "answer-selection": Means(systems.ANSWER_SELECTION, systems.ANSWERS, seeds=3),
     "sampling": Means(systems.SAMPLING, ("trecqa-raw", systems.ALL_RAW), seeds=3),
     "cntn": DrawnAnswers(),

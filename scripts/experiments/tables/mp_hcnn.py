@@ -11,6 +11,7 @@ from experiments.cells import Result, Setup
 from experiments.systems import (
     ABLATIONS,
     DEPTHS,
+    FORMS,
     MP_HCNN,
     NEURAL,
     NON_NEURAL,
@@ -199,6 +200,12 @@ def _marks(result: Result, measure: str, is_mixture: bool) -> str:
     superscript = "".join(SUPERSCRIPTS.get(name, "") for name in better_than.get(measure, ()))
     is_worse = not is_mixture and MP_HCNN.name in result.worse_than.get(measure, ())
     return superscript + WORSE * is_worse
+
+
+class Forms(Ablations):
+    """Our form of MP-HCNN with one choice of the paper each, and the published forms."""
+
+    systems = (MP_HCNN, *FORMS, *PUBLISHED_MP_HCNN)
 
 
 class Depths(ResultTable):
