@@ -45,7 +45,7 @@ def run(script: ModuleType, *arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
-        ("tabel3", ["table: found 'tabel3', expected one of answer-selection, ", "'table3'"]),
+        ("tabel3", ["table: found 'tabel3', expected one of mp-hcnn-forms, ", "'table3'"]),
         (
             "table2 --plot x.png --tests mb2011,mb2015",
             ["--plot: table2 has no picture", "--tests: found mb2015, expected some of mb2011, "],
