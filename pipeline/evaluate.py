@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.collections import named
+from pipeline.collections.own import ENDING
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
@@ -35,7 +36,7 @@ from pipeline.evaluation.reports import Values, print_means
 class Options:
     """Judgments, runs and measures."""
 
-    qrels: str = argument("name of a collection (mb2012, trecqa-raw, …) or file of judgments")
+    qrels: str = argument("collection (mb2012, my-posts.toml, …) or file of judgments")
     runs: tuple[Path, ...] = argument("files of runs", parse=existing_file, many=True)
     measures: tuple[str, ...] = option(
         "a measure, may be repeated: AP, P@30, RR, nDCG@20, R@1000, … (default: AP and P@30, or "
@@ -84,9 +85,9 @@ def main(options: Options) -> None:
 def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str]]:
     """Judgments of a file or, if there is none of that name, of a collection; usual measures."""
     path = Path(name)
-    if path.exists() and not path.is_dir():
+    if path.is_file() and path.suffix != ENDING:
         return read_qrels(path), DEFAULT_MEASURES
-    if name != path.stem:
+    if name != path.stem and path.suffix != ENDING:
         raise DataError(f"there is no file of judgments {name}")
     collection = named.find(name, data)
     if collection.qrels is None:

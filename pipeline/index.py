@@ -1,6 +1,7 @@
 """Build the index that a search runs on: of a named collection, or of your own posts.
 
   python -m pipeline.index --collection mb2012
+  python -m pipeline.index --collection my-posts.toml
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
   python -m pipeline.index --collection mb2012 --precompute fusion
 
@@ -29,7 +30,9 @@ from pipeline.command.options import existing_file, option
 class Options:
     """What to index, and where."""
 
-    collection: str | None = option("name of a collection to index", metavar="NAME")
+    collection: str | None = option(
+        "collection to index, by its name or its file", metavar="NAME|FILE"
+    )
     topics: str | None = option(
         "the same, spelled as pipeline.search does: mb2011 and mb2012 share an index, and so do "
         "mb2013 and mb2014",

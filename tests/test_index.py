@@ -99,7 +99,7 @@ def test_bad_usage(arguments: list[str], problem: str) -> None:
 def tiny(folder: Path) -> SearchedCollection:
     topics, qrels, posts = (folder / name for name in ("topics.tsv", "qrels.txt", "posts.jsonl"))
     return SearchedCollection(
-        "tiny", "Tiny", topics, qrels, {}, "tiny-group", posts_path=posts, data=folder
+        "tiny", "Tiny", topics, qrels, {}, "tiny-group", post_paths=[posts], data=folder
     )
 
 

@@ -160,22 +160,24 @@ class SearchedCollection(Collection):
         index_group: collections of a group share their posts and so their index.
         pair_folders: folders of parallel files with the group's posts, see
             :func:`indexes.pairs.read_pair_folder`.
-        posts_path: file of JSON lines with the posts, in place of ``pair_folders``.
+        post_paths: files of JSON lines with the posts, in place of ``pair_folders``.
         data: data folder of the ``--data`` option, for messages.
         own_index: index to search in place of the shared one.
+        file: that describes the collection, if it is not a named one.
     """
 
     name: str
     title: str
     topics_path: Path
-    qrels_path: Path
+    qrels_path: Path | None
     runs: Mapping[str, Path]
     index_group: str
     pair_folders: Sequence[Path] = ()
-    posts_path: Path | None = None
+    post_paths: Sequence[Path] = ()
     measures: Sequence[str] = DEFAULT_MEASURES
     data: Path | None = None
     own_index: Path | None = None
+    file: Path | None = None
 
     @property
     def index_directory(self) -> Path:  # type: ignore[override]
@@ -185,19 +187,22 @@ class SearchedCollection(Collection):
     @property
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
+        if self.qrels_path is None:
+            return f"{self.title} has no judgments; name a file of them by qrels or --qrels"
         return (
             f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
             "be evaluated"
         )
 
     def posts(self) -> Iterator[Post]:
-        """The posts of the index group, each once, by ascending id.
+        """The posts of the index group; those of named collections each once, by ascending id.
 
         For a post in several folders the first non-empty text counts.
         """
         self.require_files()
-        if self.posts_path:
-            yield from read_posts(self.posts_path)
+        if self.post_paths:
+            for path in self.post_paths:
+                yield from read_posts(path)
             return
         posts: dict[str, Post] = {}
         for folder in self.pair_folders:
@@ -209,8 +214,8 @@ class SearchedCollection(Collection):
 
     def post_files(self) -> list[Path]:
         """The files of posts."""
-        if self.posts_path:
-            return [self.posts_path]
+        if self.post_paths:
+            return list(self.post_paths)
         names = ("b.toks", "url.txt", "id.txt")
         return [folder / name for folder in self.pair_folders for name in names]
 
@@ -234,7 +239,7 @@ class SearchedCollection(Collection):
         from indexes import lucene
 
         self.require_files()
-        words = ["--collection", self.name, "--index", str(directory)]
+        words = ["--collection", str(self.file or self.name), "--index", str(directory)]
         words += ["--data", str(self.data)] if self.data else []
         rebuild = f"python -m pipeline.index {shlex.join(words)}"
         return lucene.build(self.posts(), directory, self.post_files(), rebuild=rebuild)

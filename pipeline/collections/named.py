@@ -15,6 +15,7 @@ from pipeline.collections.collection import (
     SearchedCollection,
     data_directory,
 )
+from pipeline.collections.own import ENDING, missing_collection, read_collection
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 
@@ -47,7 +48,14 @@ def names() -> list[str]:
 
 
 def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerCollection:
-    """The collection of a name or an alias (``mb12``); of answer selection, its test part."""
+    """The collection of a name, an alias (``mb12``) or a file.
+
+    Of answer selection it is the test part.
+    """
+    if name.endswith(ENDING):
+        if not Path(name).is_file():
+            raise UsageError(missing_collection(name))
+        return read_collection(Path(name), [*names(), *_ALIASES])
     name = _ALIASES.get(name, name)
     if name in _MICROBLOG:
         return _microblog(name, data)
@@ -61,7 +69,7 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
             qrels_path=SAMPLE / "qrels.txt",
             runs={},
             index_group="sample",
-            posts_path=SAMPLE / "posts.jsonl",
+            post_paths=[SAMPLE / "posts.jsonl"],
         )
     raise UsageError(
         f"found neither a file nor a collection {name!r}, expected one of "
@@ -88,10 +96,10 @@ def open_collection(
 ) -> Collection:
     """The collection that ``--topics``, ``--index`` and ``--qrels`` name.
 
-    ``topics`` is a name or a file, which needs an index; ``qrels`` take the place of a named
-    collection's own judgments.
+    ``topics`` is a name, the file of a collection, or a file of topics, which needs an index;
+    ``qrels`` take the place of the collection's own judgments.
     """
-    if not Path(topics).is_file():
+    if topics.endswith(ENDING) or not Path(topics).is_file():
         found = find(topics, data)
         if isinstance(found, AnswerCollection):
             return dataclasses.replace(found, qrels_path=qrels)
@@ -118,7 +126,8 @@ def training_collections(test: str | None = None, data: Path | None = None) -> l
             f"found {left_out}, expected a microblog collection: {left_out} has a training part "
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
-    judged = [name for name in _MICROBLOG if _microblog(name, data).qrels_path.exists()]
+    years = {name: _microblog(name, data).qrels_path for name in _MICROBLOG}
+    judged = [name for name, path in years.items() if path and path.exists()]
     if not judged:
         raise DataError(
             f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "

@@ -30,8 +30,10 @@ class ModelOptions:
     """Options of a collection, and of a model that ranks its posts."""
 
     topics: str = option(
-        "collection (mb2012, trecqa-raw, sample, …) or file of topics (TREC XML or qid<TAB>text)",
+        "collection (mb2012, trecqa-raw, sample, my-posts.toml, …) or file of topics (TREC XML or "
+        "qid<TAB>text)",
         required=True,
+        names=("--collection", "--topics"),
         metavar="NAME|FILE",
     )
     index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")

@@ -1,0 +1,133 @@
+"""Collections of one's own, each described by a small file.
+
+::
+
+    # my-posts.toml; paths are relative to its folder
+    posts  = ["posts-*.jsonl.gz"]    # files of posts, or patterns of their names
+    topics = "topics.tsv"            # or TREC XML
+    qrels  = "qrels.txt"             # optional
+
+Every command that takes ``mb2012`` takes ``my-posts.toml``, too. The collection has the file's name
+without its ending.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from zlib import crc32
+
+from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.topics import read_topics
+from pipeline.collections.trec import read_qrels
+from pipeline.command.errors import DataError
+from pipeline.command.options import did_you_mean, listed
+
+ENDING = ".toml"
+"""Of the file of a collection."""
+
+KEYS = ("posts", "topics", "qrels")
+REQUIRED = ("posts", "topics")
+
+
+def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedCollection:
+    """The collection that a file describes.
+
+    Args:
+        path: the file.
+        known_names: of named collections, which it may not have.
+
+    Raises:
+        DataError: all problems of the file and of the files that it names.
+    """
+    content = _read(path)
+    problems = [
+        f"found the key {key!r}, expected {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
+        for key in content
+        if key not in KEYS
+    ]
+    problems += [f"found no {key}, expected one" for key in REQUIRED if key not in content]
+    if path.stem in known_names:
+        problems.append(f"{path.stem} is the name of another collection; rename the file")
+    patterns = content.get("posts", [])
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    posts, found = _post_files(path.parent, patterns)
+    problems += found
+    topics, found = _file(path.parent, content, "topics", read_topics)
+    problems += found
+    qrels, found = _file(path.parent, content, "qrels", read_qrels)
+    problems += found
+    if (
+        topics
+        and qrels
+        and not {topic.query_id for topic in read_topics(topics)} & {*read_qrels(qrels)}
+    ):
+        problems.append(f"qrels: {qrels} has judgments for no topic of {topics}")
+    if problems:
+        raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
+    place = f"{crc32(str(path.resolve()).encode()):08x}"
+    return SearchedCollection(
+        name=path.stem,
+        title=str(path),
+        topics_path=topics or path,
+        qrels_path=qrels,
+        runs={},
+        # Files of one name in two folders are two collections.
+        index_group=f"own/{path.stem}-{place}",
+        post_paths=posts,
+        file=path,
+    )
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(
+            f"{path}: found no TOML ({error}), expected lines such as "
+            'posts = ["posts.jsonl"] and topics = "topics.tsv"'
+        ) from None
+
+
+def _post_files(folder: Path, patterns: object) -> tuple[list[Path], list[str]]:
+    """Files of posts, and the problems of the key ``posts``."""
+    if not isinstance(patterns, list) or not all(isinstance(name, str) for name in patterns):
+        return [], [f"posts: found {patterns!r}, expected names of files in a list"]
+    files: list[Path] = []
+    problems = []
+    for pattern in patterns:
+        root = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
+        matching = sorted(root.glob(pattern.removeprefix(root.anchor))) if pattern else []
+        files += [path for path in matching if path.is_file()]
+        if not any(path.is_file() for path in matching):
+            problems.append(f"posts: found no file {pattern!r} in {folder.resolve()}")
+    return list(dict.fromkeys(files)), problems
+
+
+def _file(
+    folder: Path, content: dict[str, object], key: str, read: Callable[[Path], object]
+) -> tuple[Path | None, list[str]]:
+    """The file that a key names, None without the key, and its problems."""
+    name = content.get(key)
+    if name is None:
+        return None, []
+    if not isinstance(name, str):
+        return None, [f"{key}: found {name!r}, expected the name of a file"]
+    path = folder / name
+    if not path.is_file():
+        return None, [f"{key}: found no file {name!r} in {folder.resolve()}"]
+    try:
+        read(path)
+    except DataError as error:
+        return None, [f"{key}: {error}"]
+    return path, []
+
+
+def missing_collection(name: str) -> str:
+    """Advice for a name that ends like a file of a collection, but is no file."""
+    folder = Path(name).parent
+    others = listed(sorted(path.name for path in folder.glob(f"*{ENDING}")))
+    return f"found no file {name}" + (f"; {folder.resolve()} has {others}" if others else "")
