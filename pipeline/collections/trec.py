@@ -105,8 +105,15 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
 
 def write_run(path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
     """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``."""
+    with written_file(path) as stream:
+        stream.writelines(f"{line}\n" for line in format_run(run, tag))
+
+
+@contextmanager
+def written_file(path: Path | str) -> Iterator[IO[str]]:
+    """:func:`~indexes.files.atomic_file`, compressed if its name ends in ``.gz`` or ``.bz2``."""
     with atomic_file(path) as stream, _compressed(stream, Path(path).suffix.lower()) as compressed:
-        compressed.writelines(f"{line}\n" for line in format_run(run, tag))
+        yield compressed
 
 
 @contextmanager

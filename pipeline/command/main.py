@@ -14,7 +14,10 @@ from typing import NoReturn
 from pipeline.command.options import USAGE, did_you_mean, run_command
 from pipeline.command.runtime import keep_allocations
 
-COMMANDS = ("search", "rerank", "explain", "retrieve", "index", "train", "evaluate", "vectors")
+COMMANDS = (
+    *("search", "rerank", "explain", "retrieve", "index", "train", "evaluate", "vectors"),
+    "clicks",
+)
 
 
 def run(name: str) -> NoReturn:
