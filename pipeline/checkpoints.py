@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from indexes.files import atomic_directory, atomic_file
 from indexes.manifest import Manifest
 from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.collection import home_directory
+from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.runtime import bar, choose_device
@@ -57,10 +57,12 @@ def default_directory(model: str, collection: str) -> Path:
         for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
             if (root / model / name / "config.json").exists():
                 return root / model / name
-    option = "--collection" if own_training else "--test"
+    words = f"{'--collection' if own_training else '--test'} {collection}"
+    if collection.startswith(OWN):
+        words = f"--collection {collection.removeprefix(OWN).rpartition('-')[0]}.toml"
     raise DataError(
         f"there is no {model} trained for {collection} here; train one with "
-        f"`python -m pipeline.train {model} {option} {collection}` or name a --checkpoint"
+        f"`python -m pipeline.train {model} {words}` or name a --checkpoint"
     )
 
 
@@ -89,7 +91,7 @@ def load_reranker(
     frequencies = None
     if idf:
         frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(idf)
-    directory = checkpoint or default_directory(name, collection.name)
+    directory = checkpoint or default_directory(name, collection.key)
     trained = checkpoints.load(directory, name, device, frequencies)
     seen = trained.metrics.get("trained_on", [])
     # The training part of a collection with given candidates is apart from the part ranked here.

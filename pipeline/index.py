@@ -97,7 +97,7 @@ def _checkpoint(given: str, collection: str | None) -> Path:
 
     if "/" in given or Path(given).is_dir():
         return Path(given)
-    return default_directory(given, collection or "all")
+    return default_directory(given, named.find(collection).key if collection else "all")
 
 
 def _collection_name(options: Options) -> str | None:

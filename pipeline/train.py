@@ -3,13 +3,16 @@
     python -m pipeline.train mp_hcnn --test mb2012
     python -m pipeline.train sm_cnn --collection trecqa-raw
     python -m pipeline.train sm_cnn --train-on mb2011 --prior-runs trec2011/* --top 30
+    python -m pipeline.train mp_hcnn --collection my-posts.toml
 
 The first trains on all judged years but 2012 and validates by topic; the second trains on the
 training part of TrecQA and is stopped early by its development part. The third reads the ranks of
-the 30 best runs of 2011, to rerank others' runs by pipeline.rerank. All write a checkpoint folder.
-The models fusion and linear_fusion are trained on the candidates and scores of several
-rankers; the neural ones among these are trained first, on the same topics and word vectors, and
-are kept in the checkpoint's folder.
+the 30 best runs of 2011, to rerank others' runs by pipeline.rerank. The fourth trains on a
+collection of one's own, holds each of its topics out once, tunes λ and prints the gain; searches
+of the collection use the model from then on, if there is a gain. All write a checkpoint folder.
+The models fusion and linear_fusion are trained on the candidates and scores of several rankers;
+the neural ones among these are trained first, on the same topics and word vectors, and are kept in
+the checkpoint's folder.
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.collections import named
-from pipeline.collections.collection import default_vectors, home_directory
+from pipeline.collections.collection import (
+    SearchedCollection,
+    default_vectors,
+    home_directory,
+)
+from pipeline.collections.own import ENDING
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -57,8 +65,9 @@ class Options:
     model: str = argument("model to train: a file of rerankers/models")
     test: str | None = option("collection to leave out; without it all judged ones are trained on")
     collection: str | None = option(
-        "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on",
-        metavar="NAME",
+        "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on, or "
+        "file of an own one with judgments",
+        metavar="NAME|FILE",
     )
     development: str = option(
         "candidates of its development part, which stops the training: given, or drawn (each "
@@ -174,8 +183,12 @@ def main(options: Options) -> None:
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
-    held_out = {"held_out.run.gz": outcome.held_out_file()}
-    trainer.save(directory, outcome, held_out, checkpoints)
+    held_out, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
+    if own := _own_collection(options):
+        from pipeline.training.own import tune_and_compare
+
+        tuning = tune_and_compare(options.model, own, training_set, outcome)
+    trainer.save(directory, outcome, held_out, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
@@ -214,10 +227,21 @@ def _check(options: Options) -> None:
         )
 
 
+def _own_collection(options: Options) -> SearchedCollection | None:
+    """The own collection of ``--collection``, None for a named one."""
+    if options.collection is None or not options.collection.endswith(ENDING):
+        return None
+    found = named.find(options.collection, options.data)
+    assert isinstance(found, SearchedCollection)
+    return found
+
+
 def _directory(options: Options) -> Path:
     """The checkpoint folder to write."""
     name = "all"
-    if options.collection:
+    if own := _own_collection(options):
+        name = own.key
+    elif options.collection:
         name = named.find_answers(options.collection, options.data).name
     elif options.test:
         name = named.find(options.test, options.data).name
@@ -234,6 +258,10 @@ def _training_set(options: Options) -> TrainingSet:
         microblog_training_set,
     )
 
+    if own := _own_collection(options):
+        from pipeline.training.own import own_training_set
+
+        return own_training_set(own)
     if options.collection:
         collection = named.find_answers(options.collection, options.data)
         return answer_training_set(collection, draws=options.development == "drawn")

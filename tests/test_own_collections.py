@@ -1,14 +1,23 @@
 """Collections of one's own, described by a file, where a named one could stand."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from pipeline.collections.named import find, open_collection
+from pipeline.checkpoints import Tuning
+from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.named import SAMPLE, find, open_collection
+from pipeline.collections.topics import Topic
 from pipeline.command.errors import DataError, UsageError
+from pipeline.reranking import Candidates
+from pipeline.training.own import cross_validated, tune_and_compare
+from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.training.tuning import fold_topics, tune_weight
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -126,3 +135,75 @@ def test_commands_take_the_file(folder: Path, command: Callable[..., Any]) -> No
     changed = command("search", *first)
     assert changed.code == 1
     assert f"pipeline.index --collection {toml}" in changed.err
+
+
+# Training
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sample collection as an own one, and a file of word vectors beside it."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+    (tmp_path / "sample2.toml").write_text(
+        f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "{SAMPLE / "topics.txt"}"\n'
+        f'qrels = "{SAMPLE / "qrels.txt"}"\n'
+    )
+    (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_training_tunes_and_compares_on_held_out_topics(
+    sample: Path, command: Callable[..., Any]
+) -> None:
+    toml = sample / "sample2.toml"
+    quick = ["--epochs", 3, "--vectors", sample / "vectors.txt", "--threads", 1]
+    absent = command("search", "--collection", toml, "--reranker", "knrm")
+    assert absent.code == 1
+    assert "pipeline.train knrm --collection sample2.toml" in absent.err
+    trained = command("train", "knrm", "--collection", toml, *quick)
+    assert trained.code == 0, trained.err
+    assert "20 held-out topics:" in trained.out
+    rows = [line.split() for line in trained.out.splitlines()]
+    first_stage = next(float(row[2]) for row in rows if row[:2] == ["first", "stage"])
+    (folder,) = (sample / "home" / "checkpoints" / "knrm" / "own").iterdir()
+    tuning = Tuning.load(folder / "lambda.json")
+    assert tuning.collections == ("sample2",)
+    assert len(tuning.topics) == 20
+    assert tuning.weight == 0 or tuning.cross_validated > first_stage
+    assert ("no gain on held-out topics" in trained.out) == (tuning.cross_validated <= first_stage)
+    run = sample / "run.txt"
+    searched = command("search", "--collection", toml, "--reranker", "knrm", "--output", run)
+    assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
+
+
+def test_gain_must_be_seen_on_enough_topics() -> None:
+    """A model that knows the judgments gains; on nine topics that is not believed."""
+
+    def tuned(topics: int, weight: float) -> Tuning:
+        qrels = {str(n): {"a": 1, "b": 0} for n in range(topics)}
+        lexical = {query_id: {"b": 2.0, "a": 1.0} for query_id in qrels}
+        neural = {query_id: {"a": weight, "b": -weight} for query_id in qrels}
+        candidates = Candidates([Topic(q, "x") for q in qrels], lexical, {}, {})
+        judged = JudgedCandidates(candidates, qrels)
+        data = TrainingSet(["mine"], None, "made up", judged, None, [], 1)
+        outcome = cast(Any, SimpleNamespace(held_out_run=neural))
+        mine = SearchedCollection("mine", "mine", Path(), None, {}, "own/mine")
+        return tune_and_compare("knrm", mine, data, outcome)
+
+    assert tuned(10, 1.0).weight > 0.5
+    assert tuned(9, 1.0).weight == 0
+    assert tuned(10, -1.0).weight == 0
+
+
+def test_each_topic_is_mixed_by_the_weight_of_the_other_folds() -> None:
+    lexical = {str(n): {"a": 1.0, "b": 0.0} for n in range(4)}
+    neural = {str(n): {"a": 0.0, "b": 1.0} for n in range(4)}
+    tuning = dataclasses.replace(
+        tune_weight(lexical, neural, {q: {"a": 1} for q in lexical}, folds=2),
+        fold_weights=(0.25, 0.75),
+    )
+    found = cross_validated(lexical, neural, tuning)
+    for fold, weight in zip(fold_topics(lexical, 2, tuning.seed), (0.25, 0.75), strict=True):
+        for query_id in fold:
+            assert found[query_id] == pytest.approx({"a": 1 - weight, "b": weight})

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from rerankers.text.vocabulary import Idf
 
 
+OWN = "own/"
+"""Folder of own collections among indexes and checkpoints."""
+
+
 def home_directory() -> Path:
     """Folder of indexes and trained checkpoints: ``$TWEETRERANK_HOME`` or the user's cache."""
     if given := os.environ.get("TWEETRERANK_HOME"):
@@ -77,6 +81,11 @@ class Collection(ABC):
     measures: Sequence[str]
     runs: Mapping[str, Path]
     index_directory: Path | None
+
+    @property
+    def key(self) -> str:
+        """Name of the folder of its checkpoints, below that of their model."""
+        return self.name
 
     @property
     @abstractmethod
@@ -178,6 +187,11 @@ class SearchedCollection(Collection):
     data: Path | None = None
     own_index: Path | None = None
     file: Path | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of the folder of its checkpoints; own collections may share a name."""
+        return self.index_group if self.file else self.name
 
     @property
     def index_directory(self) -> Path:  # type: ignore[override]

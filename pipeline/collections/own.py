@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from zlib import crc32
 
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import OWN, SearchedCollection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError
@@ -74,7 +74,7 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         qrels_path=qrels,
         runs={},
         # Files of one name in two folders are two collections.
-        index_group=f"own/{path.stem}-{place}",
+        index_group=f"{OWN}{path.stem}-{place}",
         post_paths=posts,
         file=path,
     )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from indexes.files import atomic_directory
+from pipeline.checkpoints import TUNING_FILE, Tuning
 from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
 from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
@@ -88,11 +89,17 @@ class Trainer:
         outcome: Outcome,
         extras: Mapping[str, bytes] | None = None,
         parts: Mapping[str, Path] | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
-        """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`."""
+        """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`.
+
+        ``tuning`` is written beside it.
+        """
         metrics = self._metrics(outcome)
         with atomic_directory(directory) as new:
             checkpoint.save(new, self.model, outcome.model, self.encoder, metrics, extras, parts)
+            if tuning:
+                tuning.save(new / TUNING_FILE)
 
     def _examples(self, model: Reranker, data: JudgedCandidates) -> Examples:
         tokenized = Tokenized.from_pairs(data.candidates.pairs(), self.encoder, model)

@@ -26,7 +26,8 @@ HELD_OUT_FILE = "held_out.run.gz"
 class HeldOut:
     """First-stage and neural scores of held-out training topics, and their judgments.
 
-    The source of the neural scores, ``checkpoint``, is ``<model>/<name>``.
+    The source of the neural scores, ``checkpoint``, is ``<model>/<name>``; ``first_stage`` that of
+    the others.
     """
 
     collections: Sequence[str]
@@ -34,6 +35,7 @@ class HeldOut:
     neural: Run
     qrels: Qrels
     checkpoint: str
+    first_stage: str = "official query-likelihood runs"
 
     @classmethod
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
@@ -79,7 +81,7 @@ class HeldOut:
         return dataclasses.replace(
             tuning,
             collections=tuple(self.collections),
-            first_stage="official query-likelihood runs",
+            first_stage=self.first_stage,
             checkpoint=self.checkpoint,
             date=datetime.date.today().isoformat(),
         )
@@ -122,9 +124,7 @@ def tune_weight(
         run = {query_id: mix(*pair, weight) for query_id, pair in normalized.items()}
         (values[weight],) = evaluator(run).values()
     fold_weights, held_out = [], []
-    query_ids = sorted(qrels)
-    random.Random(seed).shuffle(query_ids)
-    for fold in (query_ids[number::folds] for number in range(folds)):
+    for fold in fold_topics(qrels, folds, seed):
         fold_weights.append(_best(_curve(values, set(qrels) - set(fold))))
         held_out += [values[fold_weights[-1]][query_id] for query_id in fold]
     curve = _curve(values, set(qrels))
@@ -139,6 +139,13 @@ def tune_weight(
         seed=seed,
         topics=tuple(qrels),
     )
+
+
+def fold_topics(query_ids: Iterable[str], folds: int, seed: int) -> list[list[str]]:
+    """The query_ids in ``folds`` random parts, the same whatever their order."""
+    shuffled = sorted(query_ids)
+    random.Random(seed).shuffle(shuffled)
+    return [shuffled[number::folds] for number in range(folds)]
 
 
 def _curve(
