@@ -134,7 +134,7 @@ def _limited(means: npt.ArrayLike) -> Floats:
 
 def _evidence(pair: Integers, position: Integers, click: Booleans) -> _Evidence:
     shape = (int(pair.max()) + 1, int(position.max()) + 1)
-    clicks = np.bincount(pair, weights=click.astype(np.float64))
+    clicks = np.bincount(pair, weights=click).astype(np.float64)
     places = np.rint(np.bincount(pair, weights=position) / np.bincount(pair)).astype(np.int64)
     skipped = pair[~click], position[~click]
     skips = csr_array((np.ones(len(skipped[0])), skipped), shape=shape)
