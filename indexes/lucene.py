@@ -15,6 +15,7 @@ from indexes.errors import CollectionError
 from indexes.files import atomic_directory
 from indexes.jvm import detach_thread, java_class, java_errors
 from indexes.manifest import (
+    Change,
     Manifest,
     Source,
     check_replaceable,
@@ -72,27 +73,46 @@ def build(
     directory = Path(directory)
     check_replaceable(directory)
     described = tuple(Source.read(Path(source)) for source in sources)
-    version = java_class("org.apache.lucene.util.Version").LATEST.toString()
     with atomic_directory(directory) as folder:
-        summary = PostStore.build(folder / POSTS_FILE, _progress(posts, None, "reading"))
-        if not summary.posts:
-            names = ", ".join(map(str, sources)) or "the input"
-            raise CollectionError(f"{names}: found no posts, expected at least one")
-        with (
-            PostStore(folder / POSTS_FILE) as store,
-            java_errors(f"{directory}: Lucene cannot write the index"),
-        ):
-            stored = _progress(store, summary.posts, "indexing")
-            _write_texts(folder, (post.text for post in stored))
-        manifest = Manifest(
-            **summary._asdict(),
-            analyzer=_ANALYZER,
-            sources=described,
-            files={file.name: file.stat().st_size for file in sorted(folder.iterdir())},
-            rebuild=rebuild or rebuild_command(sources, directory),
-            versions=software_versions(lucene=version),
+        return write(
+            posts, folder, directory, described, rebuild or rebuild_command(sources, directory)
         )
-        manifest.write(folder)
+
+
+def write(
+    posts: Iterable[Post],
+    folder: Path,
+    directory: Path,
+    sources: tuple[Source, ...],
+    rebuild: str,
+    changes: tuple[Change, ...] = (),
+) -> Manifest:
+    """Write an index into the empty ``folder``, which the caller renames to ``directory``.
+
+    Raises:
+        CollectionError: as :func:`build`.
+    """
+    version = java_class("org.apache.lucene.util.Version").LATEST.toString()
+    summary = PostStore.build(folder / POSTS_FILE, progress(posts, None, "reading"))
+    if not summary.posts:
+        names = ", ".join(source.name for source in sources) or "the input"
+        raise CollectionError(f"{names}: found no posts, expected at least one")
+    with (
+        PostStore(folder / POSTS_FILE) as store,
+        java_errors(f"{directory}: Lucene cannot write the index"),
+    ):
+        stored = progress(store, summary.posts, "indexing")
+        _write_texts(folder, (post.text for post in stored))
+    manifest = Manifest(
+        **summary._asdict(),
+        analyzer=_ANALYZER,
+        sources=sources,
+        files={file.name: file.stat().st_size for file in sorted(folder.iterdir())},
+        rebuild=rebuild,
+        versions=software_versions(lucene=version),
+        changes=changes,
+    )
+    manifest.write(folder)
     return manifest
 
 
@@ -260,7 +280,8 @@ class LuceneIndex:
         return self.posts.first_up_to(int(topic.max_doc_id))
 
 
-def _progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:
+def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:
+    """The posts, with a progress bar on stderr where that is a terminal."""
     from tqdm import tqdm
 
     return tqdm(posts, what, total, unit=" posts", disable=None, mininterval=0.5)

@@ -46,6 +46,26 @@ class Source(NamedTuple):
         return status.st_mtime_ns == self.mtime_ns or Source.read(path).sha256 == self.sha256
 
 
+class Change(NamedTuple):
+    """Posts added to an index after it was built, and posts removed from it.
+
+    Attributes:
+        added: number of new posts, those with the id of another included.
+        replaced: number of posts whose text and URL gave way to those of an added one.
+        removed: number of posts taken out.
+        files: names of the files of added posts.
+        command: repeats this change.
+        time: in UTC, ISO 8601.
+    """
+
+    added: int
+    replaced: int
+    removed: int
+    files: tuple[str, ...]
+    command: str
+    time: str
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The content of ``manifest.json``.
@@ -56,8 +76,10 @@ class Manifest:
         numeric_ids: all ids are whole numbers below 2^63, so that a time limit can be applied.
         sources: files of the posts.
         files: name -> size in bytes of every file of the index.
-        rebuild: command that builds the index again.
+        rebuild: command that builds the index again, and the commands that repeat its changes, one
+            a line.
         versions: of the software that built it.
+        changes: since it was built, oldest first.
     """
 
     posts: int
@@ -69,10 +91,15 @@ class Manifest:
     rebuild: str
     versions: dict[str, str]
     format: int = FORMAT
+    changes: tuple[Change, ...] = ()
 
     def write(self, directory: Path) -> None:
         """Write ``manifest.json`` into a folder."""
         fields = dataclasses.asdict(self) | {"sources": [s._asdict() for s in self.sources]}
+        # Absent in an index as it was built, which older versions of this program can open.
+        fields["changes"] = [change._asdict() for change in self.changes]
+        if not self.changes:
+            del fields["changes"]
         text = json.dumps(fields, indent=2, ensure_ascii=False)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -102,7 +129,12 @@ class Manifest:
                     f"{directory}: found an index of format {found_format}, expected {FORMAT}; "
                     f"{remedy}"
                 )
-            return cls(**fields | {"sources": tuple(Source(**s) for s in fields["sources"])})
+            fields["sources"] = tuple(Source(**source) for source in fields["sources"])
+            fields["changes"] = tuple(
+                Change(**change | {"files": tuple(change["files"])})
+                for change in fields.get("changes", ())
+            )
+            return cls(**fields)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise CollectionError(
                 f"{path}: not a readable manifest of an index "

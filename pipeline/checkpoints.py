@@ -30,6 +30,7 @@ from pipeline.reranking import NeuralReranker
 from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.engine import precomputed as engine
+from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -206,6 +207,32 @@ def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
                 size = engine.precompute(each, posts, new, progress)
             written.append(Written(directory, size, time.perf_counter() - started))
     return written
+
+
+def keep_precomputed(index: Path, changed: Path) -> None:
+    """Write the precomputed posts of an index for its changed posts, in the folder ``changed``.
+
+    Only new posts are computed. Folders whose checkpoint is gone or has changed are left out, with
+    a warning.
+    """
+    with PostStore(changed / POSTS_FILE) as store:
+        posts = [(post.text, post.url) for post in store]
+    for folder in sorted((index / PRECOMPUTED).iterdir()):
+        try:
+            checkpoint = checkpoints.load(engine.checkpoint_of(folder))
+            known = engine.open_precomputed(checkpoint, folder, "it was precomputed by another")
+        except RerankerError as error:
+            print(
+                f"warning: the precomputed posts in {folder} are left out ({error}); searches "
+                "without them are right, but slower; precompute them again with\n"
+                f"  python -m pipeline.index --index {shlex.quote(str(index))} --precompute "
+                "CHECKPOINT",
+                file=sys.stderr,
+            )
+            continue
+        new = changed / PRECOMPUTED / folder.name
+        with bar(len(posts), "precomputing", "post") as progress:
+            engine.precompute(checkpoint, posts, new, progress, known)
 
 
 def with_precomputed(

@@ -4,6 +4,8 @@
   python -m pipeline.index --collection my-posts.toml
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
   python -m pipeline.index --collection mb2012 --precompute fusion
+  python -m pipeline.index --index my-index --add wednesday.jsonl.gz thursday.jsonl.gz
+  python -m pipeline.index --index my-index --remove 1042,1077
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "url"; posts in the form of Twitter's API are understood as they are.
@@ -12,16 +14,25 @@ With --precompute the posts' vectors are computed beforehand, so that a search o
 with its topics. For a fusion, the posts' words and counts are precomputed, and the vectors for the
 rerankers whose scores it reads. An existing index is kept. A search with the same checkpoint uses
 the precomputed posts by itself.
+
+With --add and --remove an index is changed; the files that it was built from are not read again.
+Searches see the old index until the new one is complete, and an interruption leaves the old one. A
+changed index gives the same results as one built from the resulting posts. Precomputed posts are
+kept, and those of the added posts computed.
 """
 
 import itertools
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from indexes.lines import numbered_lines, short
+from indexes.manifest import Manifest
+from indexes.posts import is_doc_id
 from pipeline.collections import named
 from pipeline.collections.collection import AnswerCollection
-from pipeline.command.errors import UsageError
+from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 
@@ -50,6 +61,20 @@ class Options:
         parse=Path,
         metavar="DIR",
     )
+    add: tuple[Path, ...] = option(
+        "files of posts to add to the index --index",
+        parse=existing_file,
+        many=True,
+        following=True,
+        metavar="FILE",
+    )
+    remove: str | None = option(
+        "posts to remove from the index --index (before others are added): a file of ids, one a "
+        "line, or ids separated by commas",
+        metavar="IDS",
+    )
+    replace: bool = option("added posts replace those with the same id", flag=True)
+    skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
         "checkpoint folder, or name of a model (its default checkpoint): precompute its vectors of "
         "the posts",
@@ -61,7 +86,13 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Build the index, or precompute the posts of an existing one, and report size and time."""
+    """Build or change an index, or precompute its posts, and report sizes and times."""
+    if _is_change(options) and options.index:
+        checkpoint = _checkpoint(options.precompute, None) if options.precompute else None
+        _change(options, options.index)
+        if checkpoint:
+            _precompute(options.index, checkpoint)
+        return
     name = _collection_name(options)
 
     from indexes import lucene
@@ -85,10 +116,85 @@ def main(options: Options) -> None:
             f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
         )
     if checkpoint:
-        from pipeline.checkpoints import precompute_index
+        _precompute(directory, checkpoint)
 
-        for folder, size, seconds in precompute_index(directory, checkpoint):
-            print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+
+def _change(options: Options, directory: Path) -> None:
+    """Remove posts, add posts, and report their numbers."""
+    from indexes.changes import change
+
+    start = time.perf_counter()
+    doc_ids, before = _doc_ids(options.remove or ""), Manifest.read(directory)
+    after = change(
+        directory,
+        _command(options, directory),
+        options.add,
+        doc_ids,
+        replace=options.replace,
+        skip_unknown=options.skip_unknown,
+        finish=lambda folder: _keep_precomputed(directory, folder),
+    )
+    if after.changes == before.changes:
+        print(f"nothing to change: {after.posts:,} posts\nindex: {directory}")
+        return
+    done = after.changes[-1]
+    print(
+        f"{done.added:,} posts added, {done.replaced:,} replaced, {done.removed:,} removed in "
+        f"{time.perf_counter() - start:.1f} s: {after.posts:,} posts ({after.empties:,} empty)\n"
+        f"index: {directory}"
+    )
+
+
+def _keep_precomputed(directory: Path, new: Path) -> None:
+    """Write the precomputed posts of an index for its changed posts."""
+    if (directory / "precomputed").is_dir():
+        # Late, as few indexes need PyTorch.
+        from pipeline.checkpoints import keep_precomputed
+
+        keep_precomputed(directory, new)
+
+
+def _command(options: Options, directory: Path) -> str:
+    """The command that repeats a change of an index, for its manifest."""
+    words = ["--index", str(directory.absolute())]
+    if options.add:
+        words += ["--add", *(str(path.absolute()) for path in options.add)]
+    if options.remove is not None:
+        path = Path(options.remove)
+        words += ["--remove", str(path.absolute()) if _is_file(path) else options.remove]
+    words += ["--replace"] * options.replace + ["--skip-unknown"] * options.skip_unknown
+    return shlex.join(["python", "-m", "pipeline.index", *words])
+
+
+def _doc_ids(given: str) -> list[str]:
+    """The ids in a file, one a line, or separated by commas."""
+    path = Path(given)
+    if not _is_file(path):
+        return [doc_id for part in given.split(",") if (doc_id := part.strip())]
+    doc_ids = []
+    for number, line in numbered_lines(path):
+        if not (doc_id := line.strip()):
+            continue
+        if not is_doc_id(doc_id):
+            raise DataError(f"{path}:{number}: found {short(line)}, expected one id")
+        doc_ids.append(doc_id)
+    return doc_ids
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a long list of ids is no valid path."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _precompute(directory: Path, checkpoint: Path) -> None:
+    """Precompute the posts of an index, and report sizes and times."""
+    from pipeline.checkpoints import precompute_index
+
+    for folder, size, seconds in precompute_index(directory, checkpoint):
+        print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 
 def _checkpoint(given: str, collection: str | None) -> Path:
@@ -98,6 +204,26 @@ def _checkpoint(given: str, collection: str | None) -> Path:
     if "/" in given or Path(given).is_dir():
         return Path(given)
     return default_directory(given, named.find(collection).key if collection else "all")
+
+
+def _is_change(options: Options) -> bool:
+    """Whether an index is to be changed; raises UsageError for options that do not fit."""
+    is_change = bool(options.add) or options.remove is not None
+    problems = []
+    if is_change and options.index is None:
+        problems.append("--index DIR is missing: the index to change by --add or --remove")
+    if is_change and (options.collection or options.topics or options.posts):
+        problems.append(
+            "--add and --remove change the index --index; they cannot be combined with --posts or "
+            "a collection"
+        )
+    if options.replace and not options.add:
+        problems.append("--replace needs --add FILE")
+    if options.skip_unknown and options.remove is None:
+        problems.append("--skip-unknown needs --remove IDS")
+    if problems:
+        raise UsageError(problems)
+    return is_change
 
 
 def _collection_name(options: Options) -> str | None:

@@ -323,7 +323,7 @@ def test_an_interrupted_build_leaves_no_trace(
     before = listing(tmp_path)
     monkeypatch.setattr(
         lucene,
-        "_progress",
+        "progress",
         lambda posts, total, what: interrupted(posts, error) if what == phase else posts,
     )
     for folder in (built, tmp_path / "new"):

@@ -25,6 +25,7 @@ from rerankers.engine.precomputed import (
     precompute,
 )
 from rerankers.errors import RerankerError
+from rerankers.features._tables import PostTable
 from rerankers.text.vocabulary import Idf
 
 pytestmark = pytest.mark.slow
@@ -171,6 +172,58 @@ def test_threads_do_not_change_features(tmp_path: Path) -> None:
             tables.append(features.table(pairs, FAMILIES, encoder().idf, VECTORS, found).values)
             assert torch.get_num_threads() == count
     np.testing.assert_array_equal(*tables)
+
+
+def saved_sm_cnn(directory: Path) -> TrainedReranker:
+    return saved(directory, "sm_cnn", "static")
+
+
+@pytest.mark.parametrize("save", [saved, saved_sm_cnn, saved_fusion])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (slice(0, 6), slice(3, None)),  # some stay, some go, others are new
+        (slice(0, 6), slice(2, 4)),  # none is new
+        (slice(0, 3), slice(3, None)),  # none stays
+        (slice(0, 0), slice(0, None)),  # there was none
+    ],
+)
+def test_known_posts_are_copied(
+    save: Callable[[Path], TrainedReranker], before: slice, after: slice, tmp_path: Path
+) -> None:
+    ready, pairs = save(tmp_path / "checkpoint"), pairs_of(POSTS)
+    if save is saved_sm_cnn:
+        pairs = dataclasses.replace(pairs, signals={PRIOR: pairs.signals[FIRST_STAGE]})
+    old, fresh = (
+        precomputed(tmp_path / name, ready, posts)
+        for name, posts in (("old", POSTS[before]), ("fresh", POSTS[after]))
+    )
+    done: list[int] = []
+    precompute(ready, POSTS[after], tmp_path / "new", done.append, old)
+    kept = len({*POSTS[before]} & {*POSTS[after]}) + (save is saved_fusion)
+    assert done[0] == kept and sum(done) == len(POSTS[after]) + (save is saved_fusion)
+    found = open_precomputed(ready, tmp_path / "new", REMEDY)
+    np.testing.assert_array_equal(found.find(pairs) >= 0, fresh.find(pairs) >= 0)
+    for expected in (scores_with(ready, fresh, pairs), ready.score(pairs)):
+        scores = scores_with(ready, found, pairs)
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    if isinstance(found, PrecomputedPosts):
+        assert sorted(found.known.words) == sorted(fresh.known.words)
+    elif done == [kept]:
+        for name, tower in found.towers.items():
+            both = zip(tower.levels, old.towers[name].levels, strict=True)
+            assert all(len(level) < len(other) for level, other in both)
+
+
+def test_only_new_posts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, read = saved_fusion(tmp_path / "checkpoint"), []
+    old = precomputed(tmp_path / "old", ready, POSTS[:6])
+    monkeypatch.setattr(
+        "rerankers.engine.precomputed.PostTable.read",
+        lambda texts, *rest, of=PostTable.read: (read.extend(texts), of(texts, *rest))[1],
+    )
+    precompute(ready, POSTS[3:], tmp_path / "new", known=old)
+    assert read == [text for text, _ in POSTS[6:]]
 
 
 def test_a_key_is_a_hash_of_text_and_url() -> None:

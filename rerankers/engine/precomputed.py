@@ -78,6 +78,7 @@ def precompute(
     posts: Sequence[tuple[str, str]],
     directory: Path,
     progress: Progress = lambda posts_done: None,
+    known: PrecomputedVectors | PrecomputedPosts | None = None,
 ) -> int:
     """Write the precomputed posts of a checkpoint into an empty folder.
 
@@ -88,6 +89,7 @@ def precompute(
         posts: text and URL ("" without one) of each; equal posts are written once.
         directory: empty or missing.
         progress: called with the number of posts of each finished block.
+        known: of the same checkpoint. Posts that it has are copied, only the others are computed.
 
     Returns:
         Bytes written.
@@ -103,17 +105,25 @@ def precompute(
             f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts "
             "do not make other models faster"
         )
-    write = _write_vectors
-    if _has_features_alone(model):
-        write, posts = _write_posts, [*posts, ("", "")]  # Candidates from runs may have no text.
+    is_table = _has_features_alone(model)
+    if is_table:
+        posts = [*posts, ("", "")]  # Candidates from runs may have no text.
     # In the order of the collection, where retweets are neighbours.
     distinct_posts = list(dict.fromkeys(posts))
     texts, urls = [text for text, _ in distinct_posts], [url for _, url in distinct_posts]
-    keys = keys_of(texts, urls)
+    keys, kept = keys_of(texts, urls), np.zeros(0, np.int64)
+    if known is not None:
+        found = known.rows_of(keys)
+        # Posts that are copied come first.
+        order = np.argsort(found < 0, kind="stable")
+        kept = found[found >= 0]
+        keys, new = keys[order], order[len(kept) :].tolist()
+        texts, urls = [texts[post] for post in new], [urls[post] for post in new]
     rows = np.lexsort((keys[:, 1], keys[:, 0]))
     description = {
         "version": version_of(checkpoint.directory),
         "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
+        "directory": str(checkpoint.directory.resolve()),
         "idf": checkpoint.encoder.idf.source,
     }
     try:
@@ -123,7 +133,15 @@ def precompute(
         with ArrayWriter(directory, description) as writer:
             writer.append("keys", keys[rows])
             writer.append("rows", rows)
-            write(checkpoint, texts, urls, writer, progress)
+            progress(len(kept))
+            if is_table:
+                posts_known = known if isinstance(known, PrecomputedPosts) else None
+                _write_posts(checkpoint, texts, urls, writer, progress, posts_known, kept)
+            else:
+                if isinstance(known, PrecomputedVectors) and len(kept):
+                    _copy_vectors(checkpoint.model, known, kept, writer)
+                if texts:
+                    _write_vectors(checkpoint, texts, urls, writer, progress)
     except OSError as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
     return writer.size
@@ -153,6 +171,18 @@ def open_precomputed(
         )
     is_table = _has_features_alone(checkpoint.model)
     return PrecomputedPosts(arrays) if is_table else PrecomputedVectors(arrays)
+
+
+def checkpoint_of(directory: Path) -> Path:
+    """The checkpoint that precomputed the posts of a folder.
+
+    Raises:
+        RerankerError: the folder's description is damaged, or older than this entry.
+    """
+    arrays = Arrays(directory, "precompute its posts again")
+    if found := arrays.description.get("directory"):
+        return Path(found)
+    raise arrays.error(directory / DESCRIPTION, "found no folder of its checkpoint")
 
 
 def version_of(checkpoint: Path) -> str:
@@ -315,7 +345,10 @@ class Precomputed:
 
     def find(self, pairs: Pairs) -> Rows:
         """The row [D] of each post of pairs, -1 for missing ones."""
-        wanted = keys_of_posts(pairs)
+        return self.rows_of(keys_of_posts(pairs))
+
+    def rows_of(self, wanted: npt.NDArray[np.uint64]) -> Rows:
+        """The row [D] of each of the :func:`keys_of` posts [D, 2], -1 for missing ones."""
         if not len(self) or not len(wanted):
             return np.full(len(wanted), -1, dtype=np.int64)
         # Of two keys with the same first half one is never found: then its post is computed.
@@ -415,20 +448,66 @@ class PrecomputedVectors(Precomputed):
 
 
 def _write_posts(
-    checkpoint: TrainedReranker, texts: Texts, urls: Texts, writer: ArrayWriter, progress: Progress
+    checkpoint: TrainedReranker,
+    texts: Texts,
+    urls: Texts,
+    writer: ArrayWriter,
+    progress: Progress,
+    known: PrecomputedPosts | None,
+    kept: Rows,
 ) -> None:
-    """The columns of a :class:`PostTable`, and its words."""
+    """The columns of a :class:`PostTable`, and its words; first the rows ``kept`` of ``known``."""
     words = WordTable(checkpoint.encoder.idf, checkpoint.model.unit_vectors())
+    if known is not None:
+        _copy_posts(known, kept, words, writer)
     for start in range(0, len(texts), BLOCK):
         block = PostTable.read(texts[start : start + BLOCK], urls[start : start + BLOCK], words)
         for name in COLUMNS:
             writer.append_lists(f"column.{name}", block.column(name))
         progress(len(block))
-    known = words.known()
-    writer.append("known.words", _lines(known.words))
-    writer.append("known.stems", _lines(known.stems))
-    for name, column in known.columns._asdict().items():
+    found = words.known()
+    writer.append("known.words", _lines(found.words))
+    writer.append("known.stems", _lines(found.stems))
+    for name, column in found.columns._asdict().items():
         writer.append(f"known.{name}", column)
+
+
+def _copy_posts(known: PrecomputedPosts, kept: Rows, words: WordTable, writer: ArrayWriter) -> None:
+    """The columns of the posts ``kept``, with the rows of their words in another table."""
+    table = known.posts.take(kept)
+    for name in COLUMNS:
+        column = table.column(name)
+        if name in ("words", "hashtag_words"):
+            used, places = np.unique(column.values, return_inverse=True)
+            rows = words.rows([known.known.words[row] for row in used.tolist()])
+            column = Ragged(rows[places].astype(column.values.dtype), column.starts)
+        writer.append_lists(f"column.{name}", column)
+
+
+def _copy_vectors(
+    model: Reranker, known: PrecomputedVectors, kept: Rows, writer: ArrayWriter
+) -> None:
+    """The inputs and vectors of the posts ``kept``; windows that only others have are left out."""
+    way = fast_paths.way_of(model)
+    inputs: dict[str, Ragged] = {name: ids.take(kept) for name, ids in known.inputs.items()}
+    if hasattr(way, "PostVectors"):
+        vectors = known.towers[way.VECTOR_INPUT].levels[0]
+        writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors.numpy()[kept])
+    else:
+        for tower, (levels,) in known.towers.items():
+            names = [name for name, read in way.tower_inputs(model).items() if read.tower == tower]
+            windows = Ragged.joined([inputs[name] for name in names]).values
+            renumbered = np.empty_like(windows)
+            for depth, level in enumerate(levels):
+                used, renumbered[:, depth] = np.unique(windows[:, depth], return_inverse=True)
+                writer.append(f"tower.{tower}.{depth}", level.numpy()[used])
+            start = 0
+            for name in names:
+                end = start + len(inputs[name].values)
+                inputs[name] = Ragged(renumbered[start:end], inputs[name].starts)
+                start = end
+    for name, lists in inputs.items():
+        writer.append_lists(f"input.{name}", lists)
 
 
 @torch.inference_mode()
@@ -472,11 +551,12 @@ class _TowerWriter:
         self._names = [f"tower.{name}.{depth}" for depth in range(len(tower.sizes))]
         for array, size in zip(self._names, tower.sizes, strict=True):
             writer.append(array, np.zeros((0, size), np.float32))
+        self._first_term = writer.rows(self._names[0])
         writer.append(self._names[0], tower.terms.numpy())
 
     def windows_of(self, posts: Ragged) -> Ragged:
         """The row of each place's window at every depth: lists of [T, depth + 1]."""
-        written = [0, *(self._writer.rows(name) for name in self._names[1:])]
+        written = [self._first_term, *(self._writer.rows(name) for name in self._names[1:])]
         found = self.tower.walk(posts, self._append)
         rows = np.stack(found, axis=1) + written
         if rows.max(initial=0) > (most := np.iinfo(np.int32).max):

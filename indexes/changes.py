@@ -1,0 +1,144 @@
+"""Adding posts to an index, and removing posts from it, without the files that it was built from.
+
+The changed index equals one built from the resulting posts: its word statistics count no removed
+post, and its posts are in the same order. Lucene's own updates give neither: a new post belongs
+between older ones, whose numbers are their places, and deleted posts stay in the statistics. So
+Lucene's files are written again from the stored posts, which takes less time than merging Lucene's
+segments in another order (measured: 6 s against 9 s for 85,000 posts).
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from indexes import lucene
+from indexes.errors import CollectionError
+from indexes.files import atomic_directory
+from indexes.manifest import Change, Manifest, Source
+from indexes.posts import Post, read_posts
+from indexes.store import POSTS_FILE, PostStore
+
+
+def change(
+    directory: Path | str,
+    command: str,
+    add: Sequence[Path | str] = (),
+    remove: Iterable[str] = (),
+    *,
+    replace: bool = False,
+    skip_unknown: bool = False,
+    finish: Callable[[Path], None] = lambda folder: None,
+) -> Manifest:
+    """Remove posts from an index, then add others; the old index is replaced at the very end.
+
+    A search that has opened the old index still reads it whole. After an error or an interruption
+    the old index is there as it was. The added posts are held in memory.
+
+    Args:
+        directory: the index.
+        command: repeats this change; for the manifest.
+        add: files of posts.
+        remove: ids.
+        replace: an added post takes the place of one with the same id; else that is an error.
+        skip_unknown: ids to remove that the index lacks are left out; else that is an error.
+        finish: called with the folder of the complete new index, before it replaces the old one;
+            for what else is in the old one's folder.
+
+    Returns:
+        The new manifest; what was done is the last of its changes. Where there is nothing to
+        remove or add, the index stays as it is and its manifest is returned.
+
+    Raises:
+        CollectionError: the index cannot be used, or was changed by another process meanwhile; an
+            id is repeated, unknown, or taken; no post would be left.
+    """
+    directory = Path(directory)
+    manifest = Manifest.read(directory)
+    manifest.check(directory, None)
+    sources = [Source.read(Path(path)) for path in add]
+    new = _read(add)
+    with PostStore(directory / POSTS_FILE) as old:
+        removed = _removed(old, remove, directory, skip_unknown)
+        replaced = old.get_many(new).keys() - removed
+        if replaced and not replace:
+            first = _first(doc_id for doc_id in new if doc_id in replaced)
+            raise CollectionError(
+                f"{directory}: found posts with the added ids {first}, expected new ids; with "
+                "--replace the new texts replace the old ones"
+            )
+        if not removed and not new:
+            return manifest
+        if len(removed) == len(old) and not new:
+            raise CollectionError(
+                f"{directory}: found all {len(old):,} posts among those to remove, expected that "
+                "at least one is left; remove the folder instead"
+            )
+        done = Change(
+            added=len(new) - len(replaced),
+            replaced=len(replaced),
+            removed=len(removed),
+            files=tuple(source.name for source in sources),
+            command=command,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        gone = removed | replaced
+        with atomic_directory(directory) as folder:
+            changed = lucene.write(
+                itertools.chain(_kept(old, gone), new.values()),
+                folder,
+                directory,
+                (*manifest.sources, *sources),
+                f"{manifest.rebuild}\n  {command}",
+                (*manifest.changes, done),
+            )
+            finish(folder)
+            if Manifest.read(directory) != manifest:
+                raise CollectionError(
+                    f"{directory}: another process has changed this index meanwhile; it is left "
+                    "as that process wrote it: run the command again"
+                )
+    return changed
+
+
+def _read(files: Sequence[Path | str]) -> dict[str, Post]:
+    """The posts of files by id."""
+    new: dict[str, Post] = {}
+    for path in files:
+        size = len(new)
+        for post in lucene.progress(read_posts(path), None, "reading"):
+            if post.doc_id in new:
+                raise CollectionError(
+                    f"{path}: found the id {post.doc_id!r}, which another file has too, expected "
+                    "every id once over all files"
+                )
+            new[post.doc_id] = post
+        if len(new) == size:
+            raise CollectionError(f"{path}: found no posts, expected at least one")
+    return new
+
+
+def _removed(
+    old: PostStore, doc_ids: Iterable[str], directory: Path, skip_unknown: bool
+) -> set[str]:
+    """Those of ``doc_ids`` that the index has."""
+    wanted = list(dict.fromkeys(doc_ids))
+    known = old.get_many(wanted).keys()
+    if len(known) < len(wanted) and not skip_unknown:
+        first = _first(doc_id for doc_id in wanted if doc_id not in known)
+        raise CollectionError(
+            f"{directory}: found no posts with the ids {first}, expected ids of its posts, or a "
+            "file of them, one a line; with --skip-unknown, unknown ids are left out"
+        )
+    return set(known)
+
+
+def _kept(old: PostStore, gone: set[str]) -> Iterable[Post]:
+    return (post for post in old if post.doc_id not in gone)
+
+
+def _first(doc_ids: Iterable[str], most: int = 3) -> str:
+    """The first of some ids, and the number of the others."""
+    doc_ids = list(doc_ids)
+    more = f" and {len(doc_ids) - most:,} more" if doc_ids[most:] else ""
+    return ", ".join(map(repr, doc_ids[:most])) + more
