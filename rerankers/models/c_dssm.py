@@ -61,6 +61,10 @@ class Config:
         require_odd(self, "width")
 
 
+PAPER = Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128)
+"""The configuration ``paper``."""
+
+
 class ConvolutionalNetwork(nn.Module):
     """Windows of words, max pooling, semantic layer (CIKM 2014, sections 3.2 to 3.5)."""
 
@@ -101,7 +105,7 @@ class Model(SemanticModel):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
-        "paper": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
-        "rao2019": Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128),
+        "paper": PAPER,
+        "rao2019": PAPER,
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -61,6 +61,16 @@ class Config:
     dropout: float = 0.4  # Share of the units of the first two layers dropped in training
 
 
+PAPER = Config(
+    trigram_buckets=TRIGRAM_COUNT,
+    trigram_size=300,
+    hidden=300,
+    sentence_size=128,
+    dropout=0.0,
+)
+"""The configuration ``paper``."""
+
+
 class DeepNetwork(nn.Module):
     """Section 3.1: three layers with tanh over trigram counts."""
 
@@ -86,19 +96,7 @@ class Model(SemanticModel):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
-        "paper": Config(
-            trigram_buckets=TRIGRAM_COUNT,
-            trigram_size=300,
-            hidden=300,
-            sentence_size=128,
-            dropout=0.0,
-        ),
-        "rao2019": Config(
-            trigram_buckets=TRIGRAM_COUNT,
-            trigram_size=300,
-            hidden=300,
-            sentence_size=128,
-            dropout=0.0,
-        ),
+        "paper": PAPER,
+        "rao2019": PAPER,
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -124,6 +124,22 @@ class Config:
         require_choice("evidence", self.evidence, ("terms", "positions"))
 
 
+PAPER = Config(
+    trigram_size=300,
+    word_filters=256,
+    trigram_filters=256,
+    depth=4,
+    similarity="dot",
+    normalization="post",
+    evidence="positions",
+    url_presence=False,
+    train_vectors=True,
+    train_filters=True,
+    hidden=150,
+)
+"""The configuration ``paper``."""
+
+
 class Perspective(NamedTuple):
     """An input of the query and the input of the post that it is compared with."""
 
@@ -166,33 +182,9 @@ class Model(Reranker):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "robust": Config(),
-        "paper": Config(
-            trigram_size=300,
-            word_filters=256,
-            trigram_filters=256,
-            depth=4,
-            similarity="dot",
-            normalization="post",
-            evidence="positions",
-            url_presence=False,
-            train_vectors=True,
-            train_filters=True,
-            hidden=150,
-        ),
-        "authors": Config(
-            trigram_size=300,
-            word_filters=256,
-            trigram_filters=256,
-            depth=4,
-            similarity="dot",
-            normalization="query",
-            evidence="positions",
-            url_presence=False,
-            train_vectors=True,
-            train_filters=True,
-            weighted_trigram_depths=2,
-            hidden=150,
-            second_hidden=50,
+        "paper": PAPER,
+        "authors": replace(
+            PAPER, normalization="query", weighted_trigram_depths=2, second_hidden=50
         ),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {
