@@ -1,6 +1,11 @@
-"""The plain way to score: a forward pass over padded pairs, each with its own query."""
+"""The plain way to score: a forward pass over padded pairs, each with its own query.
 
-from collections.abc import Mapping
+MP-HCNN's own forward pass leaves padding out; here it is computed and masked, as in the paper.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +15,9 @@ import torch.nn.functional as F  # noqa: N812
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Reranker, Terms
 from rerankers.engine.scoring import BATCH_SIZE
 from rerankers.engine.tokenized import Tokenized
+from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.layers.embeddings import mask_of
+from rerankers.models import mp_hcnn
 from rerankers.text.inputs import TokenIds
 
 _QUERY_SETTINGS = {WORDS: "query_words", TRIGRAMS: "query_trigrams"}
@@ -36,7 +44,8 @@ class PaddedPairs:
         queries = _padded(pairs.queries, pairs.query_index[rows], self.query_lengths, device)
         posts = _padded(pairs.posts, pairs.post_index[rows], self.post_lengths, device)
         own = torch.arange(len(rows), device=device)
-        scores: torch.Tensor = model(queries, posts, own, pairs.features_of(rows, device))
+        with _with_padding(model):
+            scores: torch.Tensor = model(queries, posts, own, pairs.features_of(rows, device))
         return scores
 
     def score(self, model: Reranker) -> npt.NDArray[np.float32]:
@@ -48,6 +57,47 @@ class PaddedPairs:
                 rows = np.arange(start, min(start + BATCH_SIZE, count))
                 scores[rows] = self.scores_of(model, rows, device).float().cpu().numpy()
         return scores
+
+
+@contextmanager
+def _with_padding(model: Reranker) -> Iterator[None]:
+    """MP-HCNN computes padding meanwhile; other models always do."""
+    if not isinstance(model, mp_hcnn.Model):
+        yield
+        return
+    towers = list(model.towers.values())
+    for tower in towers:
+        tower.forward = partial(_levels, tower)  # type: ignore[arg-type]
+    model._pooled = partial(_pooled, model)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for tower in towers:
+            del tower.forward
+        del model._pooled
+
+
+def _levels(
+    tower: ConvolutionTower, ids: torch.Tensor, length: int | None = None
+) -> list[torch.Tensor]:
+    """:meth:`ConvolutionTower.forward` over all positions."""
+    mask = mask_of(ids).unsqueeze(2)
+    levels = [tower.vectors(ids)]
+    for convolution in tower.convolutions:
+        levels.append(convolution(levels[-1], mask))
+    return levels
+
+
+def _pooled(
+    model: mp_hcnn.Model,
+    queries: mp_hcnn.PhraseVectors,
+    posts: mp_hcnn.PhraseVectors,
+    query_of_post: torch.Tensor,
+    perspective: mp_hcnn.Perspective,
+) -> list[list[torch.Tensor]]:
+    """The same of MP-HCNN's comparisons."""
+    similarities = model.similarities(queries, posts, query_of_post, perspective)
+    return [model.pool(each, perspective) for each in similarities]
 
 
 def _lengths(
