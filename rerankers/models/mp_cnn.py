@@ -51,7 +51,7 @@ from rerankers.errors import require_choice
 from rerankers.layers.convolutions import windows_from
 from rerankers.layers.embeddings import VECTOR_KINDS, word_vectors
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2016, Settings
 
 
 @dataclass(frozen=True)
@@ -102,23 +102,7 @@ class Model(Reranker):
         patience=5,
         select="mrr",
     )
-    own_settings: ClassVar[Mapping[str, Settings]] = {
-        "paper": Settings(
-            loss="pointwise",
-            sampling="pairs",
-            batch_pairs=1,
-            steps=0,
-            epochs=10,
-            patience=3,
-            optimizer="sgd",
-            momentum=0.0,
-            learning_rate=1e-3,
-            schedule="constant",
-            clipping=0.0,
-            weight_decay=1e-4,
-            select="mrr",
-        )
-    }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"paper": RAO_2016}
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

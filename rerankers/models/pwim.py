@@ -38,7 +38,7 @@ Deviations, and choices where the paper is silent:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -51,7 +51,7 @@ from rerankers.errors import require_above_zero, require_choice
 from rerankers.layers.convolutions import perceptron, square_convolution
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2016, Settings
 
 CHANNELS = (128, 164, 192, 192, 128)
 """Channels of the paper's convolutions, each of 3 × 3."""
@@ -118,20 +118,7 @@ class Model(Reranker):
         select="mrr",
     )
     own_settings: ClassVar[Mapping[str, Settings]] = {
-        "paper": Settings(
-            loss="pointwise",
-            sampling="pairs",
-            batch_pairs=1,
-            steps=0,
-            epochs=10,
-            patience=3,
-            optimizer="rmsprop",
-            learning_rate=1e-4,
-            schedule="constant",
-            clipping=0.0,
-            weight_decay=1e-4,
-            select="mrr",
-        )
+        "paper": replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4)
     }
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:

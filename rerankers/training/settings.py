@@ -116,3 +116,20 @@ RAO_2019 = Settings(
 
 The paper says nothing of momentum, decay and clipping. Its training converges after 10 epochs.
 """
+
+RAO_2016 = Settings(
+    loss="pointwise",
+    sampling="pairs",
+    batch_pairs=1,
+    steps=0,
+    epochs=10,
+    patience=3,
+    optimizer="sgd",
+    momentum=0.0,
+    learning_rate=1e-3,
+    schedule="constant",
+    clipping=0.0,
+    weight_decay=1e-4,
+    select="mrr",
+)
+"""MP-CNN in Rao et al. (2016); the size of a batch is that of the authors' code."""
