@@ -177,6 +177,15 @@ def test_training_tunes_and_compares_on_held_out_topics(
     assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
 
 
+def test_one_judged_topic_is_refused_before_training(
+    folder: Path, command: Callable[..., Any]
+) -> None:
+    (folder / "qrels.txt").write_text("a 0 1 1\na 0 2 0\n")
+    refused = command("train", "knrm", "--collection", folder / "harbour.toml")
+    assert refused.code == 1
+    assert "found 1 judged topic, expected at least 2" in refused.err
+
+
 def test_gain_must_be_seen_on_enough_topics() -> None:
     """A model that knows the judgments gains; on nine topics that is not believed."""
 

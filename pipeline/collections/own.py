@@ -16,6 +16,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
 from pipeline.collections.collection import OWN, SearchedCollection
@@ -23,6 +24,8 @@ from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError
 from pipeline.command.options import did_you_mean, listed
+
+Content = TypeVar("Content")
 
 ENDING = ".toml"
 """Of the file of a collection."""
@@ -54,24 +57,20 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     patterns = [patterns] if isinstance(patterns, str) else patterns
     posts, found = _post_files(path.parent, patterns)
     problems += found
-    topics, found = _file(path.parent, content, "topics", read_topics)
+    topics, topics_path, found = _file(path.parent, content, "topics", read_topics)
     problems += found
-    qrels, found = _file(path.parent, content, "qrels", read_qrels)
+    qrels, qrels_path, found = _file(path.parent, content, "qrels", read_qrels)
     problems += found
-    if (
-        topics
-        and qrels
-        and not {topic.query_id for topic in read_topics(topics)} & {*read_qrels(qrels)}
-    ):
-        problems.append(f"qrels: {qrels} has judgments for no topic of {topics}")
+    if topics and qrels and not {topic.query_id for topic in topics} & {*qrels}:
+        problems.append(f"qrels: {qrels_path} has judgments for no topic of {topics_path}")
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
     place = f"{crc32(str(path.resolve()).encode()):08x}"
     return SearchedCollection(
         name=path.stem,
         title=str(path),
-        topics_path=topics or path,
-        qrels_path=qrels,
+        topics_path=topics_path or path,
+        qrels_path=qrels_path,
         runs={},
         # Files of one name in two folders are two collections.
         index_group=f"{OWN}{path.stem}-{place}",
@@ -108,22 +107,21 @@ def _post_files(folder: Path, patterns: object) -> tuple[list[Path], list[str]]:
 
 
 def _file(
-    folder: Path, content: dict[str, object], key: str, read: Callable[[Path], object]
-) -> tuple[Path | None, list[str]]:
-    """The file that a key names, None without the key, and its problems."""
+    folder: Path, content: dict[str, object], key: str, read: Callable[[Path], Content]
+) -> tuple[Content | None, Path | None, list[str]]:
+    """Content and path of the file that a key names, and its problems; None without the key."""
     name = content.get(key)
     if name is None:
-        return None, []
+        return None, None, []
     if not isinstance(name, str):
-        return None, [f"{key}: found {name!r}, expected the name of a file"]
+        return None, None, [f"{key}: found {name!r}, expected the name of a file"]
     path = folder / name
     if not path.is_file():
-        return None, [f"{key}: found no file {name!r} in {folder.resolve()}"]
+        return None, None, [f"{key}: found no file {name!r} in {folder.resolve()}"]
     try:
-        read(path)
+        return read(path), path, []
     except DataError as error:
-        return None, [f"{key}: {error}"]
-    return path, []
+        return None, None, [f"{key}: {error}"]
 
 
 def missing_collection(name: str) -> str:

@@ -34,6 +34,11 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
         raise DataError(f"{collection.missing_judgments}; training needs them")
     retriever = retriever_for(collection)
     judged = [topic for topic in collection.topics if topic.query_id in judgments]
+    if len(judged) < 2:
+        raise DataError(
+            f"{collection.title}: found {len(judged)} judged topic, expected at least 2: one to "
+            "train on while the other is held out"
+        )
     candidates = retriever.search(judged, DEFAULT_HITS)
     return TrainingSet(
         trained_on=[collection.name],
