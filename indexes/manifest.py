@@ -144,8 +144,11 @@ class Manifest:
     def check(self, directory: Path, sources: Sequence[Path] | None) -> None:
         """Check that the index is complete and, if given, that ``sources`` are its files of posts.
 
+        Files that were added after it was built may be among ``sources``, or not.
+
         Raises:
-            CollectionError: naming the first file that differs and the command that rebuilds.
+            CollectionError: naming the files that differ and the command that rebuilds, or the one
+                that adds what is new.
         """
         for name, size in self.files.items():
             path = directory / name
@@ -156,15 +159,45 @@ class Manifest:
                 raise unusable(directory, problem, self.rebuild)
         if sources is None:
             return
-        found_names, names = [source.name for source in self.sources], [p.name for p in sources]
-        if found_names != names:
-            problem = f"it was built from {found_names}, expected {names}"
-            raise unusable(directory, problem, self.rebuild)
-        for source, path in zip(self.sources, sources, strict=True):
-            if not source.matches(path):
+        left, new = list(self.sources), []
+        for path in sources:
+            of_name = [source for source in left if source.name == path.name]
+            match = next((source for source in of_name if source.matches(path)), None)
+            if match:
+                left.remove(match)
+            elif of_name:
                 state = "has changed since" if path.exists() else "does not exist any more"
                 problem = f"it was built from {path}, which {state}"
-                raise unusable(directory, problem, self.rebuild)
+                raise unusable(directory, problem, self.rebuild_from(sources))
+            else:
+                new.append(path)
+        added = {name for change in self.changes for name in change.files}
+        gone = [source.name for source in left if source.name not in added]
+        if gone:
+            names = [path.name for path in sources]
+            built = [source.name for source in self.sources]
+            problem = f"it was built from {built}, expected {names}"
+            raise unusable(directory, problem, self.rebuild_from(sources))
+        if new:
+            raise CollectionError(
+                f"{directory}: this index lacks the posts of {', '.join(map(str, new))}; add them "
+                f"with\n  {self._build} --add {shlex.join(str(path.absolute()) for path in new)}\n"
+                f"or build the index again with\n  {self.rebuild_from(sources)}"
+            )
+
+    @property
+    def _build(self) -> str:
+        """The command that built the index, before it was changed."""
+        return self.rebuild.splitlines()[0]
+
+    def rebuild_from(self, sources: Sequence[Path]) -> str:
+        """Commands that build the index from these files and repeat changes that they lack.
+
+        Posts added from one of the files are there anyway.
+        """
+        names = {path.name for path in sources}
+        lost = [c.command for c in self.changes if c.removed or not names.issuperset(c.files)]
+        return "\n  ".join([self._build, *lost])
 
 
 def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:

@@ -31,10 +31,12 @@ from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.engine import precomputed as engine
 from rerankers.errors import RerankerError
+from rerankers.text.inputs import TextEncoder
 
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
+    from rerankers.checkpoint import TrainedReranker
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and its provenance."""
@@ -82,7 +84,8 @@ def load_reranker(
         collection: to be ranked.
         checkpoint: folder; None is :func:`default_directory`.
         device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
-        idf: ``index``, ``wordfreq`` or a file; None is the one used in training.
+        idf: ``index``, ``wordfreq`` or a file; None is the one used in training. From wordfreq
+            come the frequencies of the collection's language, if it names one.
     """
     if name not in models.names():
         raise UsageError(
@@ -91,17 +94,40 @@ def load_reranker(
     device = choose_device(device, threads)
     frequencies = None
     if idf:
-        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(idf)
+        source = named_frequencies(idf, collection.language)
+        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(source)
     directory = checkpoint or default_directory(name, collection.key)
     trained = checkpoints.load(directory, name, device, frequencies)
-    seen = trained.metrics.get("trained_on", [])
+    source = named_frequencies(trained.encoder.idf.source, collection.language)
+    if not idf and source != trained.encoder.idf.source:
+        encoder = TextEncoder(trained.encoder.vocabulary, checkpoints.idf_from(source))
+        trained = replace(trained, encoder=encoder)
     # The training part of a collection with given candidates is apart from the part ranked here.
-    if collection.given_candidates is None and collection.name in seen:
+    if collection.given_candidates is None:
+        _warn_of_seen(trained, collection)
+    return NeuralReranker(trained)
+
+
+def named_frequencies(source: str, language: str | None) -> str:
+    """The source of word frequencies; that of ``language``, if it is wordfreq."""
+    return f"wordfreq:{language}" if language and source.split(":")[0] == "wordfreq" else source
+
+
+def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
+    """Say how many of a collection's judged topics the model was trained and tuned on."""
+    if collection.name not in trained.metrics.get("trained_on", []):
+        return
+    judged = {topic.query_id for topic in collection.topics} & {*(collection.qrels or {})}
+    seen, path = judged, trained.directory / TUNING_FILE
+    if path.exists() and collection.name in (tuning := Tuning.load(path)).collections:
+        seen = judged & {*tuning.topics}
+    what = f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
+    if seen or not judged:
         print(
-            f"warning: {directory} was trained on {collection.name}; its figures here mean nothing",
+            f"warning: {trained.directory} was trained on {what}{collection.name}; its figures "
+            "there mean nothing",
             file=sys.stderr,
         )
-    return NeuralReranker(trained)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.checkpoints import precomputed_for
-from pipeline.collections.named import open_collection
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.interpolation import normalize
@@ -122,7 +121,11 @@ class UnionRetriever:
         """
         collection, rankers = self.collection, self.rankers
         signals = {name: run for name in rankers.lexical if (run := self._rank(name, topics, hits))}
-        if missing := [name for name in rankers.lexical if name not in signals]:
+        # Own collections have no official runs, which nobody misses there.
+        expected = [
+            name for name in rankers.lexical if collection.runs or not name.startswith(OFFICIAL)
+        ]
+        if missing := [name for name in expected if name not in signals]:
             print(
                 f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
                 "with their scores and goes on without",
@@ -265,28 +268,29 @@ def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScore
 
 
 def fusion_training_set(
-    rankers: Rankers, microblog: TrainingSet, data: Path | None, unseen: UnseenScores
+    rankers: Rankers,
+    training_set: TrainingSet,
+    collections: Sequence[Collection],
+    unseen: UnseenScores,
 ) -> TrainingSet:
-    """Candidates and scores of all rankers, for the topics of a microblog training set.
+    """Candidates and scores of all rankers, for the topics of a training set.
 
-    ``unseen`` gives the scores by rerankers that have not seen these topics.
+    ``collections`` are those of the training set; ``unseen`` gives the scores by rerankers that
+    have not seen these topics.
     """
     parts: list[Candidates] = []
     qrels: Qrels = {}
-    for name in microblog.trained_on:
-        collection = open_collection(name, data=data)
-        judged = collection.qrels or {}
-        topics = [topic for topic in collection.topics if topic.query_id in judged]
-        print(f"candidates of {name} by {', '.join(rankers.lexical)}", file=sys.stderr)
-        parts.append(UnionRetriever(collection, rankers).search(topics))
-        qrels |= judged
+    for collection in collections:
+        print(f"candidates of {collection.name} by {', '.join(rankers.lexical)}", file=sys.stderr)
+        parts.append(UnionRetriever(collection, rankers).search(collection.training_topics))
+        qrels |= collection.qrels or {}
     candidates = _joined(parts)
     query_ids = [topic.query_id for topic in candidates.topics]
     scored = with_neural(
         candidates, rankers.neural, lambda name, pairs: unseen(name, pairs, query_ids)
     )
     return replace(
-        microblog,
+        training_set,
         candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
         training=JudgedCandidates(scored, qrels),
         minimum_count=MINIMUM_COUNT,

@@ -5,6 +5,7 @@
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
   python -m pipeline.index --collection mb2012 --precompute fusion
   python -m pipeline.index --index my-index --add wednesday.jsonl.gz thursday.jsonl.gz
+  python -m pipeline.index --collection my-posts.toml --add wednesday.jsonl.gz
   python -m pipeline.index --index my-index --remove 1042,1077
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
@@ -15,7 +16,9 @@ with its topics. For a fusion, the posts' words and counts are precomputed, and 
 rerankers whose scores it reads. An existing index is kept. A search with the same checkpoint uses
 the precomputed posts by itself.
 
-With --add and --remove an index is changed; the files that it was built from are not read again.
+With --add and --remove an index is changed, that of an own collection too; the files that it was
+built from are not read again. It is still the collection's index, whether or not the collection's
+file names the added posts. Building it anew reads the files that are named, and nothing else.
 Searches see the old index until the new one is complete, and an interruption leaves the old one. A
 changed index gives the same results as one built from the resulting posts. Precomputed posts are
 kept, and those of the added posts computed.
@@ -23,6 +26,7 @@ kept, and those of the added posts computed.
 
 import itertools
 import shlex
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +35,7 @@ from indexes.lines import numbered_lines, short
 from indexes.manifest import Manifest
 from indexes.posts import is_doc_id
 from pipeline.collections import named
-from pipeline.collections.collection import AnswerCollection
+from pipeline.collections.collection import AnswerCollection, SearchedCollection
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
@@ -62,15 +66,15 @@ class Options:
         metavar="DIR",
     )
     add: tuple[Path, ...] = option(
-        "files of posts to add to the index --index",
+        "files of posts to add to the index --index, or to that of the own collection",
         parse=existing_file,
         many=True,
         following=True,
         metavar="FILE",
     )
     remove: str | None = option(
-        "posts to remove from the index --index (before others are added): a file of ids, one a "
-        "line, or ids separated by commas",
+        "posts to remove from it (before others are added): a file of ids, one a line, or ids "
+        "separated by commas",
         metavar="IDS",
     )
     replace: bool = option("added posts replace those with the same id", flag=True)
@@ -87,13 +91,16 @@ class Options:
 
 def main(options: Options) -> None:
     """Build or change an index, or precompute its posts, and report sizes and times."""
-    if _is_change(options) and options.index:
-        checkpoint = _checkpoint(options.precompute, None) if options.precompute else None
-        _change(options, options.index)
-        if checkpoint:
-            _precompute(options.index, checkpoint)
-        return
+    is_change = _is_change(options)
     name = _collection_name(options)
+    if is_change:
+        own = _own_collection(options, name)
+        checkpoint = _checkpoint(options.precompute, name) if options.precompute else None
+        directory = options.index or (own.index_directory if own else Path())
+        _change(options, directory, own)
+        if checkpoint:
+            _precompute(directory, checkpoint)
+        return
 
     from indexes import lucene
     from indexes.posts import read_posts
@@ -119,7 +126,25 @@ def main(options: Options) -> None:
         _precompute(directory, checkpoint)
 
 
-def _change(options: Options, directory: Path) -> None:
+def _own_collection(options: Options, name: str | None) -> SearchedCollection | None:
+    """The own collection whose index is to be changed; None for an index by its folder."""
+    if name is None:
+        return None
+    own = named.find(name, options.data)
+    if not isinstance(own, SearchedCollection) or own.file is None:
+        raise UsageError(
+            f"--add and --remove: found {own.name}, expected the file of an own collection "
+            "(my-posts.toml) or --index DIR: the posts of a named collection are always the same"
+        )
+    if not (directory := options.index or own.index_directory).exists():
+        raise DataError(
+            f"{directory}: there is no index of {own.title} yet; build it with\n"
+            f"  python -m pipeline.index --collection {shlex.quote(str(own.file))}"
+        )
+    return own
+
+
+def _change(options: Options, directory: Path, own: SearchedCollection | None) -> None:
     """Remove posts, add posts, and report their numbers."""
     from indexes.changes import change
 
@@ -127,7 +152,7 @@ def _change(options: Options, directory: Path) -> None:
     doc_ids, before = _doc_ids(options.remove or ""), Manifest.read(directory)
     after = change(
         directory,
-        _command(options, directory),
+        _command(options, directory, own),
         options.add,
         doc_ids,
         replace=options.replace,
@@ -143,6 +168,25 @@ def _change(options: Options, directory: Path) -> None:
         f"{time.perf_counter() - start:.1f} s: {after.posts:,} posts ({after.empties:,} empty)\n"
         f"index: {directory}"
     )
+    if own:
+        _tell_of_differences(options, own, done.removed)
+
+
+def _tell_of_differences(options: Options, own: SearchedCollection, removed: int) -> None:
+    """Say what an index built anew from the collection's files would have, or lack."""
+    files = {path.resolve() for path in own.post_files()}
+    if unnamed := [str(path) for path in options.add if path.resolve() not in files]:
+        print(
+            f"note: {own.file} does not name {', '.join(unnamed)}; add it to posts there, so that "
+            "the posts are not lost when the index is built anew",
+            file=sys.stderr,
+        )
+    if removed:
+        print(
+            "note: removed posts that are still in the files of the collection come back when the "
+            "index is built anew",
+            file=sys.stderr,
+        )
 
 
 def _keep_precomputed(directory: Path, new: Path) -> None:
@@ -154,9 +198,10 @@ def _keep_precomputed(directory: Path, new: Path) -> None:
         keep_precomputed(directory, new)
 
 
-def _command(options: Options, directory: Path) -> str:
+def _command(options: Options, directory: Path, own: SearchedCollection | None) -> str:
     """The command that repeats a change of an index, for its manifest."""
-    words = ["--index", str(directory.absolute())]
+    words = ["--collection", str(own.file.absolute())] if own and own.file else []
+    words += ["--index", str(directory.absolute())]
     if options.add:
         words += ["--add", *(str(path.absolute()) for path in options.add)]
     if options.remove is not None:
@@ -210,13 +255,13 @@ def _is_change(options: Options) -> bool:
     """Whether an index is to be changed; raises UsageError for options that do not fit."""
     is_change = bool(options.add) or options.remove is not None
     problems = []
-    if is_change and options.index is None:
-        problems.append("--index DIR is missing: the index to change by --add or --remove")
-    if is_change and (options.collection or options.topics or options.posts):
+    collection = options.collection or options.topics
+    if is_change and options.index is None and not collection:
         problems.append(
-            "--add and --remove change the index --index; they cannot be combined with --posts or "
-            "a collection"
+            "--index DIR or --collection FILE is missing: the index to change by --add or --remove"
         )
+    if is_change and options.posts:
+        problems.append("--add and --remove change an index; they cannot be combined with --posts")
     if options.replace and not options.add:
         problems.append("--replace needs --add FILE")
     if options.skip_unknown and options.remove is None:
@@ -235,7 +280,8 @@ def _collection_name(options: Options) -> str | None:
     if names and options.posts:
         problems.append("--posts cannot be combined with a collection; give one of them")
     is_there = options.index is not None and options.index.is_dir()
-    if not names and not options.posts and not (options.precompute and is_there):
+    is_change = options.add or options.remove is not None
+    if not (names or options.posts or is_change or (options.precompute and is_there)):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
     if not names and options.posts and options.index is None:
         problems.append("--index DIR is missing: the folder to write the index into")

@@ -168,12 +168,13 @@ def main(options: Options) -> None:
     try:
         training_set = _training_set(options)
         shared = TrainingOptions(
-            options.folds, _vectors(options, training_set), options.idf, device, options.resume
+            options.folds, _vectors(options, training_set), _idf(options), device, options.resume
         )
         if rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
+            collections = [named.find(name, options.data) for name in training_set.trained_on]
             training_set = fusion.fusion_training_set(
-                rankers, training_set, options.data, parts.unseen_scores
+                rankers, training_set, collections, parts.unseen_scores
             )
             checkpoints = parts.checkpoints
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
@@ -277,6 +278,14 @@ def _vectors(options: Options, training_set: TrainingSet) -> Path:
     if options.vectors is None and options.model in FUSIONS:
         return vectors.cached_vectors(training_set.texts, found, home_directory())
     return found
+
+
+def _idf(options: Options) -> str:
+    """The source of word frequencies; for an own collection in its language."""
+    from pipeline.checkpoints import named_frequencies
+
+    own = _own_collection(options)
+    return named_frequencies(options.idf, own.language if own else None)
 
 
 def _vector_file(options: Options) -> Path:

@@ -2,20 +2,22 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from conftest import Command
 
-from pipeline.checkpoints import Tuning
+from pipeline.checkpoints import Tuning, load_reranker
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import Topic
 from pipeline.command.errors import DataError, UsageError
 from pipeline.reranking import Candidates
-from pipeline.training.own import cross_validated, tune_and_compare
+from pipeline.training.own import cross_validated, own_training_set, tune_and_compare
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import fold_topics, tune_weight
 
@@ -76,7 +78,8 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
         (
             'posts = ["nothing-*.jsonl", "posts-*.jsonl"]\ntopic = "topics.tsv"\nqrels = 3\n',
             [
-                "found the key 'topic', expected posts, topics, qrels; did you mean 'topics'?",
+                "found the key 'topic', expected posts, topics, qrels, train, language; did",
+                "did you mean 'topics'?",
                 "found no topics",
                 "posts: found no file 'nothing-*.jsonl'",
                 "qrels: found 3, expected the name of a file",
@@ -88,6 +91,22 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
             ["topics: ", "qrels.txt:1: ", "qrels: ", "topics.tsv:1: "],
         ),
         ("posts = [", ["found no TOML"]),
+        (
+            TOML + 'train = "others.tsv"\nlanguage = "eng"\n',
+            [
+                "train: found no file 'others.tsv'",
+                "language: found 'eng', expected one of ar, ",
+                "did you mean 'en'?",
+            ],
+        ),
+        (
+            TOML + 'train = "other-text.tsv"\nlanguage = ["en"]\n',
+            ["other-text.tsv has another text of topic b ('bus tickets')", "found ['en']"],
+        ),
+        (
+            TOML + 'train = "unjudged.tsv"\n',
+            ["train: ", "qrels.txt has judgments for no topic of"],
+        ),
         (TOML.replace("qrels.txt", "others.txt"), ["has judgments for no topic of"]),
     ],
 )
@@ -95,6 +114,8 @@ def test_all_problems_of_a_file_are_named_at_once(
     folder: Path, text: str, problems: list[str]
 ) -> None:
     (folder / "others.txt").write_text("x 0 1 1\n")
+    (folder / "other-text.tsv").write_text("b\tbus tickets\n")
+    (folder / "unjudged.tsv").write_text("c\tferry\n")
     (folder / "harbour.toml").write_text(text)
     with pytest.raises(DataError) as caught:
         find(str(folder / "harbour.toml"))
@@ -102,6 +123,22 @@ def test_all_problems_of_a_file_are_named_at_once(
     assert all(line.startswith(str(folder / "harbour.toml")) for line in message.splitlines())
     for problem in problems:
         assert problem in message
+
+
+def test_some_topics_are_for_training(folder: Path) -> None:
+    """They need not be among those that are searched, and no other one is trained on."""
+    toml = folder / "harbour.toml"
+    assert [topic.query_id for topic in find(str(toml)).training_topics] == ["a", "b"]
+    (folder / "train.tsv").write_text("c\tharbour festival\nb\tferry tickets\nd\tnothing\n")
+    with (folder / "qrels.txt").open("a") as stream:
+        stream.write("c 0 2 1\n")
+    toml.write_text(TOML + 'train = "train.tsv"\nlanguage = "de"\n')
+    collection = cast(SearchedCollection, find(str(toml)))
+    assert [topic.query_id for topic in collection.topics] == ["a", "b"]
+    assert [topic.query_id for topic in collection.training_topics] == ["c", "b"]
+    assert collection.language == "de"
+    found = own_training_set(collection)
+    assert [topic.query_id for topic in found.training.candidates.topics] == ["c", "b"]
 
 
 def test_absent_file_and_name_of_another_collection(folder: Path) -> None:
@@ -135,6 +172,61 @@ def test_commands_take_the_file(folder: Path, command: Callable[..., Any]) -> No
     changed = command("search", *first)
     assert changed.code == 1
     assert f"pipeline.index --collection {toml}" in changed.err
+
+
+def test_the_index_can_be_extended(folder: Path, command: Command) -> None:
+    """It stays the collection's index, whether or not the collection's file names the posts."""
+    toml, run = folder / "harbour.toml", folder / "run.txt"
+    search = ["--collection", toml, "--reranker", "none", "--output", run, "--show", "none"]
+    new, other = folder / "posts-wednesday.jsonl", folder / "other.jsonl"
+    early = command("index", "--collection", toml, "--add", toml)
+    assert early.code == 1
+    assert f"there is no index of {toml} yet; build it" in early.err
+    assert command("search", *search).code == 0
+    new.write_text('{"id": "5", "text": "storm harbour storm harbour"}\n')
+    lacking = command("search", *search)
+    assert lacking.code == 1
+    assert "this index lacks the posts of" in lacking.err
+    advice = next(line for line in lacking.err.splitlines() if "--add" in line)
+    added = command("index", *shlex.split(advice)[3:])
+    assert added.code == 0, added.err
+    assert added.err == ""  # The pattern of the collection's file has the new posts.
+    assert command("search", *search).code == 0
+    assert run.read_text().split()[:3] == ["a", "Q0", "5"]
+    # Posts that the collection's file does not name.
+    other.write_text('{"id": "6", "text": "ferry tickets ferry tickets"}\n')
+    change = ["--collection", toml, "--add", other, "--remove", "1"]
+    changed = command("index", *change)
+    assert f"{toml} does not name {other}" in changed.err
+    assert "come back when the index is built anew" in changed.err
+    collection = find(str(toml))
+    assert {post.doc_id for post in collection.posts()} == set("23456")
+    assert [*collection.find_posts(["1", "6"])] == ["6"]
+    assert command("search", *search).code == 0
+    assert " Q0 6 " in run.read_text()
+    # Sources that do not fit any more: how to get the same posts again.
+    with new.open("a") as stream:
+        stream.write('{"id": "7", "text": "calm"}\n')
+    stale = command("search", *search)
+    assert stale.code == 1
+    assert "posts-wednesday.jsonl, which has changed since" in stale.err
+    commands = [line.strip() for line in stale.err.splitlines()[1:]]
+    assert len(commands) == 2
+    for line in commands:
+        assert command("index", *shlex.split(line)[3:]).code == 0
+    assert {post.doc_id for post in find(str(toml)).posts()} == set("234567")
+
+
+@pytest.mark.slow
+def test_word_frequencies_of_the_language(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "harbour.toml").write_text(TOML + 'language = "de"\n')
+    collection = find(str(folder / "harbour.toml"))
+    for idf in (None, "wordfreq"):
+        reranker = load_reranker("mp_hcnn", collection, idf=idf)
+        assert reranker.checkpoint.encoder.idf.source == "wordfreq:de"
+    (folder / "idf.txt").write_text("4\nstorm\t2\n")
+    given = load_reranker("mp_hcnn", collection, idf=str(folder / "idf.txt"))
+    assert "wordfreq" not in given.checkpoint.encoder.idf.source
 
 
 # Training
@@ -183,7 +275,7 @@ def test_one_judged_topic_is_refused_before_training(
     (folder / "qrels.txt").write_text("a 0 1 1\na 0 2 0\n")
     refused = command("train", "knrm", "--collection", folder / "harbour.toml")
     assert refused.code == 1
-    assert "found 1 judged topic, expected at least 2" in refused.err
+    assert "found 1 judged topic to train on, expected at least 2" in refused.err
 
 
 def test_gain_must_be_seen_on_enough_topics() -> None:

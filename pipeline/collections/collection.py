@@ -18,8 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexes.manifest import Manifest
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
+from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.downloads import by_hand
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, read_qrels
@@ -28,7 +30,6 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
-    from indexes.manifest import Manifest
     from rerankers.text.vocabulary import Idf
 
 
@@ -72,6 +73,7 @@ class Collection(ABC):
         measures: usual measures of its runs, by ir_measures' names.
         runs: name -> official first-stage run.
         index_directory: folder of the index, built or not; None if nothing is searched.
+        language: of topics and posts, a code of wordfreq (``en``); None if nobody said it.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Collection(ABC):
     measures: Sequence[str]
     runs: Mapping[str, Path]
     index_directory: Path | None
+    language: str | None = None
 
     @property
     def key(self) -> str:
@@ -107,6 +110,11 @@ class Collection(ABC):
         """The judgments, or None without a file of them."""
         path = self.qrels_path
         return read_qrels(path) if path and path.exists() else None
+
+    @cached_property
+    def training_topics(self) -> list[Topic]:
+        """The judged topics that a model may be trained on."""
+        return [topic for topic in self.topics if topic.query_id in (self.qrels or {})]
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
@@ -173,6 +181,7 @@ class SearchedCollection(Collection):
         data: data folder of the ``--data`` option, for messages.
         own_index: index to search in place of the shared one.
         file: that describes the collection, if it is not a named one.
+        training_path: file of the topics to train on; None takes all topics.
     """
 
     name: str
@@ -187,6 +196,8 @@ class SearchedCollection(Collection):
     data: Path | None = None
     own_index: Path | None = None
     file: Path | None = None
+    training_path: Path | None = None
+    language: str | None = None
 
     @property
     def key(self) -> str:
@@ -208,11 +219,40 @@ class SearchedCollection(Collection):
             "be evaluated"
         )
 
+    @cached_property
+    def training_topics(self) -> list[Topic]:
+        """The judged topics that a model may be trained on."""
+        topics = read_topics(self.training_path) if self.training_path else self.topics
+        return [topic for topic in topics if topic.query_id in (self.qrels or {})]
+
     def posts(self) -> Iterator[Post]:
         """The posts of the index group; those of named collections each once, by ascending id.
 
-        For a post in several folders the first non-empty text counts.
+        For a post in several folders the first non-empty text counts. An own collection's are
+        those of its index, once it is built.
         """
+        if self.file and self.index_directory.exists():
+            # Its posts may have been changed since by pipeline.index --add and --remove.
+            with self._store() as store:
+                yield from store
+            return
+        yield from self._read_posts()
+
+    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
+        """doc_id -> post, of those ids that the collection has."""
+        if self.file and self.index_directory.exists():
+            with self._store() as store:
+                return store.get_many(doc_ids)
+        return super().find_posts(doc_ids)
+
+    def _store(self) -> PostStore:
+        """The posts of the index, which is checked."""
+        manifest = Manifest.read(self.index_directory)
+        manifest.check(self.index_directory, self.post_files())
+        return PostStore(self.index_directory / POSTS_FILE)
+
+    def _read_posts(self) -> Iterator[Post]:
+        """The posts of the files."""
         self.require_files()
         if self.post_paths:
             for path in self.post_paths:
@@ -253,10 +293,11 @@ class SearchedCollection(Collection):
         from indexes import lucene
 
         self.require_files()
-        words = ["--collection", str(self.file or self.name), "--index", str(directory)]
+        name = str(self.file.absolute()) if self.file else self.name
+        words = ["--collection", name, "--index", str(directory)]
         words += ["--data", str(self.data)] if self.data else []
         rebuild = f"python -m pipeline.index {shlex.join(words)}"
-        return lucene.build(self.posts(), directory, self.post_files(), rebuild=rebuild)
+        return lucene.build(self._read_posts(), directory, self.post_files(), rebuild=rebuild)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@
     posts  = ["posts-*.jsonl.gz"]    # files of posts, or patterns of their names
     topics = "topics.tsv"            # or TREC XML
     qrels  = "qrels.txt"             # optional
+    train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
+    language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
 
 Every command that takes ``mb2012`` takes ``my-posts.toml``, too. The collection has the file's name
-without its ending.
+without its ending. The topics of ``train`` need not be among ``topics``, which are searched; no
+other topic is trained on.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from pipeline.collections.collection import OWN, SearchedCollection
-from pipeline.collections.topics import read_topics
-from pipeline.collections.trec import read_qrels
+from pipeline.collections.topics import Topic, read_topics
+from pipeline.collections.trec import Qrels, read_qrels
 from pipeline.command.errors import DataError
 from pipeline.command.options import did_you_mean, listed
 
@@ -30,7 +33,7 @@ Content = TypeVar("Content")
 ENDING = ".toml"
 """Of the file of a collection."""
 
-KEYS = ("posts", "topics", "qrels")
+KEYS = ("posts", "topics", "qrels", "train", "language")
 REQUIRED = ("posts", "topics")
 
 
@@ -61,8 +64,13 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     problems += found
     qrels, qrels_path, found = _file(path.parent, content, "qrels", read_qrels)
     problems += found
-    if topics and qrels and not {topic.query_id for topic in topics} & {*qrels}:
-        problems.append(f"qrels: {qrels_path} has judgments for no topic of {topics_path}")
+    train, train_path, found = _file(path.parent, content, "train", read_topics)
+    problems += found
+    files = TopicFiles(topics_path, topics or [], train_path, train or [])
+    if topics:
+        problems += _topic_problems(files, qrels_path, qrels)
+    language, found = _language(content.get("language"))
+    problems += found
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
     place = f"{crc32(str(path.resolve()).encode()):08x}"
@@ -76,7 +84,58 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         index_group=f"{OWN}{path.stem}-{place}",
         post_paths=posts,
         file=path,
+        training_path=train_path,
+        language=language,
     )
+
+
+class TopicFiles(NamedTuple):
+    """Files of topics to search and of topics to train on (None without one), and both."""
+
+    topics_path: Path | None
+    topics: list[Topic]
+    train_path: Path | None
+    train: list[Topic]
+
+
+def _topic_problems(files: TopicFiles, qrels_path: Path | None, qrels: Qrels | None) -> list[str]:
+    """What is wrong between the files of topics and the judgments."""
+    texts = {topic.query_id: topic.text for topic in files.topics}
+    if different := [t for t in files.train if texts.get(t.query_id, t.text) != t.text]:
+        first = different[0]
+        return [
+            f"train: {files.train_path} has another text of topic {first.query_id} "
+            f"({first.text!r}) than {files.topics_path} ({texts[first.query_id]!r}), expected an "
+            "id of its own for each topic, as both share the judgments"
+        ]
+    if not qrels:
+        return []
+    if files.train and not qrels.keys() & {topic.query_id for topic in files.train}:
+        return [f"train: {qrels_path} has judgments for no topic of {files.train_path}"]
+    if not qrels.keys() & {topic.query_id for topic in [*files.topics, *files.train]}:
+        return [f"qrels: {qrels_path} has judgments for no topic of {files.topics_path}"]
+    return []
+
+
+def _language(code: object) -> tuple[str | None, list[str]]:
+    """A language that has word frequencies, or None, and the problems of the key."""
+    if code is None:
+        return None, []
+    # A third of a second, which collections without the key need not wait for.
+    import wordfreq
+
+    known = sorted(wordfreq.available_languages())
+    if not isinstance(code, str) or code not in known:
+        similar = did_you_mean(str(code), known)
+        return None, [f"language: found {code!r}, expected one of {', '.join(known)}{similar}"]
+    try:
+        wordfreq.tokenize("word", code)
+    except ImportError as error:
+        return None, [
+            f"language: wordfreq cannot cut {code!r} into words here ({error}); install "
+            f"`wordfreq[cjk]`, or leave the key out, which takes English frequencies"
+        ]
+    return code, []
 
 
 def _read(path: Path) -> dict[str, object]:

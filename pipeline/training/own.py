@@ -11,7 +11,7 @@ import dataclasses
 
 from pipeline.checkpoints import Tuning, load_reranker, tuned_weight
 from pipeline.collections.collection import SearchedCollection
-from pipeline.collections.trec import Run
+from pipeline.collections.trec import Qrels, Run
 from pipeline.command.errors import DataError
 from pipeline.command.ranking import DEFAULT_HITS, UNTUNED_WEIGHT
 from pipeline.evaluation.measures import Evaluator, mean
@@ -29,17 +29,9 @@ FEWEST = 10
 
 def own_training_set(collection: SearchedCollection) -> TrainingSet:
     """The first stage's candidates of the judged topics, and the words of all posts."""
-    judgments = collection.qrels
-    if judgments is None:
-        raise DataError(f"{collection.missing_judgments}; training needs them")
+    judgments = require_judgments(collection)
     retriever = retriever_for(collection)
-    judged = [topic for topic in collection.topics if topic.query_id in judgments]
-    if len(judged) < 2:
-        raise DataError(
-            f"{collection.title}: found {len(judged)} judged topic, expected at least 2: one to "
-            "train on while the other is held out"
-        )
-    candidates = retriever.search(judged, DEFAULT_HITS)
+    candidates = retriever.search(collection.training_topics, DEFAULT_HITS)
     return TrainingSet(
         trained_on=[collection.name],
         left_out=None,
@@ -49,6 +41,19 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
         texts=[post.text for post in collection.posts()],
         minimum_count=2,
     )
+
+
+def require_judgments(collection: SearchedCollection) -> Qrels:
+    """The judgments; raises DataError if there are too few topics to train and validate on."""
+    if collection.qrels is None:
+        raise DataError(f"{collection.missing_judgments}; training needs them")
+    if (found := len(collection.training_topics)) < 2:
+        where = f"in {collection.training_path} " if collection.training_path else ""
+        raise DataError(
+            f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
+            "on, expected at least 2: one to train on while the other is held out"
+        )
+    return collection.qrels
 
 
 def tune_and_compare(
