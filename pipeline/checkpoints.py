@@ -186,26 +186,45 @@ class Tuning:
             ) from None
 
 
-def tuning_files(checkpoint: Path) -> list[Path]:
+def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     """Files that may hold a checkpoint's λ, in the order of reading; the first is the one to write.
 
-    Shipped checkpoints are read-only, so their λ tuned here lies in the home folder.
+    Shipped checkpoints are read-only, so their λ tuned here lies in the home folder; a λ tuned on
+    an own ``collection`` (its key) is for this collection only.
     """
     within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
     if not within.is_relative_to(shipped):
         return [checkpoint / TUNING_FILE]
-    name = within.relative_to(shipped)
-    return [home_directory() / "lambda" / f"{name}.json", checkpoint / TUNING_FILE]
+    name, tuned = within.relative_to(shipped), home_directory() / "lambda"
+    own = [tuned / name / f"{collection}.json"] if collection.startswith(OWN) else []
+    return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
 
 
-def tuned_weight(checkpoint: Path, normalization: str) -> tuple[float, str] | None:
+def tuned_weight(
+    checkpoint: Path, normalization: str, collection: str = ""
+) -> tuple[float, str] | None:
     """λ and its origin, or None if none was tuned with this normalisation."""
-    for path in tuning_files(checkpoint):
+    for path in tuning_files(checkpoint, collection):
         if path.exists():
             tuning = Tuning.load(path)
             if tuning.normalization == normalization:
                 return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
     return None
+
+
+def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | None:
+    """The model that does best on held-out topics of an own collection (its key), of those trained.
+
+    None if no model gained enough for searches to use it (λ = 0).
+    """
+    found = {}
+    for name in among:
+        path = home_directory() / "checkpoints" / name / collection / TUNING_FILE
+        if path.exists() and (tuning := Tuning.load(path)).weight > 0:
+            found[name] = tuning
+    # What was tuned for another measure has other figures.
+    figures = {name: (one.measure == "AP", one.cross_validated) for name, one in found.items()}
+    return max(found.items(), key=lambda item: figures[item[0]], default=None)
 
 
 class Written(NamedTuple):

@@ -21,12 +21,14 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import did_you_mean, listed, option, output_file, positive_int
 from pipeline.command.ranking import (
+    AUTO,
     DEFAULT_HITS,
     DEFAULT_RERANKER,
     FUSIONS,
     RankingOptions,
     Setup,
     set_up,
+    with_model,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Options(RankingOptions):
     def problems(self) -> list[str]:
         """Arguments that contradict one another."""
         problems = super().problems()
-        if self.reranker not in EXPLAINED:
+        if self.reranker not in (*EXPLAINED, AUTO):
             problems.append(
                 f"--reranker: found {self.reranker!r}, expected one of {', '.join(EXPLAINED)}: "
                 "the models with an explanation"
@@ -73,6 +75,7 @@ class Options(RankingOptions):
 
 def main(options: Options) -> None:
     """Rerank the topic's candidates, choose posts, and explain their ranks."""
+    options = with_model(options, EXPLAINED)
     setup = set_up(options)
 
     from indexes.files import atomic_file

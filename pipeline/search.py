@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file
-from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, RankingOptions, Setup, set_up
+from pipeline.command.ranking import (
+    DEFAULT_HITS,
+    FUSIONS,
+    RankingOptions,
+    Setup,
+    set_up,
+    with_model,
+)
 from pipeline.command.runtime import bar
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ def main(options: Options) -> None:
     if any(c.isspace() for c in options.runtag) or not options.runtag:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
+    options = with_model(options)
     setup = set_up(options)
 
     from pipeline.collections.trec import write_run

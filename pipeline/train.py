@@ -4,12 +4,14 @@
     python -m pipeline.train sm_cnn --collection trecqa-raw
     python -m pipeline.train sm_cnn --train-on mb2011 --prior-runs trec2011/* --top 30
     python -m pipeline.train mp_hcnn --collection my-posts.toml
+    python -m pipeline.train fusion --collection my-posts.toml
 
 The first trains on all judged years but 2012 and validates by topic; the second trains on the
 training part of TrecQA and is stopped early by its development part. The third reads the ranks of
 the 30 best runs of 2011, to rerank others' runs by pipeline.rerank. The fourth trains on a
 collection of one's own, holds each of its topics out once, tunes λ and prints the gain; searches
-of the collection use the model from then on, if there is a gain. All write a checkpoint folder.
+of the collection use the model from then on, if there is a gain. So does the fifth, for the
+candidates of several searches. All write a checkpoint folder.
 The models fusion and linear_fusion are trained on the candidates and scores of several rankers;
 the neural ones among these are trained first, on the same topics and word vectors, and are kept in
 the checkpoint's folder.
@@ -156,23 +158,29 @@ def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
     from pipeline import fusion
     from pipeline.command import runtime
+    from pipeline.training.own import compare_fusion, own_fusion_config, tune_and_compare
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
 
     _check(options)
     settings, config = _settings(options), _config(options)
-    rankers = fusion.Rankers.from_config(config) if options.model in FUSIONS else None
+    own, rankers = _own_collection(options), None
+    if options.model in FUSIONS:
+        if own and not any(change.startswith("families=") for change in options.set):
+            config = own_fusion_config(config, own)
+        rankers = fusion.Rankers.from_config(config)
     device = runtime.choose_device(options.device, options.threads)
     directory = _directory(options)
     state_directory = directory.parent / f".{directory.name}.training"
     checkpoints: dict[str, Path] = {}
     try:
-        training_set = _training_set(options)
+        training_set = first_stage = _training_set(options)
+        folds = min(options.folds, len(own.training_topics)) if own else options.folds
         shared = TrainingOptions(
-            options.folds, _vectors(options, training_set), _idf(options), device, options.resume
+            folds, _vectors(options, training_set), _idf(options), device, options.resume
         )
         if rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
-            collections = [named.find(name, options.data) for name in training_set.trained_on]
+            collections = [own] if own else _collections(options, training_set)
             training_set = fusion.fusion_training_set(
                 rankers, training_set, collections, parts.unseen_scores
             )
@@ -185,10 +193,9 @@ def main(options: Options) -> None:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
     held_out, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
-    if own := _own_collection(options):
-        from pipeline.training.own import tune_and_compare
-
-        tuning = tune_and_compare(options.model, own, training_set, outcome)
+    if own:
+        compare = compare_fusion if rankers else tune_and_compare
+        tuning = compare(options.model, own, first_stage, outcome)
     trainer.save(directory, outcome, held_out, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
     for name, value in outcome.validation_map.items():
@@ -221,10 +228,10 @@ def _check(options: Options) -> None:
         )
     if options.top and not options.prior_runs:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
-    if options.model in FUSIONS and options.collection:
+    if options.model in FUSIONS and options.collection and not _own_collection(options):
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
-            "leave out by --test"
+            "leave out by --test, or the file of an own one"
         )
 
 
@@ -278,6 +285,12 @@ def _vectors(options: Options, training_set: TrainingSet) -> Path:
     if options.vectors is None and options.model in FUSIONS:
         return vectors.cached_vectors(training_set.texts, found, home_directory())
     return found
+
+
+def _collections(options: Options, training_set: TrainingSet) -> list[SearchedCollection]:
+    """The microblog collections of a training set."""
+    found = [named.find(name, options.data) for name in training_set.trained_on]
+    return [collection for collection in found if isinstance(collection, SearchedCollection)]
 
 
 def _idf(options: Options) -> str:

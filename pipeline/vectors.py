@@ -2,6 +2,7 @@
 
   python -m pipeline.vectors --output posts.bin
   python -m pipeline.train mp_hcnn --test mb2012 --vectors posts.bin
+  python -m pipeline.vectors --collection my-posts.toml --output mine.bin
   python -m pipeline.vectors --cut glove.6B.zip --size 50 --output glove.6B.50d.bin.gz
 
 With --concatenate FILE each word gets its vector from the posts and its vector from FILE, reduced
@@ -70,6 +71,9 @@ class Options:
         "letter, and single signs, as in our vectors of 100 dimensions",
         flag=True,
     )
+    collection: str | None = option(
+        "train on the posts of this collection alone", metavar="NAME|FILE"
+    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
@@ -79,6 +83,8 @@ def main(options: Options) -> None:
 
     if options.cut and options.concatenate:
         raise UsageError("--cut and --concatenate: found both, expected one of them")
+    if options.cut and options.collection:
+        raise UsageError("--cut and --collection: found both, expected one of them")
     if options.plain and not options.cut:
         raise UsageError("--plain: found no --cut, whose words it chooses")
     vectors = _cut(options.cut, options) if options.cut else _train_on_posts(options)
@@ -90,10 +96,14 @@ def main(options: Options) -> None:
 
 def _train_on_posts(options: Options) -> WordVectors:
     """Vectors of the posts, with general ones if they are given."""
+    from pipeline.collections.named import find
     from pipeline.training.training_set import microblog_training_set
     from rerankers.text.vectors import concatenated, read_vectors, reduced
 
-    texts = microblog_training_set(None, options.data).texts
+    if options.collection:
+        texts = [post.text for post in find(options.collection, options.data).posts()]
+    else:
+        texts = list(microblog_training_set(None, options.data).texts)
     general = read_vectors(options.concatenate) if options.concatenate else None
     vectors = _train(texts, options.size, options.window, options.epochs)
     if general:

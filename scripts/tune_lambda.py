@@ -2,17 +2,26 @@
 """Tune λ, the neural score's share in the interpolation, on training topics only.
 
     python scripts/tune_lambda.py --test mb2012
+    python scripts/tune_lambda.py --collection my-posts.toml
 
 mixes neural scores of held-out training topics (``held_out.run.gz`` in the checkpoint's folder)
 with the official query-likelihood run of these topics, and takes the λ with the best mean measure.
 The test collection's judgments play no part. λ is written to ``lambda.json`` in the checkpoint's
 folder, for a shipped checkpoint to ``$TWEETRERANK_HOME/lambda``; pipeline.search reads it there.
+
+The second tunes on the judged topics (of the key ``train``, if there is one) of an own collection,
+with the first stage of a search in place of the official run: by their scores in training where
+each was held out, or by those of the shipped model, if none was trained on the collection. This λ
+is used for this collection only. It is 0 if there are fewer than 10 topics or no gain on held-out
+ones.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.collections.own import ENDING
+from pipeline.command.errors import UsageError
 from pipeline.command.options import (
     non_negative_int,
     option,
@@ -20,6 +29,7 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
+from pipeline.command.ranking import FUSIONS
 from pipeline.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
@@ -30,7 +40,8 @@ if TYPE_CHECKING:
 class Options:
     """Which λ to tune, and how."""
 
-    test: str = option("collection left out of training and tuning", required=True, metavar="NAME")
+    test: str | None = option("collection left out of training and tuning", metavar="NAME")
+    collection: str | None = option("file of an own collection to tune on", metavar="FILE")
     reranker: str = option("model", default="mp_hcnn")
     checkpoint: Path | None = option(
         "folder of the trained model (default: the one for --test)", parse=Path, metavar="DIR"
@@ -52,23 +63,51 @@ class Options:
 
 def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
+    _check(options)
+
     from pipeline.checkpoints import default_directory, tuning_files
     from pipeline.collections import named
+    from pipeline.collections.collection import SearchedCollection
+    from pipeline.training.own import first_stage_without_gain, held_out_scores
     from pipeline.training.tuning import HeldOut
 
-    test = named.find(options.test, options.data).name
-    checkpoint = options.checkpoint or default_directory(options.reranker, test)
-    held_out = HeldOut.read(checkpoint, test, options.data)
+    collection = named.find(options.test or options.collection or "", options.data)
+    checkpoint = options.checkpoint or default_directory(options.reranker, collection.key)
+    if options.test:
+        held_out = HeldOut.read(checkpoint, collection.name, options.data)
+    else:
+        assert isinstance(collection, SearchedCollection)
+        held_out = held_out_scores(options.reranker, collection, checkpoint)
     tuning = held_out.tune(options.measure, options.normalize, options.folds, options.seed)
     print(f"λ     mean {options.measure} on {', '.join(tuning.collections)}")
     for weight, value in tuning.curve.items():
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
     print(f"cross-validated over {options.folds} folds of topics: {tuning.cross_validated:.4f}")
-    path = options.output or tuning_files(checkpoint)[0]
+    if options.collection:
+        tuning = first_stage_without_gain(tuning)
+    path = options.output or tuning_files(checkpoint, collection.key)[0]
     tuning.save(path)
     print(f"wrote {path}")
     if options.plot:
         _plot(options, tuning)
+
+
+def _check(options: Options) -> None:
+    """Raise UsageError without a collection, or for a model that has no λ."""
+    problems = []
+    if bool(options.test) == bool(options.collection):
+        problems.append("give one of --test NAME and --collection FILE")
+    if options.collection and not options.collection.endswith(ENDING):
+        problems.append(
+            f"--collection: found {options.collection!r}, expected the file of an own collection "
+            "(my-posts.toml); a named one is left out by --test"
+        )
+    if options.test and options.test.endswith(ENDING):
+        problems.append(f"--test: found {options.test!r}; tune on it by --collection")
+    if options.collection and options.reranker in FUSIONS:
+        problems.append(f"--reranker {options.reranker}: a fusion is not mixed, and has no λ")
+    if problems:
+        raise UsageError(problems)
 
 
 def _plot(options: Options, tuning: "Tuning") -> None:
@@ -79,7 +118,8 @@ def _plot(options: Options, tuning: "Tuning") -> None:
     axes.axvline(tuning.weight, linestyle=":", color="grey")
     axes.set_xlabel("λ (0: first stage alone, 1: neural score alone)")
     axes.set_ylabel(f"mean {options.measure} on training topics")
-    axes.set_title(f"{options.reranker}, test collection {options.test} left out")
+    of = options.collection or f"test collection {options.test} left out"
+    axes.set_title(f"{options.reranker}, {of}")
     figure.savefig(options.plot, dpi=150, bbox_inches="tight")
     print(f"wrote {options.plot}")
 

@@ -8,18 +8,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import click_log
 import pytest
+import tune_lambda
 from conftest import Command
 
 from pipeline.checkpoints import Tuning, load_reranker
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import Topic
+from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError, UsageError
+from pipeline.command.ranking import DEFAULT_RERANKER, RankingOptions, with_model
 from pipeline.reranking import Candidates
-from pipeline.training.own import cross_validated, own_training_set, tune_and_compare
+from pipeline.training.own import (
+    FEWEST,
+    FEWEST_FOR_NEURAL,
+    cross_validated,
+    own_fusion_config,
+    own_training_set,
+    tune_and_compare,
+)
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import fold_topics, tune_weight
+from rerankers import models
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -267,6 +279,137 @@ def test_training_tunes_and_compares_on_held_out_topics(
     run = sample / "run.txt"
     searched = command("search", "--collection", toml, "--reranker", "knrm", "--output", run)
     assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
+    # The same scores give the same λ again; without them, the model has not seen the topics.
+    tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+    again = Tuning.load(folder / "lambda.json")
+    assert dataclasses.replace(again, checkpoint="") == dataclasses.replace(tuning, checkpoint="")
+    tune_lambda.main(tune_lambda.Options(collection=str(toml)))
+    searched = command(
+        "search", "--collection", toml, "--reranker", "mp_hcnn", "--output", run, "--hits", 10
+    )
+    tuned = sample / "home" / "lambda" / "mp_hcnn" / "all" / "own" / f"{folder.name}.json"
+    weight = Tuning.load(tuned).weight
+    assert f"λ = {weight:g} (tuned on sample2; {tuned}" in searched.err
+    with (sample / "qrels.txt").open("w") as stream:
+        stream.write("1 0 101 1\n")
+    toml.write_text(toml.read_text().replace(f"{SAMPLE / 'qrels.txt'}", "qrels.txt"))
+    with pytest.raises(DataError, match="found 1 judged topic to train on"):
+        tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [20, 5])
+def test_a_fusion_is_trained_and_searched_with(
+    sample: Path, command: Callable[..., Any], topics: int
+) -> None:
+    toml, run = sample / "sample2.toml", sample / "run.txt"
+    lines = [f"{topic.query_id}\t{topic.text}" for topic in find("sample").topics[:topics]]
+    (sample / "train.tsv").write_text("\n".join(lines))
+    toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
+    quick = ["--vectors", sample / "vectors.txt", "--threads", 1]
+    trained = command("train", "linear_fusion", "--collection", toml, *quick)
+    assert trained.code == 0, trained.err
+    assert "warning" not in trained.err
+    assert f"{topics} held-out topics:" in trained.out
+    (folder,) = (sample / "home" / "checkpoints" / "linear_fusion" / "own").iterdir()
+    families = json.loads((folder / "config.json").read_text())["config"]["families"]
+    assert "signal:ql" in families
+    assert "run_" not in families
+    tuning = Tuning.load(folder / "lambda.json")
+    assert len(tuning.topics) == topics
+    searched = command("search", "--collection", toml, "--output", run, "--hits", 20)
+    assert searched.code == 0, searched.err
+    by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
+    assert ("fused (linear_fusion)" in searched.out) == by_itself
+    named = command(
+        "search", "--collection", toml, "--reranker", "linear_fusion", "--output", run, "--hits", 20
+    )
+    assert "fused (linear_fusion)" in named.out
+    assert ("was trained on sample2;" in named.err) == (topics == 20)
+    assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
+
+
+def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
+    toml = str(folder / "harbour.toml")
+    key = find(toml).key
+
+    def trained(model: str, weight: float, figure: float) -> None:
+        tuning = Tuning(weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",))
+        place = folder.parent / "home" / "checkpoints" / model / key
+        place.mkdir(parents=True)
+        tuning.save(place / "lambda.json")
+
+    def taken(*among: str, **options: Any) -> str:
+        return with_model(RankingOptions(topics=toml, **options), among).reranker
+
+    assert taken() == DEFAULT_RERANKER
+    trained("knrm", 0.0, 0.9)
+    assert taken() == DEFAULT_RERANKER
+    trained("sm_cnn", 0.5, 0.5)
+    trained("linear_fusion", 1.0, 0.6)
+    assert taken() == "linear_fusion"
+    assert taken(method="bm25") == taken(weight=0.3) == "sm_cnn"
+    assert taken("knrm", "sm_cnn") == "sm_cnn"
+    assert taken(reranker="none") == "none"
+    assert with_model(RankingOptions(topics="sample")).reranker == DEFAULT_RERANKER
+
+
+def test_a_fusion_reads_what_its_collection_can_give(capsys: pytest.CaptureFixture[str]) -> None:
+    config = models.find("fusion").configurations["all"]
+    config = dataclasses.replace(config, families="signal:ql,signal:run_ql,signal:sm_cnn,overlap")
+
+    def families(topics: int) -> str:
+        collection: Any = SimpleNamespace(training_topics=[Topic("1", "x")] * topics)
+        return str(own_fusion_config(config, collection).families)
+
+    assert families(FEWEST_FOR_NEURAL) == "signal:ql,signal:sm_cnn,overlap"
+    assert capsys.readouterr().err == ""
+    assert families(FEWEST_FOR_NEURAL - 1) == "signal:ql,overlap"
+    assert "to train signal:sm_cnn on: left out" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable[..., Any]) -> None:
+    log, qrels = sample / "log.jsonl", sample / "clicks.txt"
+    options = click_log.Options(collection=str(sample / "sample2.toml"), output=log, click=1.0)
+    click_log.main(options)
+    first = log.read_bytes()
+    assert len(first.splitlines()) == 20 * 20
+    click_log.main(options)
+    assert log.read_bytes() == first
+    assert command("clicks", log, "--output", qrels).code == 0
+    truth, found = find("sample").qrels or {}, read_qrels(qrels)
+    right = [
+        truth[query_id].get(doc_id, 0) > 0
+        for query_id, grades in found.items()
+        for doc_id, grade in grades.items()
+        if grade == 2
+    ]
+    assert len(right) > 20
+    assert sum(right) > 0.7 * len(right)
+    toml = sample / "clicked.toml"
+    toml.write_text(
+        f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\nqrels = "clicks.txt"\n'
+    )
+    trained = command(
+        "train", "linear_fusion", "--collection", toml, "--vectors", sample / "vectors.txt"
+    )
+    assert trained.code == 0, trained.err
+    assert f"{len(found)} held-out topics:" in trained.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give one of --test NAME and --collection FILE"),
+        ({"collection": "mb2012"}, "expected the file of an own collection"),
+        ({"test": "mine.toml"}, "tune on it by --collection"),
+        ({"collection": "mine.toml", "reranker": "fusion"}, "has no λ"),
+    ],
+)
+def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tune_lambda.main(tune_lambda.Options(**arguments))
 
 
 def test_one_judged_topic_is_refused_before_training(

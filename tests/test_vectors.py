@@ -10,6 +10,7 @@ from conftest import Command
 from data_samples import write_archive, write_microblog
 
 from pipeline import vectors
+from pipeline.collections.named import find
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
 from rerankers.text.vectors import WordVectors, concatenated, read_vectors, reduced, word2vec_bytes
@@ -165,3 +166,7 @@ def test_vectors_of_the_posts_are_written(command: Command, tmp_path: Path) -> N
     # The same vectors twice are themselves, but for their length and the axes.
     ours = found.matrix / np.linalg.norm(found.matrix, axis=1, keepdims=True)
     np.testing.assert_allclose(both.matrix @ both.matrix.T, 2 * ours @ ours.T, atol=1e-5)
+    # Those of one collection, which may be one's own.
+    own = ["--collection", "sample", "--size", 6, "--epochs", 1, "--output", tmp_path / "own.bin"]
+    assert f"words of {len(list(find('sample').posts()))} posts" in command("vectors", *own).out
+    assert "expected one of them" in command("vectors", *own, "--cut", path).err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from pipeline.collections.own import ENDING
 from pipeline.command import runtime
 from pipeline.command.errors import UsageError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
@@ -20,6 +23,8 @@ METHODS = ("ql", "bm25", "rm3", "axiom")
 DEFAULT_METHOD = "ql"
 DEFAULT_HITS = 1000
 DEFAULT_RERANKER = "mp_hcnn"
+AUTO = "auto"
+"""The model trained on an own collection that is best on held-out topics, or the default."""
 UNTUNED_WEIGHT = 0.5
 FUSIONS = ("fusion", "linear_fusion")
 """Models that find their own candidates, by several rankers; see :mod:`pipeline.fusion`."""
@@ -40,8 +45,9 @@ class ModelOptions:
     qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
     reranker: str = option(
         "model, or none for the first stage alone; fusion and linear_fusion find candidates by "
-        "several rankers",
-        default=DEFAULT_RERANKER,
+        f"several rankers (default: {DEFAULT_RERANKER}, or what was trained on an own collection "
+        "and is best on its held-out topics)",
+        default=AUTO,
     )
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one that has not seen these topics)",
@@ -147,6 +153,9 @@ class RankingOptions(ModelOptions):
         return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
 
 
+Ranks = TypeVar("Ranks", bound=RankingOptions)
+
+
 class Setup(NamedTuple):
     """Collection and arguments of :func:`pipeline.reranking.rerank`."""
 
@@ -158,6 +167,7 @@ class Setup(NamedTuple):
 
 def set_up(options: RankingOptions) -> Setup:
     """Open the collection, its index or run, and the model."""
+    options = with_model(options)
     from pipeline.collections.named import open_collection
     from pipeline.reranking import Mixing, retriever_for
 
@@ -177,6 +187,34 @@ def set_up(options: RankingOptions) -> Setup:
         return Setup(collection, retriever, None, Mixing())
     reranker = load_model(options, collection)
     return Setup(collection, retriever, reranker, _mixing(options, collection, reranker))
+
+
+def with_model(options: Ranks, among: Sequence[str] = ()) -> Ranks:
+    """The options with the name of a model (one of ``among``) in place of ``auto``."""
+    if options.reranker != AUTO:
+        return options
+    name = DEFAULT_RERANKER
+    if options.topics.endswith(ENDING) and not options.checkpoint:
+        from pipeline.checkpoints import best_trained
+        from pipeline.collections.named import find
+        from rerankers import models
+
+        # A fusion has no use for some options.
+        known = [
+            model
+            for model in among or models.names()
+            if not replace(options, reranker=model).problems()
+        ]
+        collection = find(options.topics, options.data)
+        if best := best_trained(collection.key, known):
+            name, tuning = best
+            print(
+                f"{name}, trained on {collection.title}: {tuning.measure} "
+                f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without "
+                "it",
+                file=sys.stderr,
+            )
+    return replace(options, reranker=name)
 
 
 def load_model(options: ModelOptions, collection: Collection) -> NeuralReranker:
@@ -221,7 +259,8 @@ def _mixing(options: RankingOptions, collection: Collection, reranker: NeuralRer
     if given and not options.candidates:
         reason = "nothing to mix: the candidates are given without scores"
         return Mixing(1.0, options.normalize, reason)
-    if tuned := tuned_weight(reranker.checkpoint.directory, options.normalize):
+    directory = reranker.checkpoint.directory
+    if tuned := tuned_weight(directory, options.normalize, collection.key):
         return Mixing(tuned[0], options.normalize, tuned[1])
     # There is no official run of a training part to tune it on.
     advice = (

@@ -8,23 +8,31 @@ expect on new topics.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import sys
+from pathlib import Path
+from typing import Any
 
 from pipeline.checkpoints import Tuning, load_reranker, tuned_weight
 from pipeline.collections.collection import SearchedCollection
-from pipeline.collections.trec import Qrels, Run
+from pipeline.collections.trec import Qrels, Run, best_of
 from pipeline.command.errors import DataError
-from pipeline.command.ranking import DEFAULT_HITS, UNTUNED_WEIGHT
+from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, UNTUNED_WEIGHT
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
+from pipeline.fusion import HITS, OFFICIAL, Fusion, Rankers
 from pipeline.interpolation import interpolate
 from pipeline.reranking import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import HeldOut, fold_topics
+from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
 
 FEWEST = 10
 """Judged topics from which on a gain on held-out ones counts."""
+
+FEWEST_FOR_NEURAL = 30
+"""Judged topics from which on a fusion has neural rerankers, trained on folds of them."""
 
 
 def own_training_set(collection: SearchedCollection) -> TrainingSet:
@@ -70,32 +78,136 @@ def tune_and_compare(
     held_out = HeldOut([collection.name], lexical, neural, qrels, name, training_set.candidates)
     tuning = held_out.tune(folds=min(5, len(qrels)))
     runs: dict[str, Run] = {"first stage": lexical}
-    shipped = checkpoints.SHIPPED / model / "all"
-    if (shipped / "config.json").exists():
+    if shipped := _shipped(model):
         weight, _ = tuned_weight(shipped, tuning.normalization) or (UNTUNED_WEIGHT, "")
         scores = load_reranker(model, collection, shipped).score(candidates)
         runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
     runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
+    _print_held_out(collection, qrels, runs)
+    return first_stage_without_gain(tuning)
+
+
+def compare_fusion(
+    model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
+) -> Tuning:
+    """:func:`tune_and_compare` of a fusion, whose λ is 1, or 0 if searches should not use it.
+
+    ``training_set`` has the first stage's candidates, not the fusion's.
+    """
+    candidates, fused = training_set.training.candidates, best_of(outcome.held_out_run, HITS)
+    qrels = {q: grades for q, grades in training_set.training.qrels.items() if q in fused}
+    runs: dict[str, Run] = {"first stage": {q: candidates.run.get(q, {}) for q in qrels}}
+    if shipped := _shipped(model):
+        fusion = Fusion.load(
+            collection,
+            load_reranker(model, collection, shipped),
+            lambda name, folder: load_reranker(name, collection, folder),
+        )
+        topics = [topic for topic in candidates.topics if topic.query_id in qrels]
+        runs[f"shipped {model}"] = best_of(fusion.score(fusion.search(topics)), HITS)
+    runs[f"trained {model}"] = fused
+    _print_held_out(collection, qrels, runs)
+    measured = Evaluator(qrels, ["AP"])
+    first, trained = (mean(measured(run)["AP"]) for run in (runs["first stage"], fused))
+    tuning = Tuning(
+        weight=1.0,
+        curve={0.0: first, 1.0: trained},
+        cross_validated=trained,
+        fold_weights=(),
+        measure="AP",
+        normalization="none",
+        folds=len(outcome.folds),
+        seed=0,
+        topics=tuple(qrels),
+        collections=(collection.name,),
+        first_stage=training_set.candidates,
+        checkpoint=f"{model}/{collection.name}",
+        date=datetime.date.today().isoformat(),
+    )
+    return first_stage_without_gain(tuning)
+
+
+def _shipped(model: str) -> Path | None:
+    """The shipped checkpoint for unknown collections, if there is one."""
+    folder = checkpoints.SHIPPED / model / "all"
+    return folder if (folder / "config.json").exists() else None
+
+
+def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str, Run]) -> None:
     evaluator = Evaluator(qrels, collection.measures)
     print(f"{len(qrels)} held-out topics:")
     print_comparison([(label, evaluator(run)) for label, run in runs.items()])
-    reason = _why_not(len(qrels), mean(evaluator(lexical)["AP"]), tuning.cross_validated)
-    if reason:
+
+
+def first_stage_without_gain(tuning: Tuning) -> Tuning:
+    """λ = 0, with a message, if a gain over the first stage is not to be trusted."""
+    topics = len(tuning.topics)
+    if topics < FEWEST:
+        reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
+    elif tuning.cross_validated <= tuning.curve[0.0]:
+        reason = "no gain on held-out topics"
+    else:
+        return tuning
+    model = tuning.checkpoint.partition("/")[0]
+    if model in FUSIONS:
+        print(f"{reason}: searches take another model (try this one by --reranker {model})")
+    else:
         print(
             f"{reason}: searches keep the first stage's ranking (λ = 0; the tuned one is "
             f"{tuning.weight:g}, try it by --lambda {tuning.weight:g})"
         )
-        tuning = dataclasses.replace(tuning, weight=0.0)
-    return tuning
+    return dataclasses.replace(tuning, weight=0.0)
 
 
-def _why_not(topics: int, before: float, after: float) -> str:
-    """Why a search should not use the model; "" if it should."""
-    if topics < FEWEST:
-        return f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
-    if after <= before:
-        return "no gain on held-out topics"
-    return ""
+def held_out_scores(model: str, collection: SearchedCollection, checkpoint: Path) -> HeldOut:
+    """First-stage and neural scores of the topics to tune λ on.
+
+    The neural scores are those of the training's held-out topics. A checkpoint that was not trained
+    on the collection, a shipped one, has not seen its topics, and scores them now.
+    """
+    qrels = require_judgments(collection)
+    retriever = retriever_for(collection)
+    candidates = retriever.search(collection.training_topics, DEFAULT_HITS)
+    if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
+        neural = read_held_out(checkpoint, f"--collection {collection.title}")
+    else:
+        neural = load_reranker(model, collection, checkpoint).score(candidates)
+    topics = [query_id for query_id in candidates.run if query_id in neural]
+    if any(candidates.run[q].keys() - neural[q].keys() for q in topics) or len(topics) < 2:
+        raise DataError(
+            f"{checkpoint}: its scores of held-out topics are not of these topics and posts, which "
+            f"have changed since; train again with `python -m pipeline.train {model} --collection "
+            f"{collection.title}`"
+        )
+    lexical = {query_id: candidates.run[query_id] for query_id in topics}
+    return HeldOut(
+        [collection.name],
+        lexical,
+        neural,
+        {query_id: qrels[query_id] for query_id in topics},
+        f"{model}/{checkpoint.name}",
+        f"best {DEFAULT_HITS} by {retriever.name}",
+    )
+
+
+def own_fusion_config(config: Any, collection: SearchedCollection) -> Any:
+    """The configuration of a fusion without the scores that an own collection does not have.
+
+    These are official runs, and those of neural rerankers that few topics cannot train.
+    """
+    families, topics = config.families.split(","), len(collection.training_topics)
+    neural = {f"signal:{name}" for name in Rankers.from_config(config).neural}
+    if topics >= FEWEST_FOR_NEURAL:
+        neural = set()
+    elif neural:
+        print(
+            f"found {topics} judged topics, expected {FEWEST_FOR_NEURAL} or more to train "
+            f"{', '.join(sorted(neural))} on: left out",
+            file=sys.stderr,
+        )
+    kept = [name for name in families if name not in neural]
+    kept = [name for name in kept if not name.startswith(f"signal:{OFFICIAL}")]
+    return dataclasses.replace(config, families=",".join(kept))
 
 
 def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:

@@ -44,13 +44,7 @@ class HeldOut:
         The collection ``test`` is left out of training and of the tuning.
         """
         test = find(test, data).name
-        path = checkpoint / HELD_OUT_FILE
-        if not path.exists():
-            raise DataError(
-                f"{path}: there are no scores of held-out topics; train again with "
-                f"`python -m pipeline.train MODEL --test {test}`"
-            )
-        neural = read_run(path)
+        neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE
         names: list[str] = []
         lexical: Run = {}
         qrels: Qrels = {}
@@ -85,6 +79,17 @@ class HeldOut:
             checkpoint=self.checkpoint,
             date=datetime.date.today().isoformat(),
         )
+
+
+def read_held_out(checkpoint: Path, training: str) -> Run:
+    """The scores in a checkpoint's folder; ``training`` are the options that write them."""
+    path = checkpoint / HELD_OUT_FILE
+    if not path.exists():
+        raise DataError(
+            f"{path}: there are no scores of held-out topics; train again with "
+            f"`python -m pipeline.train MODEL {training}`"
+        )
+    return read_run(path)
 
 
 def tune_weight(
