@@ -45,8 +45,10 @@ PRECOMPUTED = "precomputed"
 """In an index: folders named after the checkpoint's version."""
 
 
-def default_directory(model: str, collection: str) -> Path:
-    """The checkpoint that has not seen ``collection``, trained here or else shipped.
+def default_directory(model: str, collection: str, file: Path | None = None) -> Path:
+    """The checkpoint that has not seen ``collection`` (its key), trained here or else shipped.
+
+    ``file`` describes the collection, if it is an own one.
 
     For a judged microblog collection it was trained without that collection, for an
     answer-selection collection on its training part, for any other on all judged years.
@@ -62,9 +64,9 @@ def default_directory(model: str, collection: str) -> Path:
                 return root / model / name
     words = f"{'--collection' if own_training else '--test'} {collection}"
     if collection.startswith(OWN):
-        words = f"--collection {collection.removeprefix(OWN).rpartition('-')[0]}.toml"
+        words = f"--collection {shlex.quote(str(file or 'FILE'))}"
     raise DataError(
-        f"there is no {model} trained for {collection} here; train one with "
+        f"there is no {model} trained for {file or collection} here; train one with "
         f"`python -m pipeline.train {model} {words}` or name a --checkpoint"
     )
 
@@ -96,7 +98,7 @@ def load_reranker(
     if idf:
         source = named_frequencies(idf, collection.language)
         frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(source)
-    directory = checkpoint or default_directory(name, collection.key)
+    directory = checkpoint or default_directory(name, collection.key, collection.file)
     trained = checkpoints.load(directory, name, device, frequencies)
     source = named_frequencies(trained.encoder.idf.source, collection.language)
     if not idf and source != trained.encoder.idf.source:

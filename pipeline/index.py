@@ -248,7 +248,10 @@ def _checkpoint(given: str, collection: str | None) -> Path:
 
     if "/" in given or Path(given).is_dir():
         return Path(given)
-    return default_directory(given, named.find(collection).key if collection else "all")
+    if collection is None:
+        return default_directory(given, "all")
+    found = named.find(collection)
+    return default_directory(given, found.key, found.file)
 
 
 def _is_change(options: Options) -> bool:

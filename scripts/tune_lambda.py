@@ -72,7 +72,9 @@ def main(options: Options) -> None:
     from pipeline.training.tuning import HeldOut
 
     collection = named.find(options.test or options.collection or "", options.data)
-    checkpoint = options.checkpoint or default_directory(options.reranker, collection.key)
+    checkpoint = options.checkpoint or default_directory(
+        options.reranker, collection.key, collection.file
+    )
     if options.test:
         held_out = HeldOut.read(checkpoint, collection.name, options.data)
     else:

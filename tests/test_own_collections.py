@@ -156,6 +156,8 @@ def test_some_topics_are_for_training(folder: Path) -> None:
 def test_absent_file_and_name_of_another_collection(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"found no file .*harbor\.toml; .* has harbour\.toml"):
         find(str(folder / "harbor.toml"))
+    with pytest.raises(UsageError, match=r"did you mean '.*harbour\.toml'\?"):
+        find(str(folder / "harbour"))
     (folder / "mb12.toml").write_text(TOML)
     with pytest.raises(DataError, match="mb12 is the name of another collection"):
         find(str(folder / "mb12.toml"))
@@ -264,7 +266,8 @@ def test_training_tunes_and_compares_on_held_out_topics(
     quick = ["--epochs", 3, "--vectors", sample / "vectors.txt", "--threads", 1]
     absent = command("search", "--collection", toml, "--reranker", "knrm")
     assert absent.code == 1
-    assert "pipeline.train knrm --collection sample2.toml" in absent.err
+    assert f"no knrm trained for {toml} here" in absent.err
+    assert f"pipeline.train knrm --collection {toml}`" in absent.err
     trained = command("train", "knrm", "--collection", toml, *quick)
     assert trained.code == 0, trained.err
     assert "20 held-out topics:" in trained.out

@@ -74,6 +74,7 @@ class Collection(ABC):
         runs: name -> official first-stage run.
         index_directory: folder of the index, built or not; None if nothing is searched.
         language: of topics and posts, a code of wordfreq (``en``); None if nobody said it.
+        file: that describes the collection, if it is an own one.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Collection(ABC):
     runs: Mapping[str, Path]
     index_directory: Path | None
     language: str | None = None
+    file: Path | None = None
 
     @property
     def key(self) -> str:
@@ -180,7 +182,6 @@ class SearchedCollection(Collection):
         post_paths: files of JSON lines with the posts, in place of ``pair_folders``.
         data: data folder of the ``--data`` option, for messages.
         own_index: index to search in place of the shared one.
-        file: that describes the collection, if it is not a named one.
         training_path: file of the topics to train on; None takes all topics.
     """
 

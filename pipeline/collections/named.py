@@ -71,9 +71,13 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
             index_group="sample",
             post_paths=[SAMPLE / "posts.jsonl"],
         )
+    files = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
+    known = [*names(), *_ALIASES, *files]
+    similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in files else ""
     raise UsageError(
         f"found neither a file nor a collection {name!r}, expected one of "
-        f"{', '.join(names())}" + did_you_mean(name, [*names(), *_ALIASES])
+        f"{', '.join(names())}, or the file of an own one (my-posts.toml)"
+        + (similar or did_you_mean(name, known))
     )
 
 
