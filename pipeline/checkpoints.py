@@ -225,7 +225,9 @@ def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | 
         if path.exists() and (tuning := Tuning.load(path)).weight > 0:
             found[name] = tuning
     # What was tuned for another measure has other figures.
-    figures = {name: (one.measure == "AP", one.cross_validated) for name, one in found.items()}
+    figures = {
+        name: (one.measure.startswith("AP"), one.cross_validated) for name, one in found.items()
+    }
     return max(found.items(), key=lambda item: figures[item[0]], default=None)
 
 

@@ -154,6 +154,11 @@ def _report(options: Options, log: ClickLog, model: ClickModel, qrels: Qrels) ->
     print()
     print_table(("position", "impressions", "click rate", "examination"), _positions(log, model))
     print(f"\nwrote {options.output} and {options.topics_file}")
+    print(
+        "the file of a collection with them has the lines\n"
+        f'  topics = "{options.topics_file.name}"\n  qrels = "{options.output.name}"\n'
+        "  judged_only = true"
+    )
 
 
 def _positions(log: ClickLog, model: ClickModel) -> list[tuple[str, ...]]:

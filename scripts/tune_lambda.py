@@ -46,7 +46,9 @@ class Options:
     checkpoint: Path | None = option(
         "folder of the trained model (default: the one for --test)", parse=Path, metavar="DIR"
     )
-    measure: str = option("measure to maximise, as ir_measures names it", default="AP")
+    measure: str | None = option(
+        "measure to maximise, as ir_measures names it (default: AP, or the collection's)"
+    )
     normalize: str = option(
         "normalisation of scores before mixing", default="minmax", choices=NORMALIZATIONS
     )
@@ -80,8 +82,9 @@ def main(options: Options) -> None:
     else:
         assert isinstance(collection, SearchedCollection)
         held_out = held_out_scores(options.reranker, collection, checkpoint)
-    tuning = held_out.tune(options.measure, options.normalize, options.folds, options.seed)
-    print(f"λ     mean {options.measure} on {', '.join(tuning.collections)}")
+    measure = options.measure or (collection.measures[0] if options.collection else "AP")
+    tuning = held_out.tune(measure, options.normalize, options.folds, options.seed)
+    print(f"λ     mean {tuning.measure} on {', '.join(tuning.collections)}")
     for weight, value in tuning.curve.items():
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
     print(f"cross-validated over {options.folds} folds of topics: {tuning.cross_validated:.4f}")
@@ -119,7 +122,7 @@ def _plot(options: Options, tuning: "Tuning") -> None:
     axes.plot(list(tuning.curve), list(tuning.curve.values()), marker="o", markersize=3)
     axes.axvline(tuning.weight, linestyle=":", color="grey")
     axes.set_xlabel("λ (0: first stage alone, 1: neural score alone)")
-    axes.set_ylabel(f"mean {options.measure} on training topics")
+    axes.set_ylabel(f"mean {tuning.measure} on training topics")
     of = options.collection or f"test collection {options.test} left out"
     axes.set_title(f"{options.reranker}, {of}")
     figure.savefig(options.plot, dpi=150, bbox_inches="tight")

@@ -20,6 +20,7 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.ranking import DEFAULT_RERANKER, RankingOptions, with_model
+from pipeline.evaluation.measures import DEFAULT_MEASURES
 from pipeline.reranking import Candidates
 from pipeline.training.own import (
     FEWEST,
@@ -90,7 +91,7 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
         (
             'posts = ["nothing-*.jsonl", "posts-*.jsonl"]\ntopic = "topics.tsv"\nqrels = 3\n',
             [
-                "found the key 'topic', expected posts, topics, qrels, train, language; did",
+                "found the key 'topic', expected posts, topics, qrels, train, language, ",
                 "did you mean 'topics'?",
                 "found no topics",
                 "posts: found no file 'nothing-*.jsonl'",
@@ -116,8 +117,12 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
             ["other-text.tsv has another text of topic b ('bus tickets')", "found ['en']"],
         ),
         (
-            TOML + 'train = "unjudged.tsv"\n',
-            ["train: ", "qrels.txt has judgments for no topic of"],
+            TOML + 'train = "unjudged.tsv"\njudged_only = "yes"\n',
+            [
+                "judged_only: found 'yes', expected true or false",
+                "train: ",
+                "qrels.txt has judgments for no topic of",
+            ],
         ),
         (TOML.replace("qrels.txt", "others.txt"), ["has judgments for no topic of"]),
     ],
@@ -393,12 +398,18 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
     toml = sample / "clicked.toml"
     toml.write_text(
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\nqrels = "clicks.txt"\n'
+        "judged_only = true\n"
     )
     trained = command(
         "train", "linear_fusion", "--collection", toml, "--vectors", sample / "vectors.txt"
     )
     assert trained.code == 0, trained.err
     assert f"{len(found)} held-out topics:" in trained.out
+    assert "AP(judged_only=True)" in trained.out
+    (folder,) = (sample / "home" / "checkpoints" / "linear_fusion" / "own").iterdir()
+    assert Tuning.load(folder / "lambda.json").measure == "AP(judged_only=True)"
+    opened = open_collection(str(toml), qrels=SAMPLE / "qrels.txt")
+    assert opened.measures == DEFAULT_MEASURES
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pipeline.collections.collection import (
 from pipeline.collections.own import ENDING, missing_collection, read_collection
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
+from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
@@ -107,8 +108,9 @@ def open_collection(
         found = find(topics, data)
         if isinstance(found, AnswerCollection):
             return dataclasses.replace(found, qrels_path=qrels)
-        path = qrels or found.qrels_path
-        return dataclasses.replace(found, own_index=index, qrels_path=path)
+        if qrels:
+            found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
+        return dataclasses.replace(found, own_index=index)
     if index is None:
         raise UsageError(
             f"--topics {topics}: a file of topics needs the posts to search: name their --index "

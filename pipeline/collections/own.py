@@ -8,10 +8,13 @@
     qrels  = "qrels.txt"             # optional
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
+    judged_only = true               # optional: measure judged posts only (judgments of clicks)
 
 Every command that takes ``mb2012`` takes ``my-posts.toml``, too. The collection has the file's name
 without its ending. The topics of ``train`` need not be among ``topics``, which are searched; no
-other topic is trained on.
+other topic is trained on. Who clicks has seen the best posts of one ranking only; another ranking
+would be punished for posts that nobody was shown, so measures leave these out by ``judged_only``
+(condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007).
 """
 
 from __future__ import annotations
@@ -27,14 +30,18 @@ from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, read_qrels
 from pipeline.command.errors import DataError
 from pipeline.command.options import did_you_mean, listed
+from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 Content = TypeVar("Content")
 
 ENDING = ".toml"
 """Of the file of a collection."""
 
-KEYS = ("posts", "topics", "qrels", "train", "language")
+KEYS = ("posts", "topics", "qrels", "train", "language", "judged_only")
 REQUIRED = ("posts", "topics")
+
+JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
+"""The usual measures over posts with a judgment, as if a ranking had no others."""
 
 
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedCollection:
@@ -71,6 +78,9 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         problems += _topic_problems(files, qrels_path, qrels)
     language, found = _language(content.get("language"))
     problems += found
+    judged_only = content.get("judged_only", False)
+    if not isinstance(judged_only, bool):
+        problems.append(f"judged_only: found {judged_only!r}, expected true or false")
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
     place = f"{crc32(str(path.resolve()).encode()):08x}"
@@ -86,6 +96,7 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         file=path,
         training_path=train_path,
         language=language,
+        measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
     )
 
 

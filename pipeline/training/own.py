@@ -76,7 +76,7 @@ def tune_and_compare(
     lexical = {query_id: candidates.run[query_id] for query_id in qrels}
     name = f"{model}/{collection.name}"
     held_out = HeldOut([collection.name], lexical, neural, qrels, name, training_set.candidates)
-    tuning = held_out.tune(folds=min(5, len(qrels)))
+    tuning = held_out.tune(collection.measures[0], folds=min(5, len(qrels)))
     runs: dict[str, Run] = {"first stage": lexical}
     if shipped := _shipped(model):
         weight, _ = tuned_weight(shipped, tuning.normalization) or (UNTUNED_WEIGHT, "")
@@ -107,14 +107,15 @@ def compare_fusion(
         runs[f"shipped {model}"] = best_of(fusion.score(fusion.search(topics)), HITS)
     runs[f"trained {model}"] = fused
     _print_held_out(collection, qrels, runs)
-    measured = Evaluator(qrels, ["AP"])
-    first, trained = (mean(measured(run)["AP"]) for run in (runs["first stage"], fused))
+    measure = collection.measures[0]
+    measured = Evaluator(qrels, [measure])
+    first, trained = (mean(measured(run)[measure]) for run in (runs["first stage"], fused))
     tuning = Tuning(
         weight=1.0,
         curve={0.0: first, 1.0: trained},
         cross_validated=trained,
         fold_weights=(),
-        measure="AP",
+        measure=measure,
         normalization="none",
         folds=len(outcome.folds),
         seed=0,
