@@ -117,7 +117,8 @@ def named_frequencies(source: str, language: str | None) -> str:
 
 def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
     """Say how many of a collection's judged topics the model was trained and tuned on."""
-    if collection.name not in trained.metrics.get("trained_on", []):
+    is_part = (trained.directory.parent / "config.json").exists()  # of a fusion, which says it
+    if is_part or collection.name not in trained.metrics.get("trained_on", []):
         return
     judged = {topic.query_id for topic in collection.topics} & {*(collection.qrels or {})}
     seen, path = judged, trained.directory / TUNING_FILE

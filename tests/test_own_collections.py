@@ -13,7 +13,7 @@ import pytest
 import tune_lambda
 from conftest import Command
 
-from pipeline.checkpoints import Tuning, load_reranker
+from pipeline.checkpoints import Tuning, _warn_of_seen, load_reranker
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import Topic
@@ -360,6 +360,29 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
     assert taken("knrm", "sm_cnn") == "sm_cnn"
     assert taken(reranker="none") == "none"
     assert with_model(RankingOptions(topics="sample")).reranker == DEFAULT_RERANKER
+
+
+def test_topics_that_a_model_has_seen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are named once, by the fusion and not by its parts; held-out ones are not."""
+    collection = find(str(folder / "harbour.toml"))
+    fusion = folder.parent / "fusion"
+    (fusion / "sm_cnn").mkdir(parents=True)
+
+    def warning(directory: Path, *trained_on: str) -> str:
+        metrics = {"trained_on": trained_on}
+        _warn_of_seen(cast(Any, SimpleNamespace(directory=directory, metrics=metrics)), collection)
+        return capsys.readouterr().err
+
+    assert "trained on harbour; its figures" in warning(fusion, "harbour")
+    assert warning(fusion, "mb2012") == ""
+    tuning = Tuning(1.0, {}, 0.5, (), "AP", "none", 5, 1, ("a", "z"), ("harbour",))
+    tuning.save(fusion / "lambda.json")
+    assert "trained on 1 of the 2 judged topics of harbour;" in warning(fusion, "harbour")
+    dataclasses.replace(tuning, topics=("z",)).save(fusion / "lambda.json")
+    assert warning(fusion, "harbour") == ""
+    assert warning(fusion / "sm_cnn", "harbour") != ""
+    (fusion / "config.json").write_text("{}")
+    assert warning(fusion / "sm_cnn", "harbour") == ""
 
 
 def test_a_fusion_reads_what_its_collection_can_give(capsys: pytest.CaptureFixture[str]) -> None:
