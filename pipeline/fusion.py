@@ -283,7 +283,7 @@ def fusion_training_set(
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.lexical)}", file=sys.stderr)
         parts.append(UnionRetriever(collection, rankers).search(collection.training_topics))
-        qrels |= collection.qrels or {}
+        qrels |= collection.training_qrels or {}
     candidates = _joined(parts)
     query_ids = [topic.query_id for topic in candidates.topics]
     scored = with_neural(

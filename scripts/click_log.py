@@ -59,12 +59,12 @@ def main(options: Options) -> None:
     from pipeline.reranking import retriever_for
 
     collection = find(options.collection, options.data)
-    if collection.qrels is None:
+    if (qrels := collection.training_qrels) is None:
         raise DataError(f"{collection.missing_judgments}; simulated users click by them")
     candidates = retriever_for(collection).search(collection.training_topics, 3 * options.hits)
     written = clicked = 0
     with atomic_file(options.output) as stream:
-        for record in impressions(candidates, collection.qrels, options):
+        for record in impressions(candidates, qrels, options):
             stream.write(json.dumps(record, ensure_ascii=False) + "\n")
             written, clicked = written + 1, clicked + bool(record["clicked"])
     print(f"wrote {options.output}: {written:,} impressions, {clicked:,} with a click")

@@ -153,6 +153,14 @@ def test_some_topics_are_for_training(folder: Path) -> None:
     collection = cast(SearchedCollection, find(str(toml)))
     assert [topic.query_id for topic in collection.topics] == ["a", "b"]
     assert [topic.query_id for topic in collection.training_topics] == ["c", "b"]
+    # Topics that are not searched do not count as failures of a search.
+    assert collection.qrels is not None
+    assert collection.qrels.keys() == {"a", "b"}
+    assert (collection.training_qrels or {}).keys() == {"a", "b", "c"}
+    (folder / "topics.tsv").write_text("z\tharbour\n")
+    collection = cast(SearchedCollection, find(str(toml)))
+    assert collection.qrels is None
+    assert "judges training topics only" in collection.missing_judgments
     assert collection.language == "de"
     found = own_training_set(collection)
     assert [topic.query_id for topic in found.training.candidates.topics] == ["c", "b"]

@@ -113,10 +113,15 @@ class Collection(ABC):
         path = self.qrels_path
         return read_qrels(path) if path and path.exists() else None
 
+    @property
+    def training_qrels(self) -> Qrels | None:
+        """The judgments of these and other topics, or None without a file of them."""
+        return self.qrels
+
     @cached_property
     def training_topics(self) -> list[Topic]:
         """The judged topics that a model may be trained on."""
-        return [topic for topic in self.topics if topic.query_id in (self.qrels or {})]
+        return [topic for topic in self.topics if topic.query_id in (self.training_qrels or {})]
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
@@ -215,16 +220,38 @@ class SearchedCollection(Collection):
         """Why there are no judgments, for reports."""
         if self.qrels_path is None:
             return f"{self.title} has no judgments; name a file of them by qrels or --qrels"
+        if self.training_qrels:
+            return (
+                f"{self.title}: {self.qrels_path} judges training topics only, none of those here"
+            )
         return (
             f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
             "be evaluated"
         )
 
     @cached_property
+    def training_qrels(self) -> Qrels | None:
+        """The judgments of topics to search and to train on, or None without a file of them."""
+        path = self.qrels_path
+        return read_qrels(path) if path and path.exists() else None
+
+    @cached_property
+    def qrels(self) -> Qrels | None:
+        """The judgments of the topics that are searched; None without any.
+
+        The others are no failures of a run, as they would be in trec_eval: nobody searched them.
+        """
+        found = self.training_qrels
+        if found is None or self.training_path is None:
+            return found
+        searched = {topic.query_id for topic in self.topics}
+        return {q: grades for q, grades in found.items() if q in searched} or None
+
+    @cached_property
     def training_topics(self) -> list[Topic]:
         """The judged topics that a model may be trained on."""
         topics = read_topics(self.training_path) if self.training_path else self.topics
-        return [topic for topic in topics if topic.query_id in (self.qrels or {})]
+        return [topic for topic in topics if topic.query_id in (self.training_qrels or {})]
 
     def posts(self) -> Iterator[Post]:
         """The posts of the index group; those of named collections each once, by ascending id.
