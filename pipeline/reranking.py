@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from rerankers.base import Pairs
     from rerankers.checkpoint import TrainedReranker
+    from rerankers.text.spaces import WordSpace
 
 
 Progress = Callable[[int], None]
@@ -130,6 +131,8 @@ class Candidates:
             None takes the ranks of ``run``.
         signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
             ``signal:NAME``; a ranker need not have every candidate.
+        spaces: name -> vectors of words fitted to the collection, for the features
+            ``meaning:NAME``.
         memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
             three.
     """
@@ -139,6 +142,7 @@ class Candidates:
     posts: Mapping[str, Post]
     priors: Run | None = None
     signals: Mapping[str, Run] = field(default_factory=dict)
+    spaces: Mapping[str, WordSpace] = field(default_factory=dict, repr=False, compare=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     name: ClassVar[str] = "known"
 
@@ -163,7 +167,7 @@ class Candidates:
             FIRST_STAGE: self._scores(self.run, np.nan),
             PRIOR: self._scores(priors, 0.0),
         }
-        return replace(self.texts(), signals=signals)
+        return replace(self.texts(), signals=signals, spaces=self.spaces)
 
     def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
         """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""

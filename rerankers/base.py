@@ -30,6 +30,7 @@ from rerankers.errors import RerankerError
 from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
+    from rerankers.text.spaces import WordSpace
     from rerankers.text.vectors import UnitVectors
 
 WORDS = "words"
@@ -59,6 +60,9 @@ class Pairs:
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
     is 0; for the families ``signal:NAME`` it is unknown, as NaN is."""
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
+    spaces: Mapping[str, WordSpace] = field(default_factory=dict)
+    """Name -> vectors of words, besides :func:`rerankers.text.spaces.general`, for the families
+    ``meaning:NAME``; without a space their features are unknown."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
     from; copies by ``dataclasses.replace`` share it."""
@@ -78,6 +82,7 @@ class Pairs:
             post_index.astype(np.int64),
             {name: values[rows] for name, values in self.signals.items()},
             [self.doc_ids[row] for row in posts] if self.doc_ids else (),
+            self.spaces,
         )
 
 

@@ -157,6 +157,7 @@ def table(
             {name: signal[rows] for name, signal in pairs.signals.items()},
             words,
             vectors,
+            pairs.spaces,
         )
         values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
 

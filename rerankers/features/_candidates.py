@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rerankers.features._tables import Bools, Floats, PostTable, WordColumns, WordTable
 from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.spaces import WordSpace
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.words import words
 
@@ -28,6 +29,8 @@ class CandidateList:
     words: WordTable
     """The words of posts and query; shared by the topics."""
     vectors: UnitVectors | None = None
+    spaces: Mapping[str, WordSpace] = field(default_factory=dict)
+    """Name -> vectors of words; see :attr:`rerankers.base.Pairs.spaces`."""
 
     def __len__(self) -> int:
         return len(self.posts)
@@ -44,7 +47,12 @@ class CandidateList:
     @cached_property
     def query_words(self) -> tuple[str, ...]:
         """The Lq distinct words of the query, in its order."""
-        return tuple(dict.fromkeys(words(self.query)))
+        return tuple(dict.fromkeys(self.query_tokens))
+
+    @cached_property
+    def query_tokens(self) -> list[str]:
+        """All words of the query, in its order."""
+        return words(self.query)
 
     @cached_property
     def query_columns(self) -> WordColumns:
@@ -55,7 +63,7 @@ class CandidateList:
     @cached_property
     def tokens(self) -> Tokens:
         """All words of posts and query, as arrays."""
-        posts, query = self.posts.column("words"), self.words.rows(words(self.query))
+        posts, query = self.posts.column("words"), self.words.rows(self.query_tokens)
         columns = self.words.columns()
         return Tokens(posts, columns.take(posts.values), columns.take(query))
 

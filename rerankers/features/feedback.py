@@ -13,6 +13,7 @@ others; otherwise the best would be like it because they are in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -68,9 +69,9 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     return np.concatenate(columns, axis=1).astype(np.float32)
 
 
-def weights_of(scores: Floats) -> Floats:
+def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:
     """[N, K] weight of each candidate in the centroid of each depth, 0 if it is not in it."""
-    lowest = [np.sort(scores)[-min(depth, len(scores))] for depth in DEPTHS]
+    lowest = [np.sort(scores)[-min(depth, len(scores))] for depth in depths]
     return np.where(scores[:, None] >= lowest, scores[:, None] + _MINIMUM_WEIGHT, 0.0)
 
 

@@ -1,0 +1,112 @@
+"""Word vectors whose sums are as near as possible to a teacher's encodings of posts.
+
+With x the counts of a post's words divided by the square root of their number, the vectors V
+minimise ``Σ |x V − y|² + ridge · |V − G M|²`` over posts, where y is the post's encoding minus the
+mean encoding, G the words' general vectors and M the linear map that alone comes nearest:
+words that posts say little about stay close to their general meaning. It is the least-squares
+counterpart of word vectors learned from sentence vectors (Gupta, Pagliardini & Jaggi, NAACL 2019,
+do the opposite), solved by conjugate gradients with a diagonal preconditioner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.text.inputs import Lexicon
+from rerankers.text.spaces import AdaptedSpace, general, quantized
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+Array = npt.NDArray[np.float32]
+
+RIDGE = 0.1
+ROUNDS = 25
+"""Of conjugate gradients."""
+FEW_POSTS = 20_000
+"""Up to so many posts every word has a vector of its own; with more, words of two posts or more."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted space.
+
+    Attributes:
+        space: its vectors.
+        explained: share of the encodings' variance, over the posts of the fit.
+    """
+
+    space: AdaptedSpace
+    explained: float
+
+
+def fit(
+    texts: Sequence[str],
+    encodings: npt.NDArray[np.floating],
+    progress: Callable[[int], None] = lambda rounds: None,
+    ridge: float = RIDGE,
+) -> Fit:
+    """Fit word vectors to the encodings [N, E] of N posts.
+
+    Args:
+        texts: the posts.
+        encodings: of length 1, or 0 for a post to leave out.
+        progress: called with 1 after each of :data:`ROUNDS`.
+        ridge: strength of the pull towards the general vectors.
+    """
+    lexicon = Lexicon.from_texts(texts)
+    matrix = _counts(lexicon)
+    known = (encodings != 0).any(axis=1) & (lexicon.texts.lengths > 0)
+    matrix, targets = matrix[known], encodings[known].astype(np.float32)
+    targets -= targets.mean(axis=0)
+    vectors = general().vectors(lexicon.words)
+    mapped = matrix @ vectors
+    square = mapped.T @ mapped + ridge * np.eye(mapped.shape[1], dtype=np.float32)
+    linear = np.linalg.solve(square, mapped.T @ targets).astype(np.float32)
+    rest = targets - mapped @ linear
+    least = 1 if len(targets) <= FEW_POSTS else 2
+    often = np.flatnonzero(np.asarray((matrix > 0).sum(axis=0)).ravel() >= least)
+    matrix = matrix[:, often]
+    added = _ridge(matrix, rest, ridge, progress)
+    left, total = np.square(rest - matrix @ added).sum(), np.square(targets).sum()
+    words = [lexicon.words[row] for row in often.tolist()]
+    return Fit(AdaptedSpace(words, *quantized(added), linear), float(1 - left / max(total, 1e-9)))
+
+
+def _counts(lexicon: Lexicon) -> sparse.csr_array:
+    """[N, V] counts of words, divided by the square root of each post's number of words."""
+    from scipy import sparse
+
+    texts = lexicon.texts
+    weights = 1 / np.sqrt(np.maximum(texts.lengths, 1)).astype(np.float32)
+    entries = (np.repeat(weights, texts.lengths), texts.values, texts.starts)
+    found = sparse.csr_array(entries, shape=(len(texts), len(lexicon.words)))
+    found.sum_duplicates()
+    return found
+
+
+def _ridge(
+    matrix: sparse.csr_array, targets: Array, ridge: float, progress: Callable[[int], None]
+) -> Array:
+    """The vectors [V, E] that minimise ``|matrix · vectors − targets|² + ridge · |vectors|²``."""
+    turned = matrix.T.tocsr()
+    diagonal = np.asarray(matrix.multiply(matrix).sum(axis=0)).ravel() + ridge
+    vectors = np.zeros((matrix.shape[1], targets.shape[1]), dtype=np.float32)
+    left = turned @ targets
+    scaled = left / diagonal[:, None]
+    direction, product = scaled.copy(), (left * scaled).sum(axis=0)
+    for _ in range(ROUNDS):
+        moved = turned @ (matrix @ direction) + ridge * direction
+        step = product / np.maximum((direction * moved).sum(axis=0), 1e-20)
+        vectors += step * direction
+        left -= step * moved
+        scaled = left / diagonal[:, None]
+        before, product = product, (left * scaled).sum(axis=0)
+        direction = scaled + product / np.maximum(before, 1e-20) * direction
+        progress(1)
+    return vectors

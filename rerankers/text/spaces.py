@@ -1,0 +1,176 @@
+"""Spaces of word vectors in which every word has a vector.
+
+:func:`general` knows the pieces of all words, from the package ``wordllama``: 32,000 vectors
+distilled from the input embeddings of large language models (Miller 2024,
+https://github.com/dleemiller/WordLlama). A word's vector is the sum of its pieces' vectors.
+:class:`AdaptedSpace` is fitted to the posts of one collection; see :mod:`pipeline.adapt`.
+
+A text is the sum of its words' vectors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from rerankers.errors import RerankerError
+
+Vectors = npt.NDArray[np.float32]
+
+GENERAL, ADAPTED = "general", "adapted"
+"""Names of the two spaces."""
+
+ROWS, CODES, SCALES, MAP, MEAN = "words", "codes", "scales", "map", "mean"
+
+FORMAT = 1
+
+
+class WordSpace:
+    """Vectors of any words, each computed once; safe in several threads.
+
+    Args:
+        size: E, of a vector.
+        compute: V words -> their vectors [V, E].
+    """
+
+    def __init__(self, size: int, compute: Callable[[Sequence[str]], Vectors]) -> None:
+        self.size = size
+        self._compute, self._lock = compute, Lock()
+        self._rows: dict[str, int] = {}
+        self._matrix: Vectors = np.zeros((1024, size), dtype=np.float32)
+
+    def vectors(self, words: Sequence[str]) -> Vectors:
+        """Vectors of V words: [V, E]."""
+        with self._lock:
+            new = [word for word in dict.fromkeys(words) if word not in self._rows]
+            if new:
+                self._add(new)
+            matrix = self._matrix
+            rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
+        return matrix[rows]
+
+    def _add(self, words: Sequence[str]) -> None:
+        first, end = len(self._rows), len(self._rows) + len(words)
+        if end > len(self._matrix):
+            larger = np.zeros((2 * end, self.size), dtype=np.float32)
+            larger[:first] = self._matrix[:first]
+            self._matrix = larger
+        self._matrix[first:end] = self._compute(words)
+        self._rows.update(zip(words, range(first, end), strict=True))
+
+
+@lru_cache(maxsize=1)
+def general() -> WordSpace:
+    """The vectors of the package ``wordllama``: 256 numbers.
+
+    Raises:
+        RerankerError: the package is missing, or its files are not those of a known version.
+    """
+    from tokenizers import Tokenizer
+
+    # Its folder alone is of use: the package's own code may download other vectors.
+    package = importlib.util.find_spec("wordllama")
+    if package is None or not package.submodule_search_locations:
+        raise RerankerError("found no package wordllama, which has the word vectors; install it")
+    folder = Path(package.submodule_search_locations[0])
+    try:
+        (pieces,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
+        cut = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    except Exception as error:  # The tokenizer's errors have no class of their own.
+        raise RerankerError(
+            f"{folder}: found no word vectors that can be read ({error}); install wordllama again"
+        ) from None
+    cut.no_padding()
+    cut.no_truncation()
+    vectors = pieces.astype(np.float32)
+
+    def compute(words: Sequence[str]) -> Vectors:
+        # Lone surrogates are no UTF-8.
+        clean = [word.encode(errors="replace").decode() for word in words]
+        lists = [cut_word.ids for cut_word in cut.encode_batch(clean, add_special_tokens=False)]
+        return np.stack([vectors[ids].sum(axis=0) for ids in lists])
+
+    return WordSpace(vectors.shape[1], compute)
+
+
+class AdaptedSpace(WordSpace):
+    """Word vectors fitted to the posts of a collection.
+
+    The vector of a word is its general vector, mapped, and what the posts add to it:
+    ``general(w) · map + codes[w] · scales[w]``; only the first part for a word that they lack.
+
+    Args:
+        words: W words of the posts.
+        codes: [W, E] int8, and ``scales`` [W]: what the posts add to their vectors.
+        map: [256, E] from the general space.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        codes: npt.NDArray[np.int8],
+        scales: Vectors,
+        map: Vectors,
+    ) -> None:
+        self.words, self.codes, self.scales, self.map = list(words), codes, scales, map
+        self._number = {word: row for row, word in enumerate(self.words)}
+        super().__init__(map.shape[1], self._vectors_of)
+
+    def knows(self, word: str) -> bool:
+        """Whether the posts had this word."""
+        return word in self._number
+
+    def _vectors_of(self, words: Sequence[str]) -> Vectors:
+        found = general().vectors(words) @ self.map
+        known = [(place, self._number[w]) for place, w in enumerate(words) if w in self._number]
+        if known:
+            places, rows = np.array(known).T
+            found[places] += self.codes[rows] * self.scales[rows, None]
+        return found
+
+    def save(self, path: Path, description: dict[str, str]) -> None:
+        """Write one safetensors file; ``description`` is kept in its header."""
+        spelled = np.frombuffer("\n".join(self.words).encode(errors="replace"), dtype=np.uint8)
+        arrays = {ROWS: spelled, CODES: self.codes, SCALES: self.scales, MAP: self.map}
+        metadata = {"format": str(FORMAT), **description}
+        save_file(arrays, path, metadata)
+
+    @classmethod
+    def load(cls, path: Path) -> AdaptedSpace:
+        """Read a file of :meth:`save`.
+
+        Raises:
+            RerankerError: it is missing, damaged or of another format.
+        """
+        try:
+            arrays = load_file(path)
+            words = arrays[ROWS].tobytes().decode().split("\n")
+            found = cls(words, arrays[CODES], arrays[SCALES], arrays[MAP])
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise RerankerError(
+                f"{path}: found no adapted word vectors ({error}); run pipeline.adapt again"
+            ) from None
+        return found
+
+
+def description_of(path: Path) -> dict[str, str]:
+    """The description in the header of an adapted space's file."""
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        return dict(json.loads(stream.read(length)).get("__metadata__", {}))
+
+
+def quantized(vectors: Vectors) -> tuple[npt.NDArray[np.int8], Vectors]:
+    """Vectors [V, E] in eight bits: codes [V, E] and scales [V]."""
+    scales = np.abs(vectors).max(axis=1, initial=0.0) / 127
+    codes = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+    return codes.astype(np.int8), scales.astype(np.float32)
