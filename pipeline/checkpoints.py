@@ -24,6 +24,7 @@ from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
+from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import bar, choose_device
 from pipeline.interpolation import check_normalization
 from pipeline.reranking import NeuralReranker
@@ -45,23 +46,35 @@ PRECOMPUTED = "precomputed"
 """In an index: folders named after the checkpoint's version."""
 
 
-def default_directory(model: str, collection: str, file: Path | None = None) -> Path:
+ADAPTED_SUFFIX = "-adapted"
+"""At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
+
+
+def default_directory(
+    model: str, collection: str, file: Path | None = None, is_adapted: bool = False
+) -> Path:
     """The checkpoint that has not seen ``collection`` (its key), trained here or else shipped.
 
-    ``file`` describes the collection, if it is an own one.
-
     For a judged microblog collection it was trained without that collection, for an
-    answer-selection collection on its training part, for any other on all judged years.
+    answer-selection collection on its training part, for any other on all judged collections.
+
+    Args:
+        model: name of the model.
+        collection: key of the collection.
+        file: that describes it, if it is an own one.
+        is_adapted: whether there are adapted word vectors; models that read them are preferred.
 
     Raises:
         DataError: there is no such checkpoint; the message says how to train one.
     """
     own_training = collection in ANSWERS
     # A model trained on posts alone does not fit questions and answers.
+    endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
     for name in [collection] if own_training else [collection, "all"]:
         for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
-            if (root / model / name / "config.json").exists():
-                return root / model / name
+            for folder in (root / model / f"{name}{ending}" for ending in endings):
+                if (folder / "config.json").exists() and not _has_seen(folder, collection):
+                    return folder
     words = f"{'--collection' if own_training else '--test'} {collection}"
     if collection.startswith(OWN):
         words = f"--collection {shlex.quote(str(file or 'FILE'))}"
@@ -69,6 +82,20 @@ def default_directory(model: str, collection: str, file: Path | None = None) -> 
         f"there is no {model} trained for {file or collection} here; train one with "
         f"`python -m pipeline.train {model} {words}` or name a --checkpoint"
     )
+
+
+def directory_for(model: str, collection: Collection) -> Path:
+    """:func:`default_directory` of a collection."""
+    is_adapted = model in FUSIONS and collection.adapted_space is not None
+    return default_directory(model, collection.key, collection.file, is_adapted)
+
+
+def _has_seen(folder: Path, collection: str) -> bool:
+    """Whether a fusion for collections of any kind was trained on this one."""
+    if folder.parent.name not in FUSIONS or not folder.name.startswith("all"):
+        return False
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return collection in metrics.get("trained_on", [])
 
 
 def load_reranker(
@@ -98,7 +125,7 @@ def load_reranker(
     if idf:
         source = named_frequencies(idf, collection.language)
         frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(source)
-    directory = checkpoint or default_directory(name, collection.key, collection.file)
+    directory = checkpoint or directory_for(name, collection)
     trained = checkpoints.load(directory, name, device, frequencies)
     source = named_frequencies(trained.encoder.idf.source, collection.language)
     if not idf and source != trained.encoder.idf.source:

@@ -25,6 +25,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.interpolation import normalize
 from pipeline.reranking import Candidates, NeuralReranker, Progress, doc_ids_of, silent
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 HITS = 1000
 """Candidates of each ranker for a topic."""
+
+MOST_TOPICS = 250
+"""Topics of each of several training collections, at most: none outweighs the others."""
 
 MINIMUM_COUNT = 5
 """Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
@@ -55,11 +59,13 @@ class Rankers:
         lexical: methods of search, and official runs with :data:`OFFICIAL` before their names.
         neural: names of neural rerankers.
         candidate_rankers: those of ``lexical`` whose best posts are the candidates.
+        depth: best posts of each of these that are candidates.
     """
 
     lexical: Sequence[str]
     neural: Sequence[str]
     candidate_rankers: Sequence[str]
+    depth: int = HITS
 
     @classmethod
     def from_config(cls, config: Any) -> Rankers:
@@ -90,7 +96,7 @@ class Rankers:
             )
         if problems:
             raise UsageError(problems)
-        return cls(lexical, neural, chosen)
+        return cls(lexical, neural, chosen, config.depth)
 
 
 @dataclass(frozen=True)
@@ -110,10 +116,11 @@ class UnionRetriever:
         return ", ".join(self.rankers.lexical)
 
     def search(self, topics: Sequence[Topic], hits: int = HITS) -> Candidates:
-        """The best ``hits`` posts of each candidate ranker for each topic.
+        """The best posts of each candidate ranker for each topic, as many as are to be scored.
 
-        The score of a candidate is the mean over all rankers of its min-max score, 0 where a
-        ranker does not have it (CombSUM of Fox & Shaw 1994).
+        Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
+        mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
+        Fox & Shaw 1994).
 
         Raises:
             UsageError: there is no index.
@@ -136,15 +143,27 @@ class UnionRetriever:
                 f"{collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, whose "
                 "posts this fusion ranks; use a collection that has it, or another fusion"
             )
-        found = mean_of_normalized(
-            [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        found = [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        best = mean_of_normalized([best_of(run, min(hits, rankers.depth)) for run in found])
+        scores = mean_of_normalized(list(signals.values()))
+        run, rest = (
+            restricted(scores, best),
+            _without(restricted(scores, _joined_runs(found)), best),
         )
-        run = restricted(mean_of_normalized(list(signals.values())), found)
         doc_ids = doc_ids_of(run)
         known = collection.open_index().posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
-        return Candidates(topics, run, posts, priors={}, signals=signals)
+        space = collection.adapted_space
+        return Candidates(
+            topics,
+            run,
+            posts,
+            priors={},
+            signals=signals,
+            spaces={t.query_id: {ADAPTED: space} for t in topics} if space else {},
+            rest=rest,
+        )
 
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""
@@ -166,6 +185,23 @@ def mean_of_normalized(runs: Sequence[Run]) -> Run:
             for doc_id, score in normalize(scores, "minmax").items():
                 sums[doc_id] = sums.get(doc_id, 0.0) + score / len(runs)
     return total
+
+
+def _joined_runs(runs: Sequence[Run]) -> Run:
+    """All candidates of several runs, with any of their scores."""
+    found: Run = {}
+    for run in runs:
+        for query_id, scores in run.items():
+            found.setdefault(query_id, {}).update(scores)
+    return found
+
+
+def _without(run: Run, others: Run) -> Run:
+    """The candidates of ``run`` that ``others`` lacks."""
+    return {
+        query_id: {d: score for d, score in scores.items() if d not in others.get(query_id, {})}
+        for query_id, scores in run.items()
+    }
 
 
 def restricted(run: Run, candidates: Run) -> Run:
@@ -238,8 +274,16 @@ class Fusion:
         )
 
     def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate of :meth:`search`, higher is better."""
-        return self.reranker.score(candidates, progress)
+        """The score of each candidate of :meth:`search`, higher is better.
+
+        The rest follow below, in the order of their first score.
+        """
+        run = self.reranker.score(candidates, progress)
+        for query_id, rest in candidates.rest.items():
+            scores = run.setdefault(query_id, {})
+            lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
+            scores.update({doc_id: lowest - 1.0 + score for doc_id, score in rest.items()})
+        return run
 
     def precomputed_for(self, posts: Sequence[Post], directory: Path) -> Fusion:
         """This fusion with posts precomputed into a folder; see :mod:`pipeline.checkpoints`."""
@@ -282,8 +326,16 @@ def fusion_training_set(
     qrels: Qrels = {}
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.lexical)}", file=sys.stderr)
-        parts.append(UnionRetriever(collection, rankers).search(collection.training_topics))
-        qrels |= collection.training_qrels or {}
+        topics = collection.training_topics
+        if len(collections) > 1:
+            topics = topics[:MOST_TOPICS]
+        found = UnionRetriever(collection, rankers).search(topics)
+        grades = collection.training_qrels or {}
+        judged = {topic.query_id: grades[topic.query_id] for topic in topics}
+        if judged.keys() & qrels.keys():
+            found, judged = _renamed(found, judged, f"{collection.name}/")
+        parts.append(found)
+        qrels |= judged
     candidates = _joined(parts)
     query_ids = [topic.query_id for topic in candidates.topics]
     scored = with_neural(
@@ -291,10 +343,28 @@ def fusion_training_set(
     )
     return replace(
         training_set,
-        candidates=f"the best {HITS} of each of {', '.join(rankers.candidate_rankers)}",
+        candidates=f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}",
         training=JudgedCandidates(scored, qrels),
         minimum_count=MINIMUM_COUNT,
     )
+
+
+def _renamed(part: Candidates, qrels: Qrels, prefix: str) -> tuple[Candidates, Qrels]:
+    """Candidates and judgments with a prefix before every query_id."""
+
+    def renamed(mapping: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{prefix}{query_id}": value for query_id, value in mapping.items()}
+
+    candidates = replace(
+        part,
+        topics=[t._replace(query_id=f"{prefix}{t.query_id}") for t in part.topics],
+        run=renamed(part.run),
+        signals={name: renamed(run) for name, run in part.signals.items()},
+        spaces=renamed(part.spaces),
+        rest={},
+        memo={},
+    )
+    return candidates, renamed(qrels)
 
 
 def _joined(parts: Sequence[Candidates]) -> Candidates:
@@ -309,4 +379,5 @@ def _joined(parts: Sequence[Candidates]) -> Candidates:
         {doc_id: post for part in parts for doc_id, post in part.posts.items()},
         {},
         signals,
+        spaces={query_id: spaces for part in parts for query_id, spaces in part.spaces.items()},
     )

@@ -244,14 +244,13 @@ def _precompute(directory: Path, checkpoint: Path) -> None:
 
 def _checkpoint(given: str, collection: str | None) -> Path:
     """A folder by its path, or a model's default checkpoint for the collection."""
-    from pipeline.checkpoints import default_directory
+    from pipeline.checkpoints import default_directory, directory_for
 
     if "/" in given or Path(given).is_dir():
         return Path(given)
     if collection is None:
         return default_directory(given, "all")
-    found = named.find(collection)
-    return default_directory(given, found.key, found.file)
+    return directory_for(given, named.find(collection))
 
 
 def _is_change(options: Options) -> bool:

@@ -131,8 +131,9 @@ class Candidates:
             None takes the ranks of ``run``.
         signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
             ``signal:NAME``; a ranker need not have every candidate.
-        spaces: name -> vectors of words fitted to the collection, for the features
+        spaces: query_id -> name -> word vectors of the collection, for the features
             ``meaning:NAME``.
+        rest: first-stage score of further posts, which are not scored and rank last.
         memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
             three.
     """
@@ -142,7 +143,8 @@ class Candidates:
     posts: Mapping[str, Post]
     priors: Run | None = None
     signals: Mapping[str, Run] = field(default_factory=dict)
-    spaces: Mapping[str, WordSpace] = field(default_factory=dict, repr=False, compare=False)
+    spaces: Mapping[str, Mapping[str, WordSpace]] = field(default_factory=dict, repr=False)
+    rest: Run = field(default_factory=dict, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     name: ClassVar[str] = "known"
 
@@ -162,12 +164,13 @@ class Candidates:
         from rerankers.base import FIRST_STAGE, PRIOR
 
         priors = priors_of([self.run]) if self.priors is None else self.priors
+        spaces = [self.spaces.get(t.query_id, {}) for t in self.topics] if self.spaces else ()
         signals = {
             **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
             FIRST_STAGE: self._scores(self.run, np.nan),
             PRIOR: self._scores(priors, 0.0),
         }
-        return replace(self.texts(), signals=signals, spaces=self.spaces)
+        return replace(self.texts(), signals=signals, spaces=spaces)
 
     def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
         """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""

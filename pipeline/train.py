@@ -56,6 +56,7 @@ from rerankers.training.settings import (
 )
 
 if TYPE_CHECKING:
+    from pipeline.fusion import Rankers
     from pipeline.training.training_set import TrainingSet
     from rerankers.training.settings import Settings
 
@@ -162,27 +163,28 @@ def main(options: Options) -> None:
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
 
     _check(options)
-    settings, config = _settings(options), _config(options)
     own, rankers = _own_collection(options), None
+    if options.model in FUSIONS and options.configuration is None:
+        options = dataclasses.replace(options, configuration=_fusion_configuration(options))
+    settings, config = _settings(options), _config(options)
     if options.model in FUSIONS:
         if own and not any(change.startswith("families=") for change in options.set):
             config = own_fusion_config(config, own)
         rankers = fusion.Rankers.from_config(config)
     device = runtime.choose_device(options.device, options.threads)
-    directory = _directory(options)
+    directory = _directory(options, config)
     state_directory = directory.parent / f".{directory.name}.training"
     checkpoints: dict[str, Path] = {}
     try:
-        training_set = first_stage = _training_set(options)
+        training_set = first_stage = _training_set(options, rankers)
         folds = min(options.folds, len(own.training_topics)) if own else options.folds
         shared = TrainingOptions(
-            folds, _vectors(options, training_set), _idf(options), device, options.resume
+            folds, _vectors(options, training_set, config), _idf(options), device, options.resume
         )
         if rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
-            collections = [own] if own else _collections(options, training_set)
             training_set = fusion.fusion_training_set(
-                rankers, training_set, collections, parts.unseen_scores
+                rankers, training_set, _of_fusion(options), parts.unseen_scores
             )
             checkpoints = parts.checkpoints
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
@@ -244,7 +246,36 @@ def _own_collection(options: Options) -> SearchedCollection | None:
     return found
 
 
-def _directory(options: Options) -> Path:
+def _fusion_configuration(options: Options) -> str:
+    """The configuration of a fusion for the collections to train on.
+
+    For TREC Microblog its own one; with adapted word vectors if all collections have them.
+    """
+    from rerankers import models
+
+    known = models.find(options.model).configurations
+    collections = _of_fusion(options)
+    adapted = all(collection.adapted_space for collection in collections)
+    name = "microblog" if all(collection.runs for collection in collections) else "general"
+    with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
+    return with_adapted if adapted and with_adapted in known else name
+
+
+def _of_fusion(options: Options) -> list[SearchedCollection]:
+    """The collections that a fusion is trained on.
+
+    Microblog years for a microblog year, else all collections that are searched and have judgments.
+    """
+    if own := _own_collection(options):
+        return [own]
+    test = named.find(options.test, options.data) if options.test else None
+    of_any_kind = test is None or not test.runs
+    names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
+    found = [named.find(name, options.data) for name in names]
+    return [collection for collection in found if isinstance(collection, SearchedCollection)]
+
+
+def _directory(options: Options, config: Any) -> Path:
     """The checkpoint folder to write."""
     name = "all"
     if own := _own_collection(options):
@@ -255,15 +286,21 @@ def _directory(options: Options) -> Path:
         name = named.find(options.test, options.data).name
     elif options.train_on:
         name = "on-" + "-".join(named.find(name, options.data).name for name in options.train_on)
+    from pipeline.checkpoints import ADAPTED_SUFFIX
+    from rerankers.models._feature_model import ADAPTED_FAMILY
+
+    if ADAPTED_FAMILY in getattr(config, "families", ""):
+        name += ADAPTED_SUFFIX
     return options.output or home_directory() / "checkpoints" / options.model / name
 
 
-def _training_set(options: Options) -> TrainingSet:
+def _training_set(options: Options, rankers: Rankers | None) -> TrainingSet:
     """Official or given candidates with judgments; a fusion's are added to them later."""
     from pipeline.training.training_set import (
         PriorRuns,
         answer_training_set,
         microblog_training_set,
+        searched_training_set,
     )
 
     if own := _own_collection(options):
@@ -273,24 +310,28 @@ def _training_set(options: Options) -> TrainingSet:
     if options.collection:
         collection = named.find_answers(options.collection, options.data)
         return answer_training_set(collection, draws=options.development == "drawn")
+    if rankers and not rankers.neural:
+        names = [collection.name for collection in _of_fusion(options)]
+        left_out = named.find(options.test, options.data).name if options.test else None
+        return searched_training_set(names, left_out)
     prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
     return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
 
 
-def _vectors(options: Options, training_set: TrainingSet) -> Path:
+def _vectors(options: Options, training_set: TrainingSet, config: Any) -> Path | None:
     """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
     from pipeline import vectors
+    from pipeline.fusion import Rankers
+    from rerankers.features import compare_vectors
 
+    if options.model in FUSIONS:
+        families = config.families.split(",")
+        if not Rankers.from_config(config).neural and not compare_vectors(families):
+            return None
     found = _vector_file(options)
     if options.vectors is None and options.model in FUSIONS:
         return vectors.cached_vectors(training_set.texts, found, home_directory())
     return found
-
-
-def _collections(options: Options, training_set: TrainingSet) -> list[SearchedCollection]:
-    """The microblog collections of a training set."""
-    found = [named.find(name, options.data) for name in training_set.trained_on]
-    return [collection for collection in found if isinstance(collection, SearchedCollection)]
 
 
 def _idf(options: Options) -> str:

@@ -60,9 +60,9 @@ class Pairs:
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
     is 0; for the families ``signal:NAME`` it is unknown, as NaN is."""
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
-    spaces: Mapping[str, WordSpace] = field(default_factory=dict)
-    """Name -> vectors of words, besides :func:`rerankers.text.spaces.general`, for the families
-    ``meaning:NAME``; without a space their features are unknown."""
+    spaces: Sequence[Mapping[str, WordSpace]] = ()
+    """[Q] name -> word vectors of the query's collection, for the families ``meaning:NAME``; empty
+    if there are none. Without a space its features are unknown."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
     from; copies by ``dataclasses.replace`` share it."""
@@ -82,7 +82,7 @@ class Pairs:
             post_index.astype(np.int64),
             {name: values[rows] for name, values in self.signals.items()},
             [self.doc_ids[row] for row in posts] if self.doc_ids else (),
-            self.spaces,
+            [self.spaces[row] for row in queries] if self.spaces else (),
         )
 
 

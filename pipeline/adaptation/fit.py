@@ -3,16 +3,16 @@
 With x the counts of a post's words divided by the square root of their number, the vectors V
 minimise ``Σ |x V − y|² + ridge · |V − G M|²`` over posts, where y is the post's encoding minus the
 mean encoding, G the words' general vectors and M the linear map that alone comes nearest:
-words that posts say little about stay close to their general meaning. It is the least-squares
-counterpart of word vectors learned from sentence vectors (Gupta, Pagliardini & Jaggi, NAACL 2019,
-do the opposite), solved by conjugate gradients with a diagonal preconditioner.
+words that posts say little about stay close to their general meaning. The minimum is found by
+conjugate gradients with a diagonal preconditioner. Averages of word vectors as sentences are those
+of Wieting et al. (ICLR 2016); here a transformer is the teacher, as in knowledge distillation
+(Hinton et al. 2015).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,17 +32,23 @@ FEW_POSTS = 20_000
 """Up to so many posts every word has a vector of its own; with more, words of two posts or more."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A fitted space.
+HELD_OUT = 500
+"""Posts that a check holds out, at most; a tenth of few posts."""
+COMPARED = 1000
+"""Posts that a check ranks for each of them, at most."""
+
+
+class Check(NamedTuple):
+    """What a fit is worth on posts that it has not seen.
 
     Attributes:
-        space: its vectors.
-        explained: share of the encodings' variance, over the posts of the fit.
+        explained: share of the variance of their encodings.
+        agreement: Spearman's ρ of the teacher's and the fit's order of other posts, mean over
+            held-out posts as queries.
     """
 
-    space: AdaptedSpace
     explained: float
+    agreement: float
 
 
 def fit(
@@ -50,7 +56,7 @@ def fit(
     encodings: npt.NDArray[np.floating],
     progress: Callable[[int], None] = lambda rounds: None,
     ridge: float = RIDGE,
-) -> Fit:
+) -> AdaptedSpace:
     """Fit word vectors to the encodings [N, E] of N posts.
 
     Args:
@@ -73,9 +79,41 @@ def fit(
     often = np.flatnonzero(np.asarray((matrix > 0).sum(axis=0)).ravel() >= least)
     matrix = matrix[:, often]
     added = _ridge(matrix, rest, ridge, progress)
-    left, total = np.square(rest - matrix @ added).sum(), np.square(targets).sum()
     words = [lexicon.words[row] for row in often.tolist()]
-    return Fit(AdaptedSpace(words, *quantized(added), linear), float(1 - left / max(total, 1e-9)))
+    return AdaptedSpace(words, *quantized(added), linear)
+
+
+def check(
+    texts: Sequence[str],
+    encodings: npt.NDArray[np.floating],
+    progress: Callable[[int], None] = lambda rounds: None,
+) -> Check:
+    """Fit to all but a few posts, and compare with the teacher on these."""
+    from scipy.stats import rankdata
+
+    order = np.random.default_rng(1).permutation(len(texts))
+    held_out, others = np.split(order, [min(HELD_OUT, -(-len(texts) // 10))])
+    space = fit([texts[row] for row in others.tolist()], encodings[others], progress)
+    center = encodings[others].mean(axis=0, dtype=np.float32)
+
+    def both(rows: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        lexicon = Lexicon.from_texts([texts[row] for row in rows.tolist()])
+        fitted = _counts(lexicon) @ space.vectors(lexicon.words)
+        return fitted, encodings[rows].astype(np.float32) - center
+
+    fitted, targets = both(held_out)
+    explained = 1 - np.square(targets - fitted).sum() / max(np.square(targets).sum(), 1e-9)
+    fitted_others, target_others = both(others[:COMPARED])
+    pairs = ((targets, target_others), (fitted, fitted_others))
+    ranks = [rankdata(_unit(a) @ _unit(b).T, axis=1) for a, b in pairs]
+    teacher, ours = (r - r.mean(axis=1, keepdims=True) for r in ranks)
+    lengths = np.sqrt((teacher**2).sum(axis=1) * (ours**2).sum(axis=1))
+    agreement = (teacher * ours).sum(axis=1) / np.maximum(lengths, 1e-9)
+    return Check(float(explained), float(agreement.mean()))
+
+
+def _unit(vectors: Array) -> Array:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:

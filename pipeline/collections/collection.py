@@ -30,6 +30,7 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
     from indexes.lucene import LuceneIndex
+    from rerankers.text.spaces import AdaptedSpace
     from rerankers.text.vocabulary import Idf
 
 
@@ -91,6 +92,22 @@ class Collection(ABC):
     def key(self) -> str:
         """Name of the folder of its checkpoints, below that of their model."""
         return self.name
+
+    @property
+    def adapted_path(self) -> Path | None:
+        """File of word vectors adapted to the posts, made or not: beside the index."""
+        found = self.index_directory
+        return found and found.with_name(f"{found.name}.adapted.safetensors")
+
+    @cached_property
+    def adapted_space(self) -> AdaptedSpace | None:
+        """Word vectors adapted to the posts by ``pipeline.adapt``, None without them."""
+        path = self.adapted_path
+        if path is None or not path.exists():
+            return None
+        from rerankers.text.spaces import AdaptedSpace
+
+        return AdaptedSpace.load(path)
 
     @property
     @abstractmethod

@@ -39,13 +39,23 @@ _ANSWERS = {
     "trecqa-all-clean": ("TrecQA with TRAIN-ALL, clean", ("trecqa/train-all", *_CLEAN)),
     "wikiqa": ("WikiQA", ("wikiqa/train", "wikiqa/dev", "wikiqa/test")),
 }
+# Training parts of collections of other kinds: tweets and the claims that they repeat, in both
+# directions, questions and their rephrasings, tweets on one story.
+_GENERAL = {
+    "clef2020-claims": "CLEF 2020 CheckThat!, tweets to verified claims",
+    "politifact-tweets": "PolitiFact claims to tweets",
+    "semeval-cqa-b": "SemEval 2016 task 3 B, forum questions",
+    "stackfaq": "StackFAQ, questions to their rephrasings",
+    "twitter-url": "Twitter URL corpus, tweets on one story",
+}
+
 ANSWERS = tuple(_ANSWERS)
 """Names of the answer-selection collections."""
 
 
 def names() -> list[str]:
     """The names of all collections."""
-    return [*_MICROBLOG, "sample", *_ANSWERS]
+    return [*_MICROBLOG, "sample", *_ANSWERS, *_GENERAL]
 
 
 def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerCollection:
@@ -62,6 +72,18 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
         return _microblog(name, data)
     if name in _ANSWERS:
         return find_answers(name, data)
+    if name in _GENERAL:
+        folder = data_directory(data) / "general" / name
+        return SearchedCollection(
+            name=name,
+            title=f"{_GENERAL[name]}, training part",
+            topics_path=folder / "topics.train.tsv",
+            qrels_path=folder / "qrels.train.txt",
+            runs={},
+            index_group=name,
+            post_paths=[folder / "posts.jsonl"],
+            data=data,
+        )
     if name == "sample":
         return SearchedCollection(
             name="sample",
@@ -119,8 +141,12 @@ def open_collection(
     return OwnCollection(Path(topics), index, qrels)
 
 
-def training_collections(test: str | None = None, data: Path | None = None) -> list[str]:
+def training_collections(
+    test: str | None = None, data: Path | None = None, of_any_kind: bool = False
+) -> list[str]:
     """The judged microblog collections other than ``test``; all of them for None.
+
+    With ``of_any_kind`` the other collections that are searched and have judgments follow.
 
     Raises:
         UsageError: there is no collection ``test``, or it has a training part of its own.
@@ -132,8 +158,9 @@ def training_collections(test: str | None = None, data: Path | None = None) -> l
             f"found {left_out}, expected a microblog collection: {left_out} has a training part "
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
-    years = {name: _microblog(name, data).qrels_path for name in _MICROBLOG}
-    judged = [name for name, path in years.items() if path and path.exists()]
+    known = [*_MICROBLOG, *(_GENERAL if of_any_kind else [])]
+    files = {name: find(name, data).qrels_path for name in known}
+    judged = [name for name, path in files.items() if path and path.exists()]
     if not judged:
         raise DataError(
             f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "

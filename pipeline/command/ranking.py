@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pipeline.collections.own import ENDING
 from pipeline.command import runtime
-from pipeline.command.errors import UsageError
+from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.interpolation import NORMALIZATIONS
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 METHODS = ("ql", "bm25", "rm3", "axiom")
 DEFAULT_METHOD = "ql"
 DEFAULT_HITS = 1000
+DEFAULT_FUSION = "fusion"
 DEFAULT_RERANKER = "mp_hcnn"
+"""Where a fusion has no use for the options, or candidates are given."""
 AUTO = "auto"
 """The model trained on an own collection that is best on held-out topics, or the default."""
 UNTUNED_WEIGHT = 0.5
@@ -214,7 +216,26 @@ def with_model(options: Ranks, among: Sequence[str] = ()) -> Ranks:
                 "it",
                 file=sys.stderr,
             )
+            return replace(options, reranker=name)
+    if not options.checkpoint and _has_fusion(replace(options, reranker=DEFAULT_FUSION)):
+        name = DEFAULT_FUSION
     return replace(options, reranker=name)
+
+
+def _has_fusion(options: RankingOptions) -> bool:
+    """Whether a fusion is there for the collection, and fits the other options."""
+    from pipeline.checkpoints import directory_for
+    from pipeline.collections.named import open_collection
+
+    if options.problems():
+        return False
+    collection = open_collection(options.topics, options.index, options.qrels, options.data)
+    if collection.index_directory is None:
+        return False
+    try:
+        return directory_for(options.reranker, collection).is_dir()
+    except DataError:
+        return False
 
 
 def load_model(options: ModelOptions, collection: Collection) -> NeuralReranker:

@@ -35,10 +35,14 @@ MINIMUM_STEPS = 50
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options that do not depend on the model; for ``idf`` see `rerankers.checkpoint.idf_from`."""
+    """Options that do not depend on the model.
+
+    ``vectors`` is None for a model that reads none; ``idf`` is a source of
+    :func:`rerankers.checkpoint.idf_from`.
+    """
 
     folds: int
-    vectors: Path
+    vectors: Path | None
     idf: str
     device: str
     resume: bool
@@ -59,10 +63,12 @@ class Trainer:
     @cached_property
     def encoder(self) -> TextEncoder:
         """The vocabulary of the training texts, their vectors, and word frequencies."""
-        vectors = read_vectors(self.options.vectors)
-        vocabulary = Vocabulary.build(
-            self.training_set.texts, vectors, self.training_set.minimum_count
-        )
+        if self.options.vectors is None:
+            vocabulary = Vocabulary([], np.zeros((0, 1), dtype=np.float32))
+        else:
+            vectors = read_vectors(self.options.vectors)
+            least = self.training_set.minimum_count
+            vocabulary = Vocabulary.build(self.training_set.texts, vectors, least)
         return TextEncoder(vocabulary, checkpoint.idf_from(self.options.idf))
 
     def build(self) -> Reranker:
@@ -121,7 +127,7 @@ class Trainer:
             "topics": len(data.training.candidates.topics),
             "pairs": len(data.training.candidates.keys()),
             "candidates": data.candidates,
-            "vectors": self.options.vectors.name,
+            "vectors": self.options.vectors.name if self.options.vectors else None,
             "training": settings,
             "folds": self.options.folds if data.development is None else None,
             "epochs": outcome.epochs,

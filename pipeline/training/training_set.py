@@ -233,6 +233,12 @@ def microblog_training_set(
     )
 
 
+def searched_training_set(names: Sequence[str], left_out: str | None) -> TrainingSet:
+    """A training set of collections whose candidates a fusion finds; without texts."""
+    nothing = JudgedCandidates(Candidates([], {}, {}, {}), {})
+    return TrainingSet(names, left_out, "", nothing, None, [], 1)
+
+
 def answer_training_set(collection: AnswerCollection, draws: bool = False) -> TrainingSet:
     """The training and development parts of ``collection``, and the words of all its parts.
 

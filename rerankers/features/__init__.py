@@ -157,7 +157,7 @@ def table(
             {name: signal[rows] for name, signal in pairs.signals.items()},
             words,
             vectors,
-            pairs.spaces,
+            pairs.spaces[int(pairs.query_index[rows[0]])] if pairs.spaces else {},
         )
         values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
 

@@ -28,7 +28,7 @@ NAMES = (
 )
 """
 ``cosine``: cosine of the sums of all words' vectors of query and post; in [-1, 1].
-``cosine_minmax``, ``cosine_z``: this, as (c − min) / (max − min) and (c − mean) / standard deviation
+``cosine_minmax``, ``cosine_z``: this as (c − min) / (max − min), (c − mean) / standard deviation,
 over the topic's candidates; 0 if all are equal.
 ``idf_cosine``: cosine of the sums of vectors of length 1, weighted by IDF.
 ``mean_best``: over the query's distinct words without stop words (unless it has no others), highest

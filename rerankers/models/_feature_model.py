@@ -12,20 +12,36 @@ from torch import Tensor
 from rerankers import features
 from rerankers.base import Inputs, Interactions, Reranker
 from rerankers.layers.embeddings import FrozenVectors
+from rerankers.text.spaces import ADAPTED, GENERAL
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Vocabulary
 
-SIGNALS = ("ql", "bm25", "rm3", "axiom", "run_ql", "run_rm3")
-"""Lexical rankers whose scores the fusions read where available."""
+SEARCHES = ("ql", "bm25", "rm3", "axiom")
+"""Methods of search whose scores the fusions read."""
 
-FUSED = ",".join(
-    [
-        *(f"signal:{name}" for name in SIGNALS),
-        *("first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback"),
-        *("temporal", "soft_match"),
-    ]
+OFFICIAL_RUNS = ("run_ql", "run_rm3")
+"""Official runs of TREC Microblog whose scores its fusions read."""
+
+ADAPTED_FAMILY = f"meaning:{ADAPTED}"
+"""The family that needs word vectors adapted to the collection."""
+
+TEXT_FAMILIES = (
+    *("first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback"),
+    f"meaning:{GENERAL}",
 )
 """Families that both fusions read; ``signal`` covers ``prior``, as it reads the same runs."""
+
+
+def fused(*more: str) -> str:
+    """The families of a fusion for collections of any kind, and ``more``."""
+    return ",".join([*(f"signal:{name}" for name in SEARCHES), *TEXT_FAMILIES, *more])
+
+
+MICROBLOG = (*(f"signal:{name}" for name in OFFICIAL_RUNS), "temporal")
+"""Families that only TREC Microblog has, or only tweets."""
+
+DEPTH, MICROBLOG_DEPTH = 100, 1000
+"""Best posts of each ranker that a fusion scores."""
 
 
 class FeatureModel(Reranker):

@@ -28,29 +28,36 @@ leaves, 600 trees, 30 ranks in the gradients' NDCG, rank_xendcg, and a second ro
 from the best posts of the first. With few topics, trees generalise because each is grown with a
 third of the features and 70 % of the pairs. The number of trees is fixed.
 
-The score of SM-CNN (:mod:`rerankers.models.sm_cnn`) is one of the signals, with word vectors
-trained on the posts and without run features. By the first objective, with SM-CNN: AP .497 and
-.306, P@30 .530 and .456; with MP-HCNN instead: .493 and .304, .525 and .449; with both: .493 and
-.309, .533 and .457. K-NRM or a second SM-CNN added nothing. ``families`` can omit the signal where
-time is short.
+Configurations differ in what they read. ``general`` and ``adapted`` are for collections of any
+kind: lexical rankers of an index, texts, and meaning by general word vectors, or by vectors adapted
+to the collection's posts as well (:mod:`pipeline.adapt`). ``microblog`` and ``microblog_adapted``
+are for TREC Microblog: they also read the official runs and the tweets' times.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rerankers.errors import require_at_least
 from rerankers.models._boosting import BoostedTrees, BoostingConfig
-from rerankers.models._feature_model import FUSED
+from rerankers.models._feature_model import (
+    ADAPTED_FAMILY,
+    DEPTH,
+    MICROBLOG,
+    MICROBLOG_DEPTH,
+    fused,
+)
 
 
 @dataclass(frozen=True)
 class Config(BoostingConfig):
     """Hyperparameters."""
 
-    families: str = f"{FUSED},signal:sm_cnn"  # Names of files in rerankers/features
+    families: str = fused()  # Names of files in rerankers/features
     objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
     trees: int = 200  # Of each list
     candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
+    depth: int = DEPTH  # Best posts of each of them that are scored; others rank below
     parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
     learning_rate: float = 0.1  # Weight of each tree
     leaves: int = 7  # Leaves of a tree
@@ -59,9 +66,18 @@ class Config(BoostingConfig):
     feature_fraction: float = 0.3  # Of the features, drawn anew for each tree
     bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, depth=1)
+
 
 class Model(BoostedTrees):
     """Lists of trees over a pair's features."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {"all": Config()}
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "general": Config(),
+        "adapted": Config(fused(ADAPTED_FAMILY)),
+        "microblog": Config(fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
+        "microblog_adapted": Config(fused(*MICROBLOG, ADAPTED_FAMILY), depth=MICROBLOG_DEPTH),
+    }

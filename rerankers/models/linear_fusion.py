@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from rerankers import features
-from rerankers.errors import RerankerError, require_above_zero
-from rerankers.models._feature_model import FUSED, FeatureModel
+from rerankers.errors import RerankerError, require_above_zero, require_at_least
+from rerankers.models._feature_model import DEPTH, MICROBLOG, MICROBLOG_DEPTH, FeatureModel, fused
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -30,13 +30,15 @@ from rerankers.text.vocabulary import Vocabulary
 class Config:
     """Hyperparameters."""
 
-    families: str = FUSED  # Names of files in rerankers/features
+    families: str = fused()  # Names of files in rerankers/features
     penalty: float = 0.1  # λ of the L2 penalty λ/2 · |w|² beside the mean loss of a topic
     candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
+    depth: int = DEPTH  # Best posts of each of them that are scored; others rank below
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
         require_above_zero(self, "penalty")
+        require_at_least(self, depth=1)
 
 
 class Model(FeatureModel):
@@ -46,7 +48,10 @@ class Model(FeatureModel):
     """
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {"all": Config()}
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "general": Config(),
+        "microblog": Config(fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
+    }
 
     means: Tensor
     deviations: Tensor

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError
 
@@ -29,9 +30,8 @@ Vectors = npt.NDArray[np.float32]
 GENERAL, ADAPTED = "general", "adapted"
 """Names of the two spaces."""
 
-ROWS, CODES, SCALES, MAP, MEAN = "words", "codes", "scales", "map", "mean"
-
-FORMAT = 1
+_WORDS, _CODES, _SCALES, _MAP = "words", "codes", "scales", "linear"
+FORMAT = "1"
 
 
 class WordSpace:
@@ -106,12 +106,12 @@ class AdaptedSpace(WordSpace):
     """Word vectors fitted to the posts of a collection.
 
     The vector of a word is its general vector, mapped, and what the posts add to it:
-    ``general(w) · map + codes[w] · scales[w]``; only the first part for a word that they lack.
+    ``general(w) · linear + codes[w] · scales[w]``; only the first part for a word that they lack.
 
     Args:
         words: W words of the posts.
         codes: [W, E] int8, and ``scales`` [W]: what the posts add to their vectors.
-        map: [256, E] from the general space.
+        linear: [256, E] map from the general space.
     """
 
     def __init__(
@@ -119,42 +119,46 @@ class AdaptedSpace(WordSpace):
         words: Sequence[str],
         codes: npt.NDArray[np.int8],
         scales: Vectors,
-        map: Vectors,
+        linear: Vectors,
     ) -> None:
-        self.words, self.codes, self.scales, self.map = list(words), codes, scales, map
+        self.words, self.codes, self.scales, self.linear = list(words), codes, scales, linear
         self._number = {word: row for row, word in enumerate(self.words)}
-        super().__init__(map.shape[1], self._vectors_of)
+        super().__init__(linear.shape[1], self._vectors_of)
 
     def knows(self, word: str) -> bool:
         """Whether the posts had this word."""
         return word in self._number
 
     def _vectors_of(self, words: Sequence[str]) -> Vectors:
-        found = general().vectors(words) @ self.map
+        found = general().vectors(words) @ self.linear
         known = [(place, self._number[w]) for place, w in enumerate(words) if w in self._number]
         if known:
             places, rows = np.array(known).T
             found[places] += self.codes[rows] * self.scales[rows, None]
         return found
 
-    def save(self, path: Path, description: dict[str, str]) -> None:
-        """Write one safetensors file; ``description`` is kept in its header."""
+    def content(self, description: Mapping[str, str]) -> bytes:
+        """The content of a safetensors file, with a description in its header."""
         spelled = np.frombuffer("\n".join(self.words).encode(errors="replace"), dtype=np.uint8)
-        arrays = {ROWS: spelled, CODES: self.codes, SCALES: self.scales, MAP: self.map}
-        metadata = {"format": str(FORMAT), **description}
-        save_file(arrays, path, metadata)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            _WORDS: spelled,
+            _CODES: self.codes,
+            _SCALES: self.scales,
+            _MAP: self.linear,
+        }
+        return save(arrays, {"format": FORMAT, **description})
 
     @classmethod
     def load(cls, path: Path) -> AdaptedSpace:
-        """Read a file of :meth:`save`.
+        """Read a file of :meth:`content`.
 
         Raises:
             RerankerError: it is missing, damaged or of another format.
         """
         try:
             arrays = load_file(path)
-            words = arrays[ROWS].tobytes().decode().split("\n")
-            found = cls(words, arrays[CODES], arrays[SCALES], arrays[MAP])
+            words = arrays[_WORDS].tobytes().decode().split("\n")
+            found = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RerankerError(
                 f"{path}: found no adapted word vectors ({error}); run pipeline.adapt again"

@@ -1,0 +1,143 @@
+"""Adapt word vectors to a collection's posts, without judgments, topics or a query log.
+
+    pip install 'tweetrerank[adapt]'
+    python -m pipeline.adapt --collection my-posts.toml
+    python -m pipeline.search --collection my-posts.toml
+
+A sentence transformer, the teacher, encodes the posts once. Then every word gets a vector, so that
+the sums of these vectors are as near as possible to the encodings. They are written beside the
+index, and searches of the collection compare meaning by them: the teacher is not needed again.
+An interrupted run continues when the command is repeated. Posts that are added to the index later
+need no new adaptation unless many of their words are unknown: --check says how many.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.main import run
+from pipeline.command.options import option, positive_int
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.collections.collection import SearchedCollection
+
+MOST_POSTS = 200_000
+"""Posts to encode, by default: more improve little."""
+
+KEPT = "encodings"
+"""Folder beside the index with the encodings of an unfinished or repeated run."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Collection and teacher."""
+
+    collection: str = option(
+        "collection (mb2012, my-posts.toml, …) whose posts are read",
+        required=True,
+        metavar="NAME|FILE",
+    )
+    teacher: str = option(
+        "minilm (English), multilingual, or a folder of a sentence transformer in the format of "
+        "sentence-transformers or ONNX",
+        default="minilm",
+        metavar="NAME|DIR",
+    )
+    posts: int = option(
+        "posts to encode; of more a sample is drawn", default=MOST_POSTS, parse=positive_int
+    )
+    check: bool = option(
+        "only report what an earlier run made, and the words of the posts that it does not know",
+        flag=True,
+    )
+    device: str = option("where the teacher runs", default="auto", choices=("auto", "cpu", "cuda"))
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+def main(options: Options) -> None:
+    """Encode, fit, check, write."""
+    from pipeline.collections.collection import SearchedCollection
+    from pipeline.collections.named import find
+
+    collection = find(options.collection, options.data)
+    if not isinstance(collection, SearchedCollection):
+        raise UsageError(
+            f"--collection: {collection.name} is not searched, its candidates are given; expected "
+            "a collection with an index"
+        )
+    if options.check:
+        _report(collection)
+        return
+    _adapt(options, collection)
+
+
+def _adapt(options: Options, collection: SearchedCollection) -> None:
+    from indexes.files import write_bytes
+    from pipeline.adaptation.fit import ROUNDS, check, fit
+    from pipeline.adaptation.teacher import encode, open_teacher
+    from pipeline.command.runtime import bar, choose_device
+
+    texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)
+    if len(texts) < 2:
+        raise DataError(f"{collection.title}: found {len(texts)} posts with a text, expected more")
+    device = choose_device(options.device, options.threads)
+    teacher = open_teacher(options.teacher, device)
+    path = collection.adapted_path
+    assert path is not None
+    with bar(len(texts), f"encode by {teacher.name}", "post") as progress:
+        encodings = encode(texts, teacher, path.with_name(f"{path.stem}.{KEPT}"), progress)
+    with bar(2 * ROUNDS, "fit", "round") as progress:
+        found = check(texts, encodings, progress)
+        space = fit(texts, encodings, progress)
+    print(
+        f"held-out posts: {found.explained:.1%} of the encodings' variance explained; agreement "
+        f"with the teacher's order {found.agreement:.3f} (Spearman's ρ)"
+    )
+    description = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
+    write_bytes(path, space.content({**description, "posts": str(len(texts))}))
+    print(f"wrote {path}: {len(space.words):,} words, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
+    """All texts, or ``most`` of them, drawn at random in their order, always the same."""
+    if len(texts) <= most:
+        return texts
+    import numpy as np
+
+    rows = np.sort(np.random.default_rng(1).choice(len(texts), most, replace=False))
+    print(f"a sample of {most:,} of {len(texts):,} posts", file=sys.stderr)
+    return [texts[row] for row in rows.tolist()]
+
+
+def _report(collection: SearchedCollection) -> None:
+    """The drift of the posts: words that the vectors were not fitted to."""
+    from rerankers.text.inputs import Lexicon
+    from rerankers.text.spaces import description_of
+
+    space, path = collection.adapted_space, collection.adapted_path
+    if space is None or path is None:
+        raise DataError(
+            f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
+            f"them by python -m pipeline.adapt --collection {collection.file or collection.name}"
+        )
+    lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
+    known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
+    unknown = 1 - known / max(1, len(lexicon.texts.values))
+    made = description_of(path)
+    print(
+        f"{path}: {len(space.words):,} words, by {made.get('teacher', '?')} on "
+        f"{int(made.get('posts', 0)):,} posts\n"
+        f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
+        "not among them and have general vectors alone"
+    )
+
+
+if __name__ == "__main__":
+    run("adapt")
