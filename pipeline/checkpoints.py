@@ -73,7 +73,7 @@ def default_directory(
     for name in [collection] if own_training else [collection, "all"]:
         for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
             for folder in (root / model / f"{name}{ending}" for ending in endings):
-                if (folder / "config.json").exists() and not _has_seen(folder, collection):
+                if (folder / "config.json").exists() and not _is_no_use(folder, collection):
                     return folder
     words = f"{'--collection' if own_training else '--test'} {collection}"
     if collection.startswith(OWN):
@@ -90,10 +90,16 @@ def directory_for(model: str, collection: Collection) -> Path:
     return default_directory(model, collection.key, collection.file, is_adapted)
 
 
-def _has_seen(folder: Path, collection: str) -> bool:
-    """Whether a fusion for collections of any kind was trained on this one."""
-    if folder.parent.name not in FUSIONS or not folder.name.startswith("all"):
+def _is_no_use(folder: Path, collection: str) -> bool:
+    """Whether a fusion for collections of any kind was trained on this one.
+
+    Or whether it was trained for this one, and gained nothing.
+    """
+    if folder.parent.name not in FUSIONS:
         return False
+    if not folder.name.startswith("all"):
+        path = folder / TUNING_FILE
+        return path.exists() and Tuning.load(path).weight == 0
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     return collection in metrics.get("trained_on", [])
 
@@ -249,7 +255,9 @@ def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | 
     """
     found = {}
     for name in among:
-        path = home_directory() / "checkpoints" / name / collection / TUNING_FILE
+        folder = home_directory() / "checkpoints" / name
+        paths = [folder / f"{collection}{ending}" / TUNING_FILE for ending in (ADAPTED_SUFFIX, "")]
+        path = next((path for path in paths if path.exists()), paths[-1])
         if path.exists() and (tuning := Tuning.load(path)).weight > 0:
             found[name] = tuning
     # What was tuned for another measure has other figures.

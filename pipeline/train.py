@@ -159,7 +159,12 @@ def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
     from pipeline import fusion
     from pipeline.command import runtime
-    from pipeline.training.own import compare_fusion, own_fusion_config, tune_and_compare
+    from pipeline.training.own import (
+        compare_fusion,
+        own_fusion_config,
+        shipped_start,
+        tune_and_compare,
+    )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
 
     _check(options)
@@ -179,7 +184,12 @@ def main(options: Options) -> None:
         training_set = first_stage = _training_set(options, rankers)
         folds = min(options.folds, len(own.training_topics)) if own else options.folds
         shared = TrainingOptions(
-            folds, _vectors(options, training_set, config), _idf(options), device, options.resume
+            folds,
+            _vectors(options, training_set, config),
+            _idf(options),
+            device,
+            options.resume,
+            shipped_start(options.model, config) if own else None,
         )
         if rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)

@@ -70,7 +70,7 @@ def main(options: Options) -> None:
     from pipeline.checkpoints import default_directory, tuning_files
     from pipeline.collections import named
     from pipeline.collections.collection import SearchedCollection
-    from pipeline.training.own import first_stage_without_gain, held_out_scores
+    from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 
     collection = named.find(options.test or options.collection or "", options.data)
@@ -89,7 +89,7 @@ def main(options: Options) -> None:
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
     print(f"cross-validated over {options.folds} folds of topics: {tuning.cross_validated:.4f}")
     if options.collection:
-        tuning = first_stage_without_gain(tuning)
+        tuning = without_gain(tuning, tuning.curve[0.0])
     path = options.output or tuning_files(checkpoint, collection.key)[0]
     tuning.save(path)
     print(f"wrote {path}")

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints import Tuning, load_reranker, tuned_weight
+from pipeline.checkpoints import ADAPTED_SUFFIX, Tuning, load_reranker, tuned_weight
 from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
 from pipeline.command.errors import DataError
-from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, UNTUNED_WEIGHT
+from pipeline.command.ranking import DEFAULT_FUSION, DEFAULT_HITS, FUSIONS, UNTUNED_WEIGHT
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.fusion import HITS, OFFICIAL, Fusion, Rankers
@@ -82,13 +86,14 @@ def tune_and_compare(
     held_out = HeldOut([collection.name], lexical, neural, qrels, name, training_set.candidates)
     tuning = held_out.tune(collection.measures[0], folds=min(5, len(qrels)))
     runs: dict[str, Run] = {"first stage": lexical}
+    if model != DEFAULT_FUSION:
+        runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
     if shipped := _shipped(model):
         weight, _ = tuned_weight(shipped, tuning.normalization) or (UNTUNED_WEIGHT, "")
         scores = load_reranker(model, collection, shipped).score(candidates)
         runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
     runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
-    _print_held_out(collection, qrels, runs)
-    return first_stage_without_gain(tuning)
+    return without_gain(tuning, _print_held_out(collection, qrels, runs))
 
 
 def compare_fusion(
@@ -101,16 +106,9 @@ def compare_fusion(
     candidates, fused = training_set.training.candidates, best_of(outcome.held_out_run, HITS)
     qrels = {q: grades for q, grades in training_set.training.qrels.items() if q in fused}
     runs: dict[str, Run] = {"first stage": {q: candidates.run.get(q, {}) for q in qrels}}
-    if shipped := _shipped(model):
-        fusion = Fusion.load(
-            collection,
-            load_reranker(model, collection, shipped),
-            lambda name, folder: load_reranker(name, collection, folder),
-        )
-        topics = [topic for topic in candidates.topics if topic.query_id in qrels]
-        runs[f"shipped {model}"] = best_of(fusion.score(fusion.search(topics)), HITS)
+    runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
     runs[f"trained {model}"] = fused
-    _print_held_out(collection, qrels, runs)
+    best = _print_held_out(collection, qrels, runs)
     measure = collection.measures[0]
     measured = Evaluator(qrels, [measure])
     first, trained = (mean(measured(run)[measure]) for run in (runs["first stage"], fused))
@@ -129,7 +127,29 @@ def compare_fusion(
         checkpoint=f"{model}/{collection.name}",
         date=datetime.date.today().isoformat(),
     )
-    return first_stage_without_gain(tuning)
+    return without_gain(tuning, best)
+
+
+def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:
+    """The ranking of the shipped fusion, which searches use without training; {} without it."""
+    suffix = ADAPTED_SUFFIX if collection.adapted_space else ""
+    folder = checkpoints.SHIPPED / DEFAULT_FUSION / f"all{suffix}"
+    if not (folder / "config.json").exists():
+        return {}
+    fusion = Fusion.load(
+        collection,
+        load_reranker(DEFAULT_FUSION, collection, folder),
+        lambda name, part: load_reranker(name, collection, part),
+    )
+    return {f"shipped {DEFAULT_FUSION}": best_of(fusion.score(fusion.search(topics)), HITS)}
+
+
+def shipped_start(model: str, config: Any) -> Path | None:
+    """The shipped checkpoint of a fusion that has the same features, to start training from."""
+    for folder in sorted((checkpoints.SHIPPED / model).glob("all*")) if model in FUSIONS else []:
+        if json.loads((folder / "config.json").read_text())["config"] == asdict(config):
+            return folder
+    return None
 
 
 def _shipped(model: str) -> Path | None:
@@ -138,28 +158,34 @@ def _shipped(model: str) -> Path | None:
     return folder if (folder / "config.json").exists() else None
 
 
-def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str, Run]) -> None:
+def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str, Run]) -> float:
+    """Print the runs beside each other; the best figure of all but the last."""
     evaluator = Evaluator(qrels, collection.measures)
     print(f"{len(qrels)} held-out topics:")
-    print_comparison([(label, evaluator(run)) for label, run in runs.items()])
+    figures = [(label, evaluator(run)) for label, run in runs.items()]
+    print_comparison(figures)
+    return max(mean(of_run[collection.measures[0]]) for _, of_run in figures[:-1])
 
 
-def first_stage_without_gain(tuning: Tuning) -> Tuning:
-    """λ = 0, with a message, if a gain over the first stage is not to be trusted."""
+def without_gain(tuning: Tuning, without: float) -> Tuning:
+    """λ = 0, with a message, if a gain is not to be trusted over ``without``.
+
+    That is the best figure of the first stage and of the shipped models.
+    """
     topics = len(tuning.topics)
     if topics < FEWEST:
         reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
-    elif tuning.cross_validated <= tuning.curve[0.0]:
+    elif tuning.cross_validated <= without:
         reason = "no gain on held-out topics"
     else:
         return tuning
     model = tuning.checkpoint.partition("/")[0]
     if model in FUSIONS:
-        print(f"{reason}: searches take another model (try this one by --reranker {model})")
+        print(f"{reason}: searches do without it (try it by --checkpoint)")
     else:
         print(
-            f"{reason}: searches keep the first stage's ranking (λ = 0; the tuned one is "
-            f"{tuning.weight:g}, try it by --lambda {tuning.weight:g})"
+            f"{reason}: searches keep the ranking without it (λ = 0; the tuned one is "
+            f"{tuning.weight:g}, try it by --reranker {model} --lambda {tuning.weight:g})"
         )
     return dataclasses.replace(tuning, weight=0.0)
 

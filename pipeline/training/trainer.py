@@ -38,7 +38,7 @@ class TrainingOptions:
     """Options that do not depend on the model.
 
     ``vectors`` is None for a model that reads none; ``idf`` is a source of
-    :func:`rerankers.checkpoint.idf_from`.
+    :func:`rerankers.checkpoint.idf_from`, ``start`` the checkpoint of a fusion to extend.
     """
 
     folds: int
@@ -46,6 +46,7 @@ class TrainingOptions:
     idf: str
     device: str
     resume: bool
+    start: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class Trainer:
         """A new model, the same at every call."""
         torch.manual_seed(self.settings.seed)
         model: Any = models.find(self.model)
-        reranker: Reranker = model(self.config, self.encoder.vocabulary).to(self.options.device)
+        reranker: Any = model(self.config, self.encoder.vocabulary).to(self.options.device)
+        if self.options.start:
+            reranker.start_from(checkpoint.load(self.options.start, self.model).model)
         return reranker
 
     def train(self, state_directory: Path) -> Outcome:
@@ -114,6 +117,10 @@ class Trainer:
             return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
         return Examples(tokenized, data.relevant())
 
+    def _start_of_metrics(self) -> str | None:
+        start = self.options.start
+        return f"{start.parent.name}/{start.name}" if start else None
+
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         data, settings = self.training_set, dataclasses.asdict(self.settings)
         if not outcome.model.trained_by_gradients:
@@ -127,6 +134,7 @@ class Trainer:
             "topics": len(data.training.candidates.topics),
             "pairs": len(data.training.candidates.keys()),
             "candidates": data.candidates,
+            "started_from": self._start_of_metrics(),
             "vectors": self.options.vectors.name if self.options.vectors else None,
             "training": settings,
             "folds": self.options.folds if data.development is None else None,
