@@ -11,6 +11,7 @@ from rerankers import features
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable
+from rerankers.text.spaces import ADAPTED, WordSpace
 from rerankers.text.vectors import UnitVectors
 
 IDF = encoder().idf
@@ -31,11 +32,12 @@ def candidate_list(
     signals: Mapping[str, npt.NDArray[np.float32]],
     vectors: UnitVectors | None = None,
     urls: Sequence[str] = (),
+    spaces: Mapping[str, WordSpace] | None = None,
 ) -> TextList:
     """Candidates with these texts, and links if ``urls`` has one for each."""
     words = WordTable(IDF, vectors)
     posts = PostTable.read(texts, urls or [""] * len(texts), words)
-    return TextList(query, posts, doc_ids, signals, words, vectors, texts)
+    return TextList(query, posts, doc_ids, signals, words, vectors, spaces or {}, texts)
 
 
 def with_vectors(candidates: TextList, vectors: UnitVectors) -> TextList:
@@ -45,14 +47,20 @@ def with_vectors(candidates: TextList, vectors: UnitVectors) -> TextList:
     )
 
 
+def with_space(candidates: TextList, space: WordSpace) -> TextList:
+    """The same candidates with word vectors of the collection."""
+    return dataclasses.replace(candidates, spaces={ADAPTED: space})
+
+
 def only(candidates: TextList, rows: npt.NDArray[np.int64]) -> TextList:
-    """The candidates ``rows`` only."""
+    """The candidates ``rows`` only, in this order."""
     return candidate_list(
         candidates.query,
         [candidates.texts[row] for row in rows],
-        [candidates.doc_ids[row] for row in rows],
+        [candidates.doc_ids[row] for row in rows] if candidates.doc_ids else [],
         {name: values[rows] for name, values in candidates.signals.items()},
         candidates.vectors,
+        spaces=candidates.spaces,
     )
 
 

@@ -80,7 +80,7 @@ def test_stages_and_ablations_change_one_thing_at_a_time() -> None:
         (option,) = (word for word in system.training.split() if word.startswith("families="))
         return set(option.removeprefix("families=").split(","))
 
-    defaults = {*models.find("fusion").configurations["all"].families.split(",")}
+    defaults = {*models.find("fusion").configurations["microblog"].families.split(",")}
     neural = {systems.NEURAL_FAMILY}
     for system in FUSION_STAGES[3:]:
         expected = defaults | neural if "SM-CNN" in system.name else defaults - neural

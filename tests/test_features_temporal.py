@@ -13,14 +13,16 @@ from rerankers.features.temporal import NAMES, WIDTHS, _times, milliseconds
 
 
 def test_times_of_identifiers() -> None:
-    assert milliseconds(str(2**22)) == 1_288_834_974_658
+    assert milliseconds("29700859247") == 1_288_834_981_738  # the first, 2010-11-04 01:43:01
     assert milliseconds(str(2**63 - 1)) is not None
-    for doc_id in ("", "doc1", "-29000000000000000", "2e17", "²" * 10, str(2**22 - 1), str(2**63)):
+    # Numbers of other collections' posts are smaller.
+    numbers = ("30000000", str(10**10 - 1), "0" * 5 + str(10**10 - 1), str(2**63))
+    for doc_id in ("", "doc1", "-29000000000000000", "2e17", "²" * 11, *numbers):
         assert milliseconds(doc_id) is None
 
 
 def test_times_of_a_list() -> None:
-    usual = [str(n) for n in (2**54, 7, 2**22 - 1, 2**22, 10**18 - 1)]
+    usual = [str(n) for n in (2**54, 7, 30_000_000, 10**10 - 1, 10**10, 10**18 - 1)]
     for odd in ([], ["0001"], ["doc1"], ["²"], [str(2**63 - 1)], [str(2**63)], ["-5"]):
         doc_ids = [*usual, *odd]
         assert _times(doc_ids).tolist() == [milliseconds(doc_id) or 0 for doc_id in doc_ids]

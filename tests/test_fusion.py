@@ -37,7 +37,7 @@ TWO = "lambdarank,binary"
 
 def small(families: str = SMALL, **changes: Any) -> Model:
     changes = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5} | changes
-    return Model(small_config(NAME, "all", families=families, **changes), vocabulary())
+    return Model(small_config(NAME, "general", families=families, **changes), vocabulary())
 
 
 def fitted(**changes: Any) -> Model:
@@ -58,7 +58,8 @@ def model() -> Model:
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str, share: float) -> None:
     """Before that the model is an error; posts without the signal end up below the others."""
     changes = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5, "penalty": 0.001}
-    config = small_config(name, "all", **{"families": SMALL} | changes)
+    [first, *_] = models.find(name).configurations
+    config = small_config(name, first, **{"families": SMALL} | changes)
     model: Any = models.find(name)(config, vocabulary())
     values = torch.zeros(1, len(model.names))
     for ask in (model.head, model.contributions):
@@ -225,7 +226,7 @@ def test_candidates_with_the_scores_of_another_ranker(name: str, tmp_path: Path)
     texts = [post.text for post in known.candidates.posts.values()]
     words = Vocabulary.build(texts, read_vectors(data / "vectors.txt"))
     reader = TextEncoder(words, encoder().idf)
-    config = small_config(name, "all", families="signal:rm3,signal:bm25,first_stage,soft_match")
+    config = small_config(name, "general", families="signal:rm3,signal:bm25,first_stage,soft_match")
     model = models.find(name)(config, words)
     # A perfect ranker, but for a few posts that it lacks.
     candidates = dataclasses.replace(known.candidates, signals={"rm3": _perfect(known)})

@@ -44,7 +44,7 @@ def source(folder: Path | None = None) -> Any:
     if folder:
         runs["rm3"] = folder / "rm3.run"
         write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
-    return SimpleNamespace(name="mb", open_index=lambda: Index(), runs=runs)
+    return SimpleNamespace(name="mb", open_index=lambda: Index(), runs=runs, adapted_space=None)
 
 
 def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_rankers_are_read_from_the_settings() -> None:
     families = "signal:ql,signal:run_rm3,overlap,signal:mp_hcnn"
 
     def rankers(families: str, candidate_rankers: str = "") -> Rankers:
-        config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers)
-        return Rankers.from_config(config)  # type: ignore[arg-type]
+        config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers, depth=7)
+        return Rankers.from_config(config)
 
-    assert rankers(families) == Rankers(["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"])
+    assert rankers(families) == Rankers(["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"], 7)
     assert rankers(families, "run_rm3").candidate_rankers == ["run_rm3"]
     with pytest.raises(UsageError) as problems:
         rankers("signal:ql,signal:no_such", "rm3")

@@ -394,7 +394,7 @@ def test_topics_that_a_model_has_seen(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_fusion_reads_what_its_collection_can_give(capsys: pytest.CaptureFixture[str]) -> None:
-    config = models.find("fusion").configurations["all"]
+    config = models.find("fusion").configurations["general"]
     config = dataclasses.replace(config, families="signal:ql,signal:run_ql,signal:sm_cnn,overlap")
 
     def families(topics: int) -> str:

@@ -45,7 +45,7 @@ ONE_VECTOR: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "temporal",
-            "soft_match")  # fmt: skip
+            "soft_match", "meaning:general")  # fmt: skip
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
 OTHER = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
 
@@ -59,7 +59,7 @@ def saved(
 
 
 def saved_fusion(directory: Path) -> TrainedReranker:
-    return saved(directory, "fusion", "all", families=",".join(FAMILIES))
+    return saved(directory, "fusion", "general", families=",".join(FAMILIES))
 
 
 def precomputed(directory: Path, ready: TrainedReranker, posts: Posts) -> Any:

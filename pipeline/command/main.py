@@ -15,8 +15,8 @@ from pipeline.command.options import USAGE, did_you_mean, run_command
 from pipeline.command.runtime import keep_allocations
 
 COMMANDS = (
-    *("search", "rerank", "explain", "retrieve", "index", "train", "evaluate", "vectors"),
-    "clicks",
+    *("search", "rerank", "explain", "retrieve", "index", "train", "adapt", "evaluate"),
+    *("vectors", "clicks"),
 )
 
 

@@ -6,8 +6,8 @@ own density. Densities are computed on a grid with linear binning of the weights
 JCGS 1994), so the work grows linearly with the number of candidates.
 
 A tweet's identifier contains its time: the bits above the lowest 22 are milliseconds since
-4 November 2010 (Twitter's Snowflake). Candidates with other identifiers have no time: their
-features are 0, and no density includes them.
+4 November 2010 (Twitter's Snowflake). Candidates with other identifiers, also smaller numbers, have
+no time: their features are 0, and no density includes them.
 """
 
 from collections.abc import Sequence
@@ -48,6 +48,9 @@ _REACH = 6
 
 _EPOCH = 1_288_834_974_657
 """Time zero of these identifiers, in milliseconds since 1970."""
+_FIRST = 10**10
+"""Smaller numbers are no such identifiers, whose first one was 29,700,859,247: other collections
+number their posts."""
 _HOUR = 3_600_000.0
 _LEAST = 1e-6
 
@@ -55,12 +58,12 @@ _LEAST = 1e-6
 def milliseconds(doc_id: str) -> int | None:
     """Time of a tweet by its identifier, in milliseconds since 1970.
 
-    None if the identifier is not a number from 2^22 to 2^63 - 1 in ASCII digits.
+    None if the identifier is not a number from 10^10 to 2^63 - 1 in ASCII digits.
     """
     if not (doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 20):
         return None
     number = int(doc_id)
-    return (number >> 22) + _EPOCH if 2**22 <= number < 2**63 else None
+    return (number >> 22) + _EPOCH if _FIRST <= number < 2**63 else None
 
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
@@ -80,7 +83,7 @@ def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
     if joined.isascii() and joined.isdigit() and min(lengths) > 0 and max(lengths) < 19:
         # The usual case: numbers of 63 bits.
         numbers = np.fromiter(map(int, doc_ids), dtype=np.int64, count=len(doc_ids))
-        return np.where(numbers < 2**22, 0, (numbers >> 22) + _EPOCH)
+        return np.where(numbers < _FIRST, 0, (numbers >> 22) + _EPOCH)
     return np.array([milliseconds(doc_id) or 0 for doc_id in doc_ids], dtype=np.int64)
 
 

@@ -333,8 +333,8 @@ WITHOUT = "- "
 
 
 def _lexical_families(model: str) -> list[str]:
-    """Families of the model's first configuration, without the neural score."""
-    config = next(iter(models.find(model).configurations.values()))
+    """Families of the model's configuration for TREC Microblog, without the neural score."""
+    config = models.find(model).configurations["microblog"]
     return [family for family in config.families.split(",") if family != NEURAL_FAMILY]
 
 
