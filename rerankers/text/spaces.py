@@ -157,8 +157,12 @@ class AdaptedSpace(WordSpace):
         """
         try:
             arrays = load_file(path)
-            words = arrays[_WORDS].tobytes().decode().split("\n")
+            words = arrays[_WORDS].tobytes().decode().split("\n") if arrays[_WORDS].size else []
             found = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
+            shapes = (found.codes.shape, found.scales.shape, found.linear.shape)
+            wanted = ((len(words), found.size), (len(words),), (general().size, found.size))
+            if shapes != wanted or description_of(path).get("format") != FORMAT:
+                raise ValueError(f"arrays of {shapes}, expected {wanted} and format {FORMAT}")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RerankerError(
                 f"{path}: found no adapted word vectors ({error}); run pipeline.adapt again"
