@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.cells import OKAPI, Cell
 from rerankers import models
+from rerankers.models._feature_model import ADAPTED_FAMILY
 
 YEARS = ("mb2011", "mb2012", "mb2013", "mb2014")
 JUDGED_YEARS = YEARS
@@ -320,9 +321,6 @@ MICROBLOG = (
 
 # The learned fusion; no paper has these rows.
 
-NEURAL_FAMILY = "signal:sm_cnn"
-"""Feature family of the neural score."""
-
 QL_CANDIDATES = "run_ql"
 """Candidate ranker of the stages that rank QL's candidates."""
 
@@ -332,20 +330,19 @@ WITHOUT = "- "
 """Prefix of the left-out family in a row's name."""
 
 
-def _lexical_families(model: str) -> list[str]:
-    """Families of the model's configuration for TREC Microblog, without the neural score."""
-    config = models.find(model).configurations["microblog"]
-    return [family for family in config.families.split(",") if family != NEURAL_FAMILY]
+def _families_of(model: str) -> list[str]:
+    """Families of the model's configuration for TREC Microblog."""
+    families: str = models.find(model).configurations["microblog"].families
+    return families.split(",")
 
 
 def _families(names: Sequence[str]) -> str:
     # Always spelled out: a change of the default must give another key.
-    return f"--set families={','.join(names)}"
+    return f"--configuration microblog --folds 2 --set families={','.join(names)}"
 
 
-def _stage(name: str, model: str, limit: str = "", is_neural: bool = False) -> System:
-    families = [*_lexical_families(model), *([NEURAL_FAMILY] if is_neural else [])]
-    return System(name, model, _families(families) + limit)
+def _stage(name: str, model: str, limit: str = "", more: Sequence[str] = ()) -> System:
+    return System(name, model, _families([*_families_of(model), *more]) + limit)
 
 
 FUSION_STAGES = (
@@ -354,9 +351,8 @@ FUSION_STAGES = (
     System("MP-HCNN and QL, mixed by λ", "shipped:mp_hcnn"),
     _stage("linear fusion of QL's candidates", "linear_fusion", _FROM_QL),
     _stage("fusion of QL's candidates", "fusion", _FROM_QL),
-    _stage("fusion of QL's candidates, with SM-CNN", "fusion", _FROM_QL, is_neural=True),
     _stage("fusion of all rankers' candidates", "fusion"),
-    _stage("fusion of all rankers' candidates, with SM-CNN", "fusion", is_neural=True),
+    _stage("the same with adapted vectors ‡", "fusion", more=[ADAPTED_FAMILY]),
     _stage("linear fusion of all rankers' candidates", "linear_fusion"),
 )
 """From the official run to the full fusion; each row is compared with the one before.
@@ -365,13 +361,13 @@ All other settings are the model's defaults.
 """
 
 
-_FAMILIES = _lexical_families("fusion")
+_FAMILIES = [*_families_of("fusion"), ADAPTED_FAMILY]
 
 # Without the year that the cell leaves out, and without 2014.
 _CHOSEN = f"--train-on {' '.join(CHOSEN_ON)} "
 
 ALL_FAMILIES = System("all families", "held-out:fusion", _CHOSEN + _families(_FAMILIES))
-"""The fusion with all families but the neural score, on held-out training topics."""
+"""The fusion with all families, on held-out training topics."""
 
 FUSION_ABLATIONS = tuple(
     System(
