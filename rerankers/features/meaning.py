@@ -7,6 +7,7 @@ and Roy et al. (2016); see the family ``feedback``.
 """
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from rerankers.features._candidates import CandidateList, minmax
 from rerankers.features._tables import Floats
 from rerankers.features.feedback import likeness, weights_of
 from rerankers.text.ragged import Ragged, Rows
-from rerankers.text.spaces import ADAPTED, GENERAL, general
+from rerankers.text.spaces import ADAPTED, GENERAL, WordSpace, general
 
 DEPTHS = (5, 10, 20, 50)
 
@@ -43,6 +44,9 @@ stage, as in the family ``feedback``.
 PARAMETER = "SPACE"
 
 Array = npt.NDArray[np.float32]
+
+_SHORT = 1e-6
+"""Length up to which a vector counts as 0."""
 
 
 def family(parameter: str) -> "Family":
@@ -75,39 +79,71 @@ class Family:
             return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
         if not len(candidates):
             return np.zeros((0, len(NAMES)), dtype=np.float32)
-        asked = candidates.words.rows(candidates.query_tokens)
-        words = candidates.posts.column("words")
-        used, places = np.unique(np.concatenate([asked, words.values]), return_inverse=True)
-        vectors = space.vectors(candidates.words.spelled(used))
-        idf = candidates.words.columns().idf[used]
-        posts = Ragged(places[len(asked) :], words.starts)
-        sums = _unit(_sums(posts, vectors))
-        query = _unit(vectors[places[: len(asked)]].sum(axis=0, keepdims=True))[0]
-        cosine = _products(sums, query)
+        words = _words(candidates, space)
+        sums = _unit(words.sums(words.posts))
+        cosine = _products(sums, _unit(words.sums(words.query))[0])
+        # Vectors of length 1, weighted by IDF
+        weights = (words.idf / np.maximum(words.lengths, _SHORT)).astype(np.float32)
+        idf_cosine = _products(
+            _unit(words.sums(words.posts, weights)), _unit(words.sums(words.query, weights))[0]
+        )
         first_stage = candidates.minmax(FIRST_STAGE)
-        mixed = minmax(cosine) + first_stage
-        unit = _unit(vectors)
-        weighted = unit * idf[:, None]
-        idf_query = _unit(weighted[places[: len(asked)]].sum(axis=0, keepdims=True))[0]
-        mean_best, least_best = _best(candidates, posts, unit, used)
+        mixed = (minmax(cosine) + first_stage) / 2
         columns = [
             cosine,
             minmax(cosine),
             (cosine - cosine.mean()) / (cosine.std() or np.inf),
-            _products(_unit(_sums(posts, weighted)), idf_query),
-            mean_best,
-            least_best,
+            idf_cosine,
+            *_best(candidates, words),
             *_feedback(sums, first_stage, DEPTHS).T,
-            *_feedback(sums, mixed / 2, (10,)).T,
-            mixed / 2,
+            *_feedback(sums, mixed, (10,)).T,
+            mixed,
         ]
         return np.stack(columns, axis=1).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class _Words:
+    """The V distinct words of a query and its N posts."""
+
+    rows: Rows  # [V] in the table of words, ascending
+    vectors: Array  # [V, E]
+    lengths: Array  # [V]
+    idf: Array  # [V]
+    posts: Ragged  # N lists of numbers of words
+    query: Ragged  # One list
+
+    def sums(self, texts: Ragged, weights: Array | None = None) -> Array:
+        """[T, E] sum of the vectors of each text's words, with weights [V]."""
+        import torch
+
+        return torch.nn.functional.embedding_bag(
+            torch.from_numpy(texts.values),
+            torch.from_numpy(self.vectors),
+            torch.from_numpy(texts.starts[:-1].astype(np.int64)),
+            mode="sum",
+            per_sample_weights=None if weights is None else torch.from_numpy(weights[texts.values]),
+        ).numpy()
+
+
+def _words(candidates: CandidateList, space: WordSpace) -> _Words:
+    asked = candidates.words.rows(candidates.query_tokens)
+    posts = candidates.posts.column("words")
+    rows, places = np.unique(np.concatenate([asked, posts.values]), return_inverse=True)
+    found = space.take(candidates.words.spelled(rows))
+    return _Words(
+        rows,
+        *found,
+        candidates.words.columns().idf[rows],
+        Ragged(places[len(asked) :], posts.starts),
+        Ragged(places[: len(asked)], np.array([0, len(asked)])),
+    )
+
+
 def _unit(vectors: Array) -> Array:
     """Vectors [V, E] of length 1, or 0."""
-    lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))[:, None]
-    return np.where(lengths > 1e-6, vectors / np.where(lengths > 1e-6, lengths, 1), 0)
+    lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
+    return vectors * np.where(lengths > _SHORT, 1 / np.maximum(lengths, _SHORT), 0)[:, None]
 
 
 def _products(vectors: Array, query: Array) -> Floats:
@@ -115,36 +151,21 @@ def _products(vectors: Array, query: Array) -> Floats:
     return np.einsum("ne,e->n", vectors, query).astype(np.float64)
 
 
-def _sums(texts: Ragged, vectors: Array) -> Array:
-    """[N, E] sums of the vectors [V, E] of texts, given by their rows."""
-    import torch
-
-    found = torch.nn.functional.embedding_bag(
-        torch.from_numpy(texts.values.astype(np.int64)),
-        torch.from_numpy(vectors),
-        torch.from_numpy(texts.starts[:-1].astype(np.int64)),
-        mode="sum",
-    )
-    return found.numpy()
-
-
-def _best(
-    candidates: CandidateList, posts: Ragged, unit: Array, used: Rows
-) -> tuple[Floats, Floats]:
+def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     """``mean_best`` and ``least_best``: two arrays [N]."""
-    asked = candidates.words.rows(candidates.query_words)
     properties = candidates.query_columns
     content = ~properties.is_stop_word
     compared = content if content.any() else ~content
-    query = unit[np.searchsorted(used, asked[compared])]
-    if not len(query):
-        return np.zeros(len(posts)), np.zeros(len(posts))
-    cosines = np.einsum("qe,ve->qv", query, unit)
-    best = np.zeros((len(query), len(posts)), dtype=np.float32)
-    filled = posts.lengths > 0
-    starts = posts.starts[:-1][filled]
+    asked = candidates.words.rows(candidates.query_words)[compared]
+    if not len(asked):
+        return np.zeros(len(words.posts)), np.zeros(len(words.posts))
+    query = _unit(words.vectors[np.searchsorted(words.rows, asked)])
+    cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, _SHORT)
+    best = np.zeros((len(query), len(words.posts)), dtype=np.float32)
+    filled = words.posts.lengths > 0
+    starts = words.posts.starts[:-1][filled]
     if len(starts):
-        best[:, filled] = np.maximum.reduceat(cosines[:, posts.values], starts, axis=1)
+        best[:, filled] = np.maximum.reduceat(cosines[:, words.posts.values], starts, axis=1)
     weights = properties.idf[compared]
     mean = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
     return mean.astype(np.float64), best.min(axis=0).astype(np.float64)

@@ -14,9 +14,10 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,13 @@ _WORDS, _CODES, _SCALES, _MAP = "words", "codes", "scales", "linear"
 FORMAT = "1"
 
 
+class WordVectors(NamedTuple):
+    """Vectors [V, E] of words, and their lengths [V]."""
+
+    vectors: Vectors
+    lengths: Vectors
+
+
 class WordSpace:
     """Vectors of any words, each computed once; safe in several threads.
 
@@ -46,25 +54,32 @@ class WordSpace:
         self.size = size
         self._compute, self._lock = compute, Lock()
         self._rows: dict[str, int] = {}
-        self._matrix: Vectors = np.zeros((1024, size), dtype=np.float32)
+        self._known = WordVectors(np.zeros((0, size), np.float32), np.zeros(0, np.float32))
 
     def vectors(self, words: Sequence[str]) -> Vectors:
         """Vectors of V words: [V, E]."""
+        return self.take(words).vectors
+
+    def take(self, words: Sequence[str]) -> WordVectors:
+        """Vectors of V words and their lengths."""
         with self._lock:
-            new = [word for word in dict.fromkeys(words) if word not in self._rows]
-            if new:
+            if new := [word for word in dict.fromkeys(words) if word not in self._rows]:
                 self._add(new)
-            matrix = self._matrix
+            known = self._known
             rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
-        return matrix[rows]
+        return WordVectors(known.vectors[rows], known.lengths[rows])
 
     def _add(self, words: Sequence[str]) -> None:
         first, end = len(self._rows), len(self._rows) + len(words)
-        if end > len(self._matrix):
-            larger = np.zeros((2 * end, self.size), dtype=np.float32)
-            larger[:first] = self._matrix[:first]
-            self._matrix = larger
-        self._matrix[first:end] = self._compute(words)
+        vectors, lengths = self._known
+        if end > len(vectors):
+            # Readers keep the smaller arrays.
+            more = max(1024, 2 * end) - len(vectors)
+            vectors = np.concatenate([vectors, np.zeros((more, self.size), np.float32)])
+            lengths = np.concatenate([lengths, np.zeros(more, np.float32)])
+            self._known = WordVectors(vectors, lengths)
+        vectors[first:end] = found = self._compute(words)
+        lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", found, found))
         self._rows.update(zip(words, range(first, end), strict=True))
 
 
@@ -96,8 +111,14 @@ def general() -> WordSpace:
     def compute(words: Sequence[str]) -> Vectors:
         # Lone surrogates are no UTF-8.
         clean = [word.encode(errors="replace").decode() for word in words]
-        lists = [cut_word.ids for cut_word in cut.encode_batch(clean, add_special_tokens=False)]
-        return np.stack([vectors[ids].sum(axis=0) for ids in lists])
+        lists = [found.ids for found in cut.encode_batch_fast(clean, add_special_tokens=False)]
+        counts = np.fromiter(map(len, lists), np.int64, len(lists))
+        sums = np.zeros((len(lists), vectors.shape[1]), dtype=np.float32)
+        filled, ids = counts > 0, np.fromiter(chain.from_iterable(lists), np.int64)
+        if len(ids):
+            starts = (np.cumsum(counts) - counts)[filled]
+            sums[filled] = np.add.reduceat(vectors[ids], starts, axis=0)
+        return sums
 
     return WordSpace(vectors.shape[1], compute)
 
@@ -131,10 +152,10 @@ class AdaptedSpace(WordSpace):
 
     def _vectors_of(self, words: Sequence[str]) -> Vectors:
         found = general().vectors(words) @ self.linear
-        known = [(place, self._number[w]) for place, w in enumerate(words) if w in self._number]
-        if known:
-            places, rows = np.array(known).T
-            found[places] += self.codes[rows] * self.scales[rows, None]
+        numbers = np.fromiter((self._number.get(word, -1) for word in words), np.int64, len(words))
+        known = np.flatnonzero(numbers >= 0)
+        rows = numbers[known]
+        found[known] += self.codes[rows] * self.scales[rows, None]
         return found
 
     def content(self, description: Mapping[str, str]) -> bytes:
