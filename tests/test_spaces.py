@@ -33,8 +33,8 @@ def written(path: Path, space: AdaptedSpace) -> Path:
 def test_a_general_vector_is_the_sum_of_the_pieces() -> None:
     """By the package wordllama, which gives their mean."""
     wordllama = pytest.importorskip("wordllama")
-    (folder,) = importlib.util.find_spec("wordllama").submodule_search_locations  # type: ignore[union-attr]
-    theirs = wordllama.WordLlama.load(cache_dir=Path(folder), disable_download=True)
+    folder = Path(str(wordllama.__file__)).parent
+    theirs = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
     odd = ["", " ", "😀", "two words", "x" * 3000, "no\0thing", "a\nb"]
     means = theirs.embed([*WORDS, *odd])
     counts = [len(theirs.tokenizer.encode(w, add_special_tokens=False)) for w in [*WORDS, *odd]]
