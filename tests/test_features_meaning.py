@@ -46,7 +46,7 @@ def scaled(values: Sequence[float]) -> list[float]:
 
 
 def feedback(sums: list[Vector], weights: list[float], depth: int) -> list[float]:
-    """Cosine with the centroid of the others among the best, all that share the last one's score."""
+    """Cosine with the centroid of the others among the best, with all of the last one's score."""
     last = sorted(weights)[-min(depth, len(weights))]
     found = []
     for i, vector in enumerate(sums):
