@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.command.errors import DataError
 from rerankers.text.inputs import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
 
@@ -64,10 +65,15 @@ def fit(
         encodings: of length 1, or 0 for a post to leave out.
         progress: called with 1 after each of :data:`ROUNDS`.
         ridge: strength of the pull towards the general vectors.
+
+    Raises:
+        DataError: no post has words and an encoding.
     """
     lexicon = Lexicon.from_texts(texts)
     matrix = _counts(lexicon)
     known = (encodings != 0).any(axis=1) & (lexicon.texts.lengths > 0)
+    if not known.any():
+        raise DataError(f"found no posts with words among {len(texts)}, expected one at least")
     matrix, targets = matrix[known], encodings[known].astype(np.float32)
     targets -= targets.mean(axis=0)
     vectors = general().vectors(lexicon.words)
