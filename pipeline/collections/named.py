@@ -42,11 +42,11 @@ _ANSWERS = {
 # Training parts of collections of other kinds: tweets and the claims that they repeat, in both
 # directions, questions and their rephrasings, tweets on one story.
 _GENERAL = {
-    "clef2020-claims": "CLEF 2020 CheckThat!, tweets to verified claims",
-    "politifact-tweets": "PolitiFact claims to tweets",
-    "semeval-cqa-b": "SemEval 2016 task 3 B, forum questions",
-    "stackfaq": "StackFAQ, questions to their rephrasings",
-    "twitter-url": "Twitter URL corpus, tweets on one story",
+    "clef2020-claims-train": "CLEF 2020 CheckThat!, tweets to verified claims",
+    "politifact-tweets-train": "PolitiFact claims to tweets",
+    "semeval-cqa-b-train": "SemEval 2016 task 3 B, forum questions",
+    "stackfaq-train": "StackFAQ, questions to their rephrasings",
+    "twitter-url-train": "Twitter URL corpus, tweets on one story",
 }
 
 ANSWERS = tuple(_ANSWERS)
@@ -73,7 +73,7 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
     if name in _ANSWERS:
         return find_answers(name, data)
     if name in _GENERAL:
-        folder = data_directory(data) / "general" / name
+        folder = data_directory(data) / "general" / name.removesuffix("-train")
         return SearchedCollection(
             name=name,
             title=f"{_GENERAL[name]}, training part",
