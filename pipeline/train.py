@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.collections import named
 from pipeline.collections.collection import (
+    NO_FILE,
     SearchedCollection,
     default_vectors,
     home_directory,
@@ -140,9 +141,9 @@ class Options:
     )
     seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
     vectors: Path | None = option(
-        "word vectors, word2vec .bin or GloVe text, .gz or not: a file, or its name in the folder "
-        "embeddings of the data (default: glove.6B.100d.bin.gz; for fusions these joined with "
-        "vectors of the posts, see pipeline.vectors)",
+        "word vectors: general (those of the package wordllama, for any word), or a file, word2vec "
+        ".bin or GloVe text, .gz or not, or its name in the folder embeddings of the data "
+        "(default: its glove.6B.100d.bin.gz, or general without that file)",
         parse=Path,
     )
     idf: str = option(
@@ -224,7 +225,7 @@ def _check(options: Options) -> None:
         raise UsageError(
             f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
         )
-    if options.vectors and not _vector_file(options).is_file():
+    if options.vectors not in (None, NO_FILE) and not _vector_file(options).is_file():
         folder = default_vectors(options.data).parent
         raise UsageError(
             f"--vectors: there is no file {options.vectors}, neither here nor in {folder}"
@@ -339,7 +340,7 @@ def _vectors(options: Options, training_set: TrainingSet, config: Any) -> Path |
         if not Rankers.from_config(config).neural and not compare_vectors(families):
             return None
     found = _vector_file(options)
-    if options.vectors is None and options.model in FUSIONS:
+    if options.vectors is None and options.model in FUSIONS and found != NO_FILE:
         return vectors.cached_vectors(training_set.texts, found, home_directory())
     return found
 
@@ -356,7 +357,9 @@ def _vector_file(options: Options) -> Path:
     """The file of ``--vectors``, in the data folder if it is not found elsewhere."""
     default, given = default_vectors(options.data), options.vectors
     if given is None:
-        return default
+        return default if default.is_file() else NO_FILE
+    if given == NO_FILE:
+        return NO_FILE
     return given if given.is_file() else default.parent / given
 
 

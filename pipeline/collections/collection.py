@@ -58,6 +58,10 @@ def data_directory(explicit: Path | None = None) -> Path:
     return Path(given) if given else home_directory() / "data"
 
 
+NO_FILE = Path("general")
+"""In place of a file of word vectors: those of :func:`rerankers.text.spaces.general`."""
+
+
 def default_vectors(data: Path | None = None) -> Path:
     """File of the word vectors that models are trained with unless another is named."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"

@@ -16,6 +16,7 @@ import torch
 
 from indexes.files import atomic_directory
 from pipeline.checkpoints import TUNING_FILE, Tuning
+from pipeline.collections.collection import NO_FILE
 from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
 from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
@@ -24,6 +25,7 @@ from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
 from rerankers.engine.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
+from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.examples import CachedInteractions, Examples
@@ -67,9 +69,11 @@ class Trainer:
         if self.options.vectors is None:
             vocabulary = Vocabulary([], np.zeros((0, 1), dtype=np.float32))
         else:
-            vectors = read_vectors(self.options.vectors)
+            texts = self.training_set.texts
+            is_file = self.options.vectors != NO_FILE
+            vectors = read_vectors(self.options.vectors) if is_file else general_vectors(texts)
             least = self.training_set.minimum_count
-            vocabulary = Vocabulary.build(self.training_set.texts, vectors, least)
+            vocabulary = Vocabulary.build(texts, vectors, least)
         return TextEncoder(vocabulary, checkpoint.idf_from(self.options.idf))
 
     def build(self) -> Reranker:

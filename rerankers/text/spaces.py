@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -25,6 +26,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError
+from rerankers.text.vectors import WordVectors, reduced
+from rerankers.text.words import words as cut_words
 
 Vectors = npt.NDArray[np.float32]
 
@@ -35,7 +38,7 @@ _WORDS, _CODES, _SCALES, _MAP = "words", "codes", "scales", "linear"
 FORMAT = "1"
 
 
-class WordVectors(NamedTuple):
+class _Known(NamedTuple):
     """Vectors [V, E] of words, and their lengths [V]."""
 
     vectors: Vectors
@@ -54,20 +57,20 @@ class WordSpace:
         self.size = size
         self._compute, self._lock = compute, Lock()
         self._rows: dict[str, int] = {}
-        self._known = WordVectors(np.zeros((0, size), np.float32), np.zeros(0, np.float32))
+        self._known = _Known(np.zeros((0, size), np.float32), np.zeros(0, np.float32))
 
     def vectors(self, words: Sequence[str]) -> Vectors:
         """Vectors of V words: [V, E]."""
         return self.take(words).vectors
 
-    def take(self, words: Sequence[str]) -> WordVectors:
+    def take(self, words: Sequence[str]) -> _Known:
         """Vectors of V words and their lengths."""
         with self._lock:
             if new := [word for word in dict.fromkeys(words) if word not in self._rows]:
                 self._add(new)
             known = self._known
             rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
-        return WordVectors(known.vectors[rows], known.lengths[rows])
+        return _Known(known.vectors[rows], known.lengths[rows])
 
     def _add(self, words: Sequence[str]) -> None:
         first, end = len(self._rows), len(self._rows) + len(words)
@@ -77,7 +80,7 @@ class WordSpace:
             more = max(1024, 2 * end) - len(vectors)
             vectors = np.concatenate([vectors, np.zeros((more, self.size), np.float32)])
             lengths = np.concatenate([lengths, np.zeros(more, np.float32)])
-            self._known = WordVectors(vectors, lengths)
+            self._known = _Known(vectors, lengths)
         vectors[first:end] = found = self._compute(words)
         lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", found, found))
         self._rows.update(zip(words, range(first, end), strict=True))
@@ -121,6 +124,22 @@ def general() -> WordSpace:
         return sums
 
     return WordSpace(vectors.shape[1], compute)
+
+
+def general_vectors(texts: Iterable[str], common: int = 20_000, size: int = 100) -> WordVectors:
+    """General vectors of the words of texts, after those of the most common English words.
+
+    They take the place of a file of word vectors in a training, in ``size`` dimensions.
+    """
+    from wordfreq import top_n_list
+
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(set(cut_words(text)))
+    # Words of our own splitting only, most common first as in a file.
+    first = dict.fromkeys(w for word in top_n_list("en", common) for w in cut_words(word))
+    known = list(dict.fromkeys([*first, *(word for word, _ in counts.most_common())]))
+    return reduced(WordVectors(known, general().vectors(known)), size)
 
 
 class AdaptedSpace(WordSpace):
