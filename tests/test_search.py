@@ -36,8 +36,9 @@ def measures(output: str) -> dict[str, list[float]]:
 
 
 def test_the_sample_from_topics_to_run(search: Search, tmp_path: Path) -> None:
+    """With MP-HCNN, whose score is mixed with the first stage's."""
     output = tmp_path / "run.txt"
-    result = search("sample", "--output", output, "--runtag", "mine")
+    result = search("sample", "--reranker", "mp_hcnn", "--output", output, "--runtag", "mine")
     assert result.code == 0, result.err
     found = measures(result.out)
     assert set(found) == {"first", "neural", "interpolated"}
@@ -51,7 +52,8 @@ def test_the_sample_from_topics_to_run(search: Search, tmp_path: Path) -> None:
     for query_id, scores in run.items():
         assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
     # The same in batches of another size.
-    again = search("sample", "--output", output, "--batch-size", "7", "--threads", "1")
+    others = ("--batch-size", "7", "--threads", "1")
+    again = search("sample", "--reranker", "mp_hcnn", "--output", output, *others)
     assert again.code == 0, again.err
     for query_id, scores in read_run(output).items():
         assert scores == pytest.approx(run[query_id], abs=1e-5)
