@@ -71,6 +71,7 @@ def run(command: Command) -> Run:
     return partial(command, "adapt", "--collection")
 
 
+@pytest.mark.slow
 def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path: Path) -> None:
     """By a folder of a transformer; after that the fusion for adapted collections is taken."""
     write_folder(tmp_path / "tiny")

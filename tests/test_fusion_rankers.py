@@ -12,12 +12,16 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.fusion import (
+    MOST_TOPICS,
     Fusion,
     Rankers,
     UnionRetriever,
+    fusion_training_set,
 )
 from pipeline.fusion import _joined as joined
 from pipeline.reranking import Candidates, NeuralReranker
+from pipeline.training.training_set import searched_training_set
+from rerankers.text.spaces import ADAPTED
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -61,6 +65,75 @@ def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
     assert found.posts["z"] == Post("z", "") and found.posts["a"] == KNOWN["a"]
 
 
+def test_what_is_beyond_the_depth_ranks_below() -> None:
+    """Of each candidate ranker's hits the best are scored; no hit is lost."""
+    rankers = Rankers(["ql", "rm3"], [], ["ql", "rm3"], depth=1)
+    found = UnionRetriever(source(), rankers).search(TOPICS)
+    assert {q: set(scores) for q, scores in found.run.items()} == {"1": {"a", "d"}, "2": {"x"}}
+    # Min-max: ql b .5, c 0; rm3 b 0.
+    assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
+    assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
+    for told in (0.0, -50.0):
+        whole: Any = NeuralReranker(Lengths(told))  # type: ignore[arg-type]
+        fusion = Fusion(source(), whole, rankers, {})
+        scores = fusion.score(fusion.search(TOPICS))
+        assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
+        assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
+    # Fewer hits than the depth: nothing is left over.
+    found = UnionRetriever(source(), Rankers(["ql"], [], ["ql"], 10)).search(TOPICS, hits=2)
+    assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
+
+
+def judged(name: str, topics: int = 2, space: Any = None) -> Any:
+    """A collection with the topics 1, 2, 3, …, of which the second has no candidate by ql."""
+    found = source()
+    found.name, found.adapted_space = name, space
+    found.training_topics = [Topic(str(n + 1), f"storm {name}") for n in range(topics)]
+    found.training_qrels = {t.query_id: {"a": 1, name: 0} for t in found.training_topics}
+    return found
+
+
+def test_collections_with_equal_query_ids_are_joined() -> None:
+    """Judgments, scores and word vectors stay those of each topic's collection."""
+    collections = [judged("one"), judged("two", space="adapted to two"), judged("three", 1000)]
+    asked: list[str] = []
+
+    def unseen(name: str, pairs: Any, query_ids: Any) -> Any:
+        asked.extend(query_ids)
+        return np.arange(len(pairs), dtype=np.float32)
+
+    found = fusion_training_set(
+        Rankers(["ql", "rm3"], ["sm_cnn"], ["ql"], 2),
+        searched_training_set(["one", "two", "three"], None),
+        collections,
+        unseen,
+    )
+    data, candidates = found.training, found.training.candidates
+    ids = ["1", "2", "two/1", "two/2", *(f"three/{n + 1}" for n in range(MOST_TOPICS))]
+    assert [t.query_id for t in candidates.topics] == asked == [*data.qrels] == ids
+    assert data.qrels["1"] == {"a": 1, "one": 0} and data.qrels["two/1"] == {"a": 1, "two": 0}
+    assert candidates.topics[2].text == "storm two"
+    assert set(candidates.run["two/1"]) == set(candidates.run["1"]) == {"a", "b"}
+    assert candidates.signals["ql"]["two/1"] == {"a": 3.0, "b": 2.0}
+    assert candidates.signals["sm_cnn"]["1"] != candidates.signals["sm_cnn"]["two/1"]
+    spaces = {q: of_query for q, of_query in candidates.spaces.items() if of_query}
+    assert spaces == {q: {ADAPTED: "adapted to two"} for q in ("two/1", "two/2")}
+    pairs = candidates.pairs()
+    assert [bool(each) for each in pairs.spaces[:4]] == [False, False, True, True]
+    assert found.candidates == "the best 2 of each of ql"
+
+
+def test_one_collection_keeps_its_query_ids() -> None:
+    set_of_one = searched_training_set(["one"], None)
+    found = fusion_training_set(
+        Rankers(["ql"], [], ["ql"]),
+        set_of_one,
+        [judged("one", 300)],
+        lambda *_: np.zeros(0, np.float32),
+    )
+    assert [*found.training.qrels] == [str(n + 1) for n in range(300)]
+
+
 def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rankers = Rankers(["ql", "run_ql"], [], ["ql", "run_ql"])
     found = UnionRetriever(source(tmp_path), rankers).search(TOPICS)
@@ -86,14 +159,15 @@ def test_collections_are_joined() -> None:
 class Lengths:
     """In the place of a checkpoint: a score is the length of a post's text, and what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: float = 0.0) -> None:
         self.signals: list[set[str]] = []
+        self.told = told
 
     def score(self, pairs: Any, *_: Any) -> Any:
         self.signals.append({*pairs.signals})
         lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
         told = np.nan_to_num(pairs.signals.get("mp_hcnn", np.zeros(len(pairs))))
-        return (lengths[pairs.post_index] + 100 * told).astype(np.float32)
+        return (lengths[pairs.post_index] + 100 * told + self.told).astype(np.float32)
 
 
 def test_a_fusion_reads_what_its_rerankers_say() -> None:
