@@ -3,6 +3,7 @@
 
     python scripts/tune_lambda.py --test mb2012
     python scripts/tune_lambda.py --collection my-posts.toml
+    python scripts/tune_lambda.py --transfer
 
 mixes neural scores of held-out training topics (``held_out.run.gz`` in the checkpoint's folder)
 with the official query-likelihood run of these topics, and takes the λ with the best mean measure.
@@ -14,6 +15,9 @@ with the first stage of a search in place of the official run: by their scores i
 each was held out, or by those of the shipped model, if none was trained on the collection. This λ
 is used for this collection only. It is 0 if there are fewer than 10 topics or no gain on held-out
 ones.
+
+The third tunes the model for collections of any kind on up to 250 topics of each of the training
+parts of other collections than TREC Microblog, on which it was not trained.
 """
 
 from dataclasses import dataclass
@@ -42,6 +46,7 @@ class Options:
 
     test: str | None = option("collection left out of training and tuning", metavar="NAME")
     collection: str | None = option("file of an own collection to tune on", metavar="FILE")
+    transfer: bool = option("tune on collections of other kinds than TREC Microblog", flag=True)
     reranker: str = option("model", default="mp_hcnn")
     checkpoint: Path | None = option(
         "folder of the trained model (default: the one for --test)", parse=Path, metavar="DIR"
@@ -70,14 +75,26 @@ def main(options: Options) -> None:
     from pipeline.checkpoints import default_directory, tuning_files
     from pipeline.collections import named
     from pipeline.collections.collection import SearchedCollection
+    from pipeline.collections.named import OF_OTHER_KINDS
+    from pipeline.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 
-    collection = named.find(options.test or options.collection or "", options.data)
+    names = OF_OTHER_KINDS if options.transfer else [options.test or options.collection or ""]
+    collections = [named.find(name, options.data) for name in names]
+    collection = collections[0]
     checkpoint = options.checkpoint or default_directory(
-        options.reranker, collection.key, collection.file
+        options.reranker, "all" if options.transfer else collection.key, collection.file
     )
-    if options.test:
+    if options.transfer:
+        held_out = HeldOut.joined(
+            [
+                held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS)
+                for one in collections
+                if isinstance(one, SearchedCollection)
+            ]
+        )
+    elif options.test:
         held_out = HeldOut.read(checkpoint, collection.name, options.data)
     else:
         assert isinstance(collection, SearchedCollection)
@@ -100,8 +117,8 @@ def main(options: Options) -> None:
 def _check(options: Options) -> None:
     """Raise UsageError without a collection, or for a model that has no λ."""
     problems = []
-    if bool(options.test) == bool(options.collection):
-        problems.append("give one of --test NAME and --collection FILE")
+    if bool(options.test) + bool(options.collection) + options.transfer != 1:
+        problems.append("give one of --test NAME, --collection FILE and --transfer")
     if options.collection and not options.collection.endswith(ENDING):
         problems.append(
             f"--collection: found {options.collection!r}, expected the file of an own collection "
@@ -123,7 +140,7 @@ def _plot(options: Options, tuning: "Tuning") -> None:
     axes.axvline(tuning.weight, linestyle=":", color="grey")
     axes.set_xlabel("λ (0: first stage alone, 1: neural score alone)")
     axes.set_ylabel(f"mean {tuning.measure} on training topics")
-    of = options.collection or f"test collection {options.test} left out"
+    of = f"test collection {options.test} left out" if options.test else options.collection or "all"
     axes.set_title(f"{options.reranker}, {of}")
     figure.savefig(options.plot, dpi=150, bbox_inches="tight")
     print(f"wrote {options.plot}")

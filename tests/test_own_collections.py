@@ -453,7 +453,7 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give one of --test NAME and --collection FILE"),
+        ({}, "give one of --test NAME, --collection FILE and --transfer"),
         ({"collection": "mb2012"}, "expected the file of an own collection"),
         ({"test": "mine.toml"}, "tune on it by --collection"),
         ({"collection": "mine.toml", "reranker": "fusion"}, "has no λ"),

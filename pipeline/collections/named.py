@@ -49,6 +49,9 @@ _GENERAL = {
     "twitter-url-train": "Twitter URL corpus, tweets on one story",
 }
 
+OF_OTHER_KINDS = tuple(_GENERAL)
+"""Names of the training parts of collections of other kinds than TREC Microblog."""
+
 ANSWERS = tuple(_ANSWERS)
 """Names of the answer-selection collections."""
 

@@ -190,15 +190,17 @@ def without_gain(tuning: Tuning, without: float) -> Tuning:
     return dataclasses.replace(tuning, weight=0.0)
 
 
-def held_out_scores(model: str, collection: SearchedCollection, checkpoint: Path) -> HeldOut:
-    """First-stage and neural scores of the topics to tune λ on.
+def held_out_scores(
+    model: str, collection: SearchedCollection, checkpoint: Path, most: int | None = None
+) -> HeldOut:
+    """First-stage and neural scores of the topics to tune λ on, ``most`` of them.
 
     The neural scores are those of the training's held-out topics. A checkpoint that was not trained
     on the collection, a shipped one, has not seen its topics, and scores them now.
     """
     qrels = require_judgments(collection)
     retriever = retriever_for(collection)
-    candidates = retriever.search(collection.training_topics, DEFAULT_HITS)
+    candidates = retriever.search(collection.training_topics[:most], DEFAULT_HITS)
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.checkpoints import Tuning
 from pipeline.collections.named import find, training_collections
@@ -36,6 +37,26 @@ class HeldOut:
     qrels: Qrels
     checkpoint: str
     first_stage: str = "official query-likelihood runs"
+
+    @classmethod
+    def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """The scores of several collections, with its name before each query_id."""
+
+        def joined(runs: Sequence[Any]) -> dict[str, Any]:
+            return {
+                f"{part.collections[0]}/{query_id}": scores
+                for part, run in zip(parts, runs, strict=True)
+                for query_id, scores in run.items()
+            }
+
+        return cls(
+            [name for part in parts for name in part.collections],
+            joined([part.lexical for part in parts]),
+            joined([part.neural for part in parts]),
+            joined([part.qrels for part in parts]),
+            parts[0].checkpoint,
+            parts[0].first_stage,
+        )
 
     @classmethod
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
