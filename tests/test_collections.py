@@ -70,3 +70,31 @@ def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
     ]
     with pytest.raises(UsageError):
         named.training_collections("mb2020", data_dir)
+
+
+GENERAL = [name for name in named.names() if name.endswith("-train")]
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_training_parts_of_other_kinds_of_posts(data_dir: Path, name: str) -> None:
+    """Their judged topics are those of the training part, whose posts are there."""
+    collection = named.find(name, data_dir)
+    if not collection.topics_path.exists():
+        pytest.skip(f"no {name}")
+    qrels, topics = collection.training_qrels, collection.training_topics
+    assert qrels and len(topics) >= 50
+    assert {topic.query_id for topic in topics} <= {topic.query_id for topic in collection.topics}
+    posts = {post.doc_id for post in collection.posts()}
+    judged = {doc_id for grades in qrels.values() for doc_id, grade in grades.items() if grade > 0}
+    assert judged <= posts and not collection.runs
+
+
+def test_a_fusion_of_any_kind_learns_from_all(data_dir: Path) -> None:
+    years = named.training_collections("mb2012", data_dir)
+    assert years == ["mb2011", "mb2013", "mb2014"][: len(years)] and "mb2012" not in years
+    every = named.training_collections(None, data_dir, of_any_kind=True)
+    assert every[: len(years) + 1] == sorted([*years, "mb2012"])
+    if (data_dir / "general").exists():
+        assert every[len(years) + 1 :] == GENERAL
+        rest = named.training_collections("stackfaq-train", data_dir, of_any_kind=True)
+        assert rest == [name for name in every if name != "stackfaq-train"]
