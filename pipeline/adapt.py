@@ -25,7 +25,7 @@ from pipeline.command.options import option, positive_int
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.collections.collection import SearchedCollection
+    from pipeline.collections.collection import Collection
 
 MOST_POSTS = 200_000
 """Posts to encode, by default: more improve little."""
@@ -38,10 +38,11 @@ KEPT = "encodings"
 class Options:
     """Collection and teacher."""
 
-    collection: str = option(
-        "collection (mb2012, my-posts.toml, …) whose posts are read",
-        required=True,
-        metavar="NAME|FILE",
+    collection: str | None = option(
+        "collection (mb2012, my-posts.toml, …) whose posts are read", metavar="NAME|FILE"
+    )
+    index: Path | None = option(
+        "index folder made by pipeline.index, whose posts are read", parse=Path, metavar="DIR"
     )
     teacher: str = option(
         "minilm (English), multilingual, or a folder of a sentence transformer in the format of "
@@ -63,22 +64,32 @@ class Options:
 
 def main(options: Options) -> None:
     """Encode, fit, check, write."""
-    from pipeline.collections.collection import SearchedCollection
+    if bool(options.collection) == bool(options.index):
+        raise UsageError("give one of --collection NAME and --index DIR")
+    collection = _collection(options)
+    if options.check:
+        _report(collection)
+    else:
+        _adapt(options, collection)
+
+
+def _collection(options: Options) -> Collection:
+    from pipeline.collections.collection import OwnCollection
     from pipeline.collections.named import find
 
-    collection = find(options.collection, options.data)
-    if not isinstance(collection, SearchedCollection):
+    if options.index:
+        # Nothing asks for its topics.
+        return OwnCollection(options.index, options.index)
+    collection = find(options.collection or "", options.data)
+    if collection.index_directory is None:
         raise UsageError(
             f"--collection: {collection.name} is not searched, its candidates are given; expected "
             "a collection with an index"
         )
-    if options.check:
-        _report(collection)
-        return
-    _adapt(options, collection)
+    return collection
 
 
-def _adapt(options: Options, collection: SearchedCollection) -> None:
+def _adapt(options: Options, collection: Collection) -> None:
     from indexes.files import write_bytes
     from pipeline.adaptation.fit import ROUNDS, check, fit
     from pipeline.adaptation.teacher import encode, open_teacher
@@ -116,7 +127,7 @@ def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
     return [texts[row] for row in rows.tolist()]
 
 
-def _report(collection: SearchedCollection) -> None:
+def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
     from rerankers.text.inputs import Lexicon
     from rerankers.text.spaces import description_of
@@ -125,7 +136,7 @@ def _report(collection: SearchedCollection) -> None:
     if space is None or path is None:
         raise DataError(
             f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
-            f"them by python -m pipeline.adapt --collection {collection.file or collection.name}"
+            f"them by python -m pipeline.adapt {_named(collection)}"
         )
     lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
     known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
@@ -137,6 +148,12 @@ def _report(collection: SearchedCollection) -> None:
         f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
         "not among them and have general vectors alone"
     )
+
+
+def _named(collection: Collection) -> str:
+    if collection.topics_path == collection.index_directory:
+        return f"--index {collection.index_directory}"
+    return f"--collection {collection.file or collection.name}"
 
 
 if __name__ == "__main__":

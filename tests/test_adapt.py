@@ -92,6 +92,13 @@ def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path
     before, after = (read_run(tmp_path / name) for name in ("before.txt", "after.txt"))
     assert before.keys() == after.keys() and before != after
     path.unlink()
+    same = command(
+        "adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny", "--check"
+    )
+    assert same.code == 1 and f"--index {sample.index_directory}" in same.err
+    same = command("adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny")
+    assert same.code == 0 and path.exists(), same.err
+    path.unlink()
     command("search", "--topics", "sample", "--output", tmp_path / "again.txt")
     assert read_run(tmp_path / "again.txt") == before
 
@@ -173,6 +180,7 @@ def test_too_few_posts(run: Run, mine: Path, teacher: Words, texts: list[str]) -
         (["no-such"], "no-such"),
         (["sample", "--teacher", "minlm"], "found 'minlm', expected minilm, multilingual or a fo"),
         (["sample", "--posts", "0"], "--posts"),
+        (["sample", "--index", "mine"], "give one of --collection NAME and --index DIR"),
     ],
 )
 def test_mistakes_are_named(run: Run, arguments: list[Any], message: str) -> None:
