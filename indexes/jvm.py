@@ -158,6 +158,12 @@ def java_errors(what: str) -> Iterator[None]:
         raise CollectionError(f"{what} ({name}: {message})") from error
 
 
+def java_exception() -> type[Exception]:
+    """The class of Java's exceptions."""
+    found: type[Exception] = _import("jnius").JavaException
+    return found
+
+
 @functools.cache
 def _quiet() -> Any:
     """Silence Anserini's and Lucene's logs; the cache keeps the logger, or Java forgets it."""

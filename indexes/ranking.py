@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from indexes.jvm import java_class
+from indexes.jvm import java_class, java_exception
 from indexes.methods import BM25, RM3, Axiomatic, Method
 from indexes.posts import well_formed
 
@@ -80,7 +80,13 @@ class Ranker:
         # another thread calls the same method.
         if isinstance(method, RM3):
             feedback = self._rm3(method)
-            return _as_lists(feedback.rerank(first, context))
+            try:
+                return _as_lists(feedback.rerank(first, context))
+            except java_exception() as error:
+                # In a small collection all words of the best posts may be too common to add.
+                if "boost must be a positive float" not in str(error):
+                    raise
+                return _as_lists(self._search(query, visible, self._hits))
         pool = self._pool(first, first_place, method)
         feedback = self._axiomatic(method, pool)
         ranking = _as_lists(feedback.rerank(pool, context))

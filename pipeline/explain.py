@@ -137,6 +137,8 @@ def _explain(
     query_id, reranker = topic.query_id, setup.reranker
     before, after = ranking.candidates.run[query_id], ranking.run[query_id]
     if isinstance(reranker, Fusion):
+        # Posts that are not scored follow below, and have nothing to explain.
+        after = {doc_id: after[doc_id] for doc_id in before}
         changes = rank_changes({"mean of the rankers": before, "fused": after})
     else:
         assert ranking.scores is not None

@@ -15,9 +15,11 @@ import pytest
 
 from indexes import lucene
 from indexes.errors import CollectionError
+from indexes.jvm import java_exception
 from indexes.lucene import LuceneIndex
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
 from indexes.posts import Post
+from indexes.ranking import Ranker
 from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
 
@@ -176,6 +178,20 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
     # not only those with the query's word.
     assert limited.keys() == before.keys()
     assert len(limited) > 12
+
+
+def test_feedback_without_weights_is_the_query_alone(
+    index: LuceneIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rare lists of posts, of very long queries, give RM3 weights of 0 / 0."""
+
+    class Failing:
+        def rerank(self, *_: object) -> None:
+            raise java_exception()("boost must be a positive float, got NaN")
+
+    monkeypatch.setattr(Ranker, "_rm3", lambda *_: Failing())
+    query = " ".join(WORDS[:2])
+    assert search_one(index, query, RM3()) == search_one(index, query, QueryLikelihood(50))
 
 
 def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> None:

@@ -182,7 +182,13 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
     (there / "dependencies.pth").write_text(f"{here}\n")
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [environment / "bin" / "tweetrerank", "search", "--topics", "sample", "--output", "run"],
+        [
+            environment / "bin" / "tweetrerank",
+            "search",
+            "--topics",
+            "sample",
+            *("--reranker", "mp_hcnn"),
+        ],
         cwd=tmp_path,
         env=variables | {"TWEETRERANK_HOME": str(tmp_path / "home")},
         capture_output=True,
