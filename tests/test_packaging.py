@@ -187,7 +187,7 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
             "search",
             "--topics",
             "sample",
-            *("--reranker", "mp_hcnn"),
+            *("--reranker", "mp_hcnn", "--output", "run"),
         ],
         cwd=tmp_path,
         env=variables | {"TWEETRERANK_HOME": str(tmp_path / "home")},
