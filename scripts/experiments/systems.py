@@ -336,13 +336,13 @@ def _families_of(model: str) -> list[str]:
     return families.split(",")
 
 
-def _families(names: Sequence[str]) -> str:
+def _families(names: Sequence[str], folds: int = 5) -> str:
     # Always spelled out: a change of the default must give another key.
-    return f"--configuration microblog --folds 2 --set families={','.join(names)}"
+    return f"--configuration microblog --folds {folds} --set families={','.join(names)}"
 
 
 def _stage(name: str, model: str, limit: str = "", more: Sequence[str] = ()) -> System:
-    return System(name, model, _families([*_families_of(model), *more]) + limit)
+    return System(name, model, _families([*_families_of(model), *more], folds=2) + limit)
 
 
 FUSION_STAGES = (
