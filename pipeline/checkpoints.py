@@ -248,6 +248,21 @@ def tuned_weight(
     return None
 
 
+class Calibration(NamedTuple):
+    """Logistic calibration (Platt 1999) of a checkpoint's scores.
+
+    P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), with a positive slope.
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+def calibration_of(checkpoint: Path) -> Calibration | None:
+    """The calibration of a checkpoint's scores, None if there is none."""
+    return None
+
+
 def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | None:
     """The model that does best on held-out topics of an own collection (its key), of those trained.
 
