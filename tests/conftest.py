@@ -1,14 +1,17 @@
 """Fixtures of all tests: real data, a home folder of each test's own, commands in this process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from pipeline.command.options import run_command
+
+if TYPE_CHECKING:
+    from page_samples import ServedPage
 
 
 class Result(NamedTuple):
@@ -17,6 +20,20 @@ class Result(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="session")
+def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPage"]:
+    """The service's page, at an address of this machine."""
+    from page_samples import served
+
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
+        context = served(folder)
+        page = context.__enter__()
+    yield page
+    context.__exit__(None, None, None)
 
 
 Command = Callable[..., Result]

@@ -66,7 +66,7 @@ def unpinned(requirements: list[Requirement]) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize("extra", ["", "adapt", "cpu", "plot", "dev"])
+@pytest.mark.parametrize("extra", ["", "adapt", "cpu", "plot", "serve", "dev"])
 def test_every_named_dependency_is_pinned_within_its_bounds(extra: str) -> None:
     pinned = pins()
     for requirement in EXTRAS[extra] if extra else RUNTIME:
@@ -96,7 +96,7 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    optional = [*EXTRAS["adapt"], *EXTRAS["plot"], *EXTRAS["vectors"]]
+    optional = [*EXTRAS["adapt"], *EXTRAS["plot"], *EXTRAS["serve"], *EXTRAS["vectors"]]
     assert names(optional) <= names(EXTRAS["dev"])
 
 
@@ -129,7 +129,13 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    extras = [*EXTRAS["adapt"], *EXTRAS["cpu"], *EXTRAS["plot"], *EXTRAS["vectors"]]
+    extras = [
+        *EXTRAS["adapt"],
+        *EXTRAS["cpu"],
+        *EXTRAS["plot"],
+        *EXTRAS["serve"],
+        *EXTRAS["vectors"],
+    ]
     declared = names([*RUNTIME, *extras])
     if folder == "tests":
         declared |= names(EXTRAS["dev"])

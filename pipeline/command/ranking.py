@@ -179,7 +179,7 @@ def set_up(options: RankingOptions) -> Setup:
     if problems := options.problems_of(collection):
         raise UsageError(problems)
     if options.reranker in FUSIONS:
-        fusion = _load_fusion(options, collection)
+        fusion = load_fusion(options, collection)
         return Setup(collection, fusion, fusion, Mixing(origin="fusion"))
     changes = [*options.parameter, *([f"mu={options.mu}"] if options.mu else [])]
     retriever = retriever_for(
@@ -255,7 +255,8 @@ def load_model(options: ModelOptions, collection: Collection) -> NeuralReranker:
     return with_precomputed(reranker, options.precomputed, collection.index_directory)
 
 
-def _load_fusion(options: RankingOptions, collection: Collection) -> Fusion:
+def load_fusion(options: RankingOptions, collection: Collection) -> Fusion:
+    """The fusion that the options name, with the rerankers whose scores it reads."""
     reranker = load_model(options, collection)
     # A folder of precomputed posts is the fusion's own, not that of the rerankers that it reads.
     precomputed = "none" if options.precomputed == "none" else None

@@ -66,6 +66,18 @@ def milliseconds(doc_id: str) -> int | None:
     return (number >> 22) + _EPOCH if _FIRST <= number < 2**63 else None
 
 
+def newest_doc_id(milliseconds: int) -> str:
+    """The greatest identifier of a time, in milliseconds since 1970.
+
+    Raises:
+        ValueError: no identifier has this time.
+    """
+    number = ((milliseconds - _EPOCH + 1) << 22) - 1
+    if not _FIRST <= number < 2**63:
+        raise ValueError(f"found {milliseconds} ms since 1970, expected a time of tweets")
+    return str(number)
+
+
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 8]."""
     values = np.zeros((len(candidates), len(NAMES)), dtype=np.float32)

@@ -1,0 +1,1 @@
+"""The rerank service: wire formats, queue, worker threads, limits."""

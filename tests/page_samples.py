@@ -1,0 +1,68 @@
+"""A service with the page over the sample's posts and some hostile ones, shared by its tests."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import uvicorn
+from starlette.applications import Starlette
+
+from pipeline.checkpoints import load_reranker
+from pipeline.collections.named import SAMPLE
+from pipeline.collections.own import read_collection
+from pipeline.service.search import SearchPage, routes
+from rerankers.engine.cached import CachedScorer
+
+HOSTILE = [
+    {
+        "id": "168731105250123001",
+        "text": "<script>hacked=1</script> xylophone \"quoted\" 'single' & \u202e\x07 <img src=x>",
+        "url": "javascript:hacked=1",
+    },
+    {
+        "id": "168731105250123002",
+        "text": "xylophone </p><b>bold</b> \ufeff \U0001f469\u200d\U0001f680 מוזיקה",
+        "url": 'http://x.org/"><script>hacked=1</script>',
+    },
+]
+HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
+
+
+class ServedPage(NamedTuple):
+    """The page, and its address without a slash at the end."""
+
+    page: SearchPage
+    address: str
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[ServedPage]:
+    """The page in this process, over a collection that is made in ``folder``."""
+    (folder / "hostile.jsonl").write_text("".join(json.dumps(post) + "\n" for post in HOSTILE))
+    description = folder / "pages.toml"
+    description.write_text(
+        f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
+        f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
+    )
+    collection = read_collection(description)
+    models = {
+        "mp_hcnn": CachedScorer(load_reranker("mp_hcnn", collection).checkpoint, 10**7),
+    }
+    page = SearchPage(collection, lambda: models)
+    app = Starlette(routes=routes(page))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield ServedPage(page, f"http://127.0.0.1:{port}")
+    finally:
+        server.should_exit = True
+        thread.join()
+        page.close()
