@@ -20,6 +20,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from safetensors.torch import load_file, save_file
 from rerankers import features, models
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import scoring
+from rerankers.engine.cached import CachedScorer
 from rerankers.engine.devices import devices_of
 from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.errors import RerankerError
@@ -41,6 +43,10 @@ FORMAT = 2
 """Format of ``config.json``, and meaning of the weights: how texts become terms."""
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
+
+FEW = 2000
+"""Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
+of more it computes what is repeated only once."""
 
 Post = str | tuple[str, str]
 """A post's text, or its text and the URL that it links to."""
@@ -108,7 +114,14 @@ class TrainedReranker:
             )
         rows = np.array(places, dtype=np.int64).reshape(-1, 2)
         texts, urls = [text for text, _ in posts], [url for _, url in posts]
-        return self.score(Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1]))
+        known = Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
+        is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
+        return self._of_few.score(known) if is_few else self.score(known)
+
+    @cached_property
+    def _of_few(self) -> CachedScorer:
+        """Remembers the terms that it has read, but no post."""
+        return CachedScorer(self, max_bytes=0)
 
     def score(
         self,

@@ -47,7 +47,7 @@ def assert_scores_of_pairs(loaded: TrainedReranker) -> None:
     ]
     predicted = loaded.predict(texts)
     assert predicted.shape == (len(pairs),) and predicted.dtype == np.float32
-    np.testing.assert_array_equal(predicted, loaded.score(pairs))
+    np.testing.assert_allclose(predicted, loaded.score(pairs), rtol=1e-6, atol=2e-6)
 
 
 def test_ranked_posts_are_best_first(reranker: TrainedReranker) -> None:

@@ -130,13 +130,18 @@ def score_tokenized(
                 _fetch(held, scores)
                 held = []
         _fetch(held, scores)
+    check_finite(scores)
+    return scores
+
+
+def check_finite(scores: npt.NDArray[np.float32]) -> None:
+    """Raise RerankerError unless all scores are finite numbers."""
     if not np.isfinite(scores).all():
         raise RerankerError(
             f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers among "
             f"{len(scores)}, expected none: the checkpoint's weights are damaged or training "
             "diverged; train again with a smaller learning rate or restore the checkpoint"
         )
-    return scores
 
 
 def _each(

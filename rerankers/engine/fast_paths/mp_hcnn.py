@@ -1,23 +1,32 @@
-"""MP-HCNN on distinct windows: similarities are computed once for each."""
+"""MP-HCNN on distinct windows, for many pairs; and on packed texts, for a few at a time.
 
-from collections.abc import Mapping
-from typing import NamedTuple
+Similarities of many pairs are computed once for each distinct window. Posts that come one request
+after the other (:mod:`rerankers.engine.cached`) are encoded in full, so that their vectors can be
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rerankers.base import URL_TRIGRAMS, Inputs, Interactions
 from rerankers.engine.fast_paths import PerQueryFastPath
+from rerankers.engine.packed import KeptTexts, PackedTower, PackedVectors
 from rerankers.engine.tokenized import Tokenized
 from rerankers.engine.windows import (
-    QueryVectors,
     TabulatedTower,
     TowerInput,
     WindowSimilarities,
     used_ids,
 )
+from rerankers.layers.pooling import Similarities
 from rerankers.models.mp_hcnn import Model
-from rerankers.text.inputs import TokenIds
+from rerankers.text.inputs import TextEncoder, TokenIds
 from rerankers.text.ragged import Ragged, Rows
 
 PRECISIONS = ("fp32", "bf16")
@@ -55,10 +64,42 @@ def towers(
 
 
 class EncodedQuery(NamedTuple):
-    """Input -> terms [1, Lq] of one query, and tower -> its vectors."""
+    """Input -> terms [1, Lq] of one query, and tower -> its vectors, as the tower gives them."""
 
     terms: Inputs
-    vectors: dict[str, QueryVectors]
+    vectors: dict[str, Any]
+
+    @classmethod
+    def by(cls, towers: Mapping[str, Any], model: Model, inputs: Inputs) -> EncodedQuery:
+        """Encode a query; one without terms is read as one position of padding."""
+        terms = model.cut_queries(inputs)
+        vectors = {}
+        for name, tower in towers.items():
+            ids = terms[name].ids[0].numpy()
+            vectors[name] = tower.encode_query(Ragged(ids, np.array([0, len(ids)])))
+        return cls(terms, vectors)
+
+
+def _interactions(
+    model: Model,
+    query: EncodedQuery,
+    similarities: Mapping[str, Sequence[Similarities]],
+    url_lengths: Rows,
+) -> Interactions:
+    """Interactions of P posts with one query.
+
+    Args:
+        similarities: input -> similarities at each depth.
+        url_lengths: [P] trigrams of each post's URL.
+    """
+    pooled = {
+        name: [model.pool(one, perspective) for one in similarities[perspective.post_input]]
+        for name, perspective in model.perspectives.items()
+    }
+    first, longest = torch.zeros(len(url_lengths), dtype=torch.int64), model.config.url_trigrams
+    read = torch.from_numpy(np.minimum(url_lengths, longest))
+    features: Interactions = model.features(pooled, query.terms, first, read)
+    return features
 
 
 class FastPath(PerQueryFastPath[EncodedQuery]):
@@ -78,19 +119,9 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
     def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query, posts = self.query(rows), self.pairs.post_index[rows]
-        similarities = self._similarities(query, posts)
-        pooled = {
-            name: [self.model.pool(s, perspective) for s in similarities[perspective.post_input]]
-            for name, perspective in self.model.perspectives.items()
-        }
         url_lengths = self.pairs.posts[URL_TRIGRAMS].lengths[posts]
-        features: Interactions = self.model.features(
-            pooled,
-            query.terms,
-            torch.zeros(len(rows), dtype=torch.int64),
-            torch.from_numpy(np.minimum(url_lengths, self.model.config.url_trigrams)),
-        )
-        return features
+        similarities = self._similarities(query, posts)
+        return _interactions(self.model, query, similarities, url_lengths)
 
     def _similarities(
         self, query: EncodedQuery, posts: Rows
@@ -109,10 +140,111 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         return found
 
     def encode_query(self, inputs: Inputs) -> EncodedQuery:
-        """Encode a query; one without terms is read as one position of padding."""
-        terms = self.model.cut_queries(inputs)
-        vectors = {}
-        for name, tower in self.query_towers.items():
-            ids = terms[name].ids[0].numpy()
-            vectors[name] = tower.encode_query(Ragged(ids, np.array([0, len(ids)])))
-        return EncodedQuery(terms, vectors)
+        """Encode a query."""
+        return EncodedQuery.by(self.query_towers, self.model, inputs)
+
+
+class KeptPost(NamedTuple):
+    """A post that was encoded: tower -> texts of its inputs, and the URL's trigrams."""
+
+    texts: Mapping[str, KeptTexts]
+    url_length: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of the arrays."""
+        return sum(texts.bytes for texts in self.texts.values())
+
+
+class EncodedPosts(NamedTuple):
+    """The vectors of P posts.
+
+    Attributes:
+        towers: tower -> vectors of its N inputs: all of the first post, of the second and so on.
+        url_lengths: [P] trigrams of each post's URL.
+    """
+
+    towers: Mapping[str, PackedVectors]
+    url_lengths: Rows
+
+    def part(self, first: int, end: int) -> EncodedPosts:
+        """The posts from ``first`` up to ``end``, which is not among them."""
+        towers = {}
+        for tower, packed in self.towers.items():
+            inputs = len(packed.starts) // len(self.url_lengths)
+            towers[tower] = packed.part(first * inputs, end * inputs)
+        return EncodedPosts(towers, self.url_lengths[first:end])
+
+
+class PostEncoder:
+    """Encodes posts to compare them with many queries; terms that were read are remembered.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        encoder: of its checkpoint.
+    """
+
+    def __init__(self, model: Model, encoder: TextEncoder) -> None:
+        self.model, self.encoder, self.inputs = model, encoder, tower_inputs(model)
+        is_cosine = model.config.similarity == "cosine"
+        self.towers = {
+            name: PackedTower(tower, is_cosine)  # type: ignore[arg-type]
+            for name, tower in model.towers.items()
+        }
+        self.names = {
+            tower: [name for name, by in self.inputs.items() if by.tower == tower]
+            for tower in self.towers
+        }
+
+    @property
+    def bytes(self) -> int:
+        """Size of the terms that are remembered."""
+        return sum(tower.bytes for tower in self.towers.values())
+
+    def queries(self, texts: Sequence[str]) -> list[EncodedQuery]:
+        """Encode queries."""
+        ids, device = self.encoder.queries(texts, self.model.query_inputs), torch.device("cpu")
+        inputs = (
+            {name: ids[name].batch(np.array([row]), device) for name in ids}
+            for row in range(len(texts))
+        )
+        return [EncodedQuery.by(self.towers, self.model, of_query) for of_query in inputs]
+
+    def posts(self, texts: Sequence[str], urls: Sequence[str]) -> EncodedPosts:
+        """Encode at least one post."""
+        ids = self.encoder.posts(texts, urls, self.model.post_inputs)
+        rows, towers = np.arange(len(texts)), {}
+        for tower, names in self.names.items():
+            parts = [ids[name].take(rows, self.inputs[name].longest) for name in names]
+            by_post = np.arange(len(names) * len(rows)).reshape(len(names), -1).T.ravel()
+            towers[tower] = self.towers[tower].encode(Ragged.joined(parts).take(by_post))
+        return EncodedPosts(towers, ids[URL_TRIGRAMS].lengths)
+
+    def cut(self, posts: EncodedPosts) -> list[KeptPost]:
+        """Each post by itself."""
+        texts = [posts.towers[tower].cut(len(names)) for tower, names in self.names.items()]
+        return [
+            KeptPost(dict(zip(self.names, of_post, strict=True)), length)
+            for of_post, length in zip(
+                zip(*texts, strict=True), posts.url_lengths.tolist(), strict=True
+            )
+        ]
+
+    def join(self, posts: Sequence[KeptPost]) -> EncodedPosts:
+        """Posts of :meth:`cut`, at least one."""
+        towers = {
+            name: tower.join([post.texts[name] for post in posts])
+            for name, tower in self.towers.items()
+        }
+        return EncodedPosts(towers, np.array([post.url_length for post in posts], np.int64))
+
+    def scores(self, query: EncodedQuery, posts: EncodedPosts) -> Tensor:
+        """Scores [P] of posts for a query."""
+        similarities: dict[str, list[Similarities]] = {}
+        for tower, names in self.names.items():
+            levels = posts.towers[tower].similarities(query.vectors[tower])
+            for number, name in enumerate(names):
+                similarities[name] = [level.every(len(names), number) for level in levels]
+        found = _interactions(self.model, query, similarities, posts.url_lengths)
+        scores: Tensor = self.model.integrate(found)
+        return scores

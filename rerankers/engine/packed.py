@@ -1,0 +1,306 @@
+"""Towers of convolutions over texts that lie one after another, to encode few posts at once.
+
+There is no padding but for a few zeros between two texts. The first convolution is linear before
+its ReLU, so the products of each term's vector with the weights of every offset are computed once,
+and the layer becomes a sum of ``width`` rows of a table. Deeper layers are convolutions over tiles
+of fixed sizes, which stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
+from rerankers.layers.similarity import LEAST_LENGTH
+from rerankers.text.ragged import Ragged, Rows
+
+TILE, STEP = 1024, 128
+"""Positions of a tile, and of what its size is a multiple of: each size has a kernel of its own,
+which is made on first use."""
+
+
+@dataclass(frozen=True)
+class PackedSimilarities:
+    """Similarities of a query with P texts that lie one after another.
+
+    The methods are those of :class:`rerankers.layers.pooling.Similarities`.
+
+    Attributes:
+        values: [Lq, T] with at least one column after the last text.
+        starts: [P] first column of each text.
+        ends: [P] column after each text's last one.
+    """
+
+    values: npt.NDArray[np.float32]
+    starts: Rows
+    ends: Rows
+
+    def every(self, step: int, first: int) -> PackedSimilarities:
+        """The similarities of every ``step``-th text, from the text ``first`` on."""
+        return PackedSimilarities(self.values, self.starts[first::step], self.ends[first::step])
+
+    def max(self) -> Tensor:
+        """Maximum over each text's positions: [P, Lq]."""
+        return self._of_posts(self._reduced(np.maximum, self.values))
+
+    def mean(self) -> Tensor:
+        """Mean over each text's positions: [P, Lq]."""
+        lengths = np.maximum(self.ends - self.starts, 1).astype(np.float32)
+        return self._of_posts(self._reduced(np.add, self.values) / lengths)
+
+    def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
+        """Maximum and mean of a softmax over ``length`` positions: two of [P, Lq]."""
+        logits = self.values * temperature
+        highest = self._reduced(np.maximum, logits)
+        peaks = np.maximum(highest, 0)
+        owners = np.searchsorted(self.starts, np.arange(logits.shape[1]), "right") - 1
+        # Columns between the texts may hold anything, but nothing that overflows.
+        exponentials = np.exp(np.minimum(logits - peaks[:, owners.clip(min=0)], 0))
+        sums = self._reduced(np.add, exponentials)
+        totals = sums + (length - (self.ends - self.starts)) * np.exp(-peaks)
+        maxima = np.exp(highest - peaks) / totals
+        return self._of_posts(maxima), self._of_posts(sums / totals / length)
+
+    def _reduced(
+        self, function: np.ufunc, values: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """[Lq, P] a function of each text's columns; of one other column for an empty text."""
+        borders = np.stack([self.starts, self.ends], axis=1).ravel()
+        reduced: npt.NDArray[np.float32] = function.reduceat(values, borders, axis=1)
+        return reduced[:, ::2]
+
+    def _of_posts(self, values: npt.NDArray[Any]) -> Tensor:
+        """[Lq, P] as [P, Lq], 0 for empty texts."""
+        found = np.where(self.ends > self.starts, values, 0).T
+        return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
+
+
+class KeptTexts(NamedTuple):
+    """Texts that were cut out of others: rows [T] of their terms, vectors [T, F], lengths [P]."""
+
+    rows: Rows
+    vectors: npt.NDArray[np.float32]
+    lengths: Rows
+
+    @property
+    def bytes(self) -> int:
+        """Size of the arrays."""
+        return self.rows.nbytes + self.vectors.nbytes + self.lengths.nbytes
+
+
+@dataclass(frozen=True)
+class PackedVectors:
+    """Vectors of P texts that lie one after another.
+
+    Attributes:
+        table: [N, E] vectors of terms.
+        rows: [T] row of each place's term; at least one place is after the last text.
+        vectors: [T, F] vectors of all depths above 0, side by side.
+        sizes: dimensions of each of these depths.
+        starts: [P] first place of each text.
+        ends: [P] place after each text's last one.
+    """
+
+    table: Tensor
+    rows: Rows
+    vectors: Tensor
+    sizes: Sequence[int]
+    starts: Rows
+    ends: Rows
+
+    @property
+    def levels(self) -> list[Tensor]:
+        """Vectors [T, F] at each depth."""
+        terms = self.table.index_select(0, torch.from_numpy(self.rows))
+        return [terms, *self.vectors.split(self.sizes, dim=1)]
+
+    def similarities(self, query: Sequence[Tensor]) -> list[PackedSimilarities]:
+        """Products with a query's vectors [Lq, F], at each depth."""
+        return [
+            PackedSimilarities((asked @ level.T).numpy(), self.starts, self.ends)
+            for asked, level in zip(query, self.levels, strict=True)
+        ]
+
+    def part(self, first: int, end: int) -> PackedVectors:
+        """The texts from ``first`` up to ``end``, which is not among them."""
+        start, stop = int(self.starts[first]), int(self.ends[end - 1]) + 1
+        starts, ends = self.starts[first:end] - start, self.ends[first:end] - start
+        rows, vectors = self.rows[start:stop], self.vectors[start:stop]
+        return PackedVectors(self.table, rows, vectors, self.sizes, starts, ends)
+
+    def cut(self, size: int) -> list[KeptTexts]:
+        """Copies of ``size`` texts at a time, without the places between them."""
+        vectors, found = self.vectors.numpy(), []
+        for first in range(0, len(self.starts), size):
+            starts, ends = self.starts[first : first + size], self.ends[first : first + size]
+            pieces = list(zip(starts.tolist(), ends.tolist(), strict=True))
+            found.append(
+                KeptTexts(
+                    np.concatenate([self.rows[start:end] for start, end in pieces]),
+                    np.concatenate([vectors[start:end] for start, end in pieces]),
+                    ends - starts,
+                )
+            )
+        return found
+
+
+class PackedTower:
+    """The vectors of a tower's forward pass. Terms that were read once are remembered.
+
+    Args:
+        tower: in evaluation mode.
+        normalized: whether vectors are scaled to length 1, for cosines.
+    """
+
+    def __init__(self, tower: ConvolutionTower, normalized: bool) -> None:
+        self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
+        self.normalized, self._vectors = normalized, tower.vectors
+        self.gap = max([1, *(layer.width - 1 for layer in self.convolutions)])
+        self.halo = max(1, sum(layer.width - 1 for layer in self.convolutions))
+        self._weights = [_as_image(layer) for layer in self.convolutions[1:]]
+        self._rows = np.zeros(1, dtype=np.int64)
+        nothing: Tensor = tower.vectors(torch.zeros(1, dtype=torch.int64))
+        self._terms = _Table(torch.zeros_like(nothing))
+        if self.convolutions:
+            first = self.convolutions[0]
+            self._products = _Table(first.products(nothing).view(1, -1).zero_())
+        self._lock, self._buffers = threading.Lock(), Buffers()
+
+    @property
+    def sizes(self) -> list[int]:
+        """Dimensions of the vectors at each depth."""
+        return [self._terms.values.shape[1], *(len(layer.bias) for layer in self.convolutions)]
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is remembered."""
+        tables = [self._terms, *([self._products] if self.convolutions else [])]
+        return self._rows.nbytes + sum(table.values.nbytes for table in tables)
+
+    def encode_query(self, query: Ragged) -> list[Tensor]:
+        """Vectors [Lq, F] of one query at each depth; the query is given as one text."""
+        return [level[: len(query.values)].clone() for level in self.encode(query).levels]
+
+    def encode(self, texts: Ragged) -> PackedVectors:
+        """Vectors of the terms of texts; an identifier 0 is read as padding.
+
+        They are valid until the next call in the same thread.
+        """
+        starts = texts.starts[:-1] + self.gap * np.arange(len(texts))
+        rows = self._rows_of(texts.values)
+        used = -(-(len(rows) + self.gap * (len(texts) - 1)) // STEP) * STEP
+        places = np.zeros(used + self.halo, dtype=np.int64)
+        places[np.arange(len(rows)) + self.gap * texts.owners] = rows
+        sizes = self.sizes[1:]
+        vectors = self._buffers.rows("vectors", used + 1, sum(sizes))
+        for start in range(0, used, TILE) if sizes else ():
+            end = min(start + TILE, used)
+            self._fill(vectors[start:end], places[start : end + self.halo])
+        ends = starts + texts.lengths
+        return PackedVectors(self._terms.values, places[: used + 1], vectors, sizes, starts, ends)
+
+    def _fill(self, vectors: Tensor, places: Rows) -> None:
+        """Vectors [T, F] of a tile, whose ``places`` go on for as many as its windows reach."""
+        first, *deeper = self.convolutions
+        offsets, outside = np.arange(first.width), np.flatnonzero(places == 0)
+        windows = np.arange(len(places) - first.width + 1)[:, None] + offsets
+        rows = torch.from_numpy(places[windows] * first.width + offsets)
+        table = self._products.values.view(-1, len(first.bias))
+        level = F.embedding_bag(rows, table, mode="sum")
+        level.add_(first.bias).relu_()
+        done = 0
+        for depth in range(len(self.convolutions)):
+            inside = outside[: np.searchsorted(outside, len(level))]
+            level.index_fill_(0, torch.from_numpy(inside), 0.0)
+            place = vectors[:, done : done + level.shape[1]]
+            done += level.shape[1]
+            own = level[: len(vectors)]
+            torch.mul(own, _scale(own), out=place) if self.normalized else place.copy_(own)
+            if depth < len(deeper):
+                image = level.view(1, len(level), 1, -1).permute(0, 3, 1, 2)
+                convolved = F.conv2d(image, self._weights[depth], deeper[depth].bias)
+                filters, width = self._weights[depth].shape[0], deeper[depth].width
+                level = convolved.permute(0, 2, 3, 1).reshape(len(level) - width + 1, filters)
+                level.relu_()
+
+    def join(self, parts: Sequence[KeptTexts]) -> PackedVectors:
+        """Texts that were cut out of encoded ones, part after part."""
+        rows = np.concatenate([*(part.rows for part in parts), [0]])
+        after = np.zeros((1, sum(self.sizes[1:])), np.float32)
+        vectors = torch.from_numpy(np.concatenate([*(part.vectors for part in parts), after]))
+        ends = np.cumsum(np.concatenate([part.lengths for part in parts]))
+        starts = np.concatenate([[0], ends[:-1]])
+        return PackedVectors(self._terms.values, rows, vectors, self.sizes[1:], starts, ends)
+
+    def _rows_of(self, ids: Rows) -> Rows:
+        """[T] row of each term in the tables; new terms get one."""
+        highest = int(ids.max(initial=0))
+        with self._lock:
+            if highest >= len(self._rows):
+                self._rows = np.pad(self._rows, (0, 2 * highest + 1 - len(self._rows)))
+            rows = self._rows[ids]
+            if len(unknown := np.unique(ids[(rows == 0) & (ids > 0)])):
+                self._learn(unknown)
+                rows = self._rows[ids]
+        return rows
+
+    def _learn(self, ids: Rows) -> None:
+        vectors: Tensor = self._vectors(torch.from_numpy(ids.astype(np.int64)))
+        if self.convolutions:
+            products = self.convolutions[0].products(vectors)
+            self._products.append(products.view(len(ids), -1))
+        first = self._terms.append(vectors * _scale(vectors) if self.normalized else vectors)
+        # Last, as other threads read it.
+        self._rows[ids] = first + np.arange(len(ids))
+
+
+class Buffers(threading.local):
+    """Reused memory of one thread: new pages cost as much time as what is computed into them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def rows(self, name: str, count: int, size: int) -> Tensor:
+        """[count, size], not initialised; valid until the next call with the same name."""
+        if name not in self._kept or self._kept[name].numel() < count * size:
+            self._kept[name] = torch.empty(int(1.25 * count) * size)
+        return self._kept[name][: count * size].view(count, size)
+
+
+class _Table:
+    """Rows [N, F] that grow; ``values`` has spare ones at its end."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self._count = values, len(values)
+
+    def append(self, rows: Tensor) -> int:
+        """Append rows; the number of the first one."""
+        first, self._count = self._count, self._count + len(rows)
+        if self._count > len(self.values):
+            larger = self.values.new_empty(max(self._count, 2 * len(self.values)), rows.shape[1])
+            larger[:first] = self.values[:first]
+            self.values = larger
+        self.values[first : self._count] = rows
+        return first
+
+
+def _as_image(convolution: MaskedConvolution) -> Tensor:
+    """Weights as of a two-dimensional convolution of width 1: [F, E, width, 1]."""
+    filters = convolution.bias.shape[0]
+    weights = convolution.weight.view(convolution.width, -1, filters).permute(2, 1, 0)
+    return weights.unsqueeze(3).contiguous(memory_format=torch.channels_last)
+
+
+def _scale(vectors: Tensor) -> Tensor:
+    """Factors [B, 1] that scale vectors [B, F] to length 1."""
+    lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return lengths.clamp_min_(LEAST_LENGTH).reciprocal_()
