@@ -1,0 +1,189 @@
+"""Serve rerankers over HTTP, in the formats that search engines and their clients speak.
+
+python -m pipeline.serve
+python -m pipeline.serve --checkpoint mp_hcnn --checkpoint my-checkpoint --port 8080
+python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.command.errors import DataError
+from pipeline.command.main import run
+from pipeline.command.options import existing_file, option, positive_int
+from pipeline.command.runtime import import_nltk_alone
+
+if TYPE_CHECKING:
+    from pipeline.collections.collection import Collection
+    from pipeline.service.models import Models
+    from pipeline.service.search import SearchPage
+
+DEFAULT_CHECKPOINT = "mp_hcnn"
+GRACE = 30
+"""Seconds that requests have for their end after a signal."""
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+
+
+def size(text: str) -> int:
+    """Bytes: a whole number, also with KB, MB or GB behind it."""
+    found = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
+    if not found or not int(found[1]):
+        raise ValueError(f"found {text!r}, expected a size such as 500KB, 8MB or 1GB")
+    return int(found[1]) * UNITS[found[2].upper()]
+
+
+def port(text: str) -> int:
+    """A port; 0 is any free one."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"found {text!r}, expected a port from 0 (any free one) to 65535")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to serve, where, and for whom."""
+
+    checkpoint: tuple[str, ...] = option(
+        f"model to serve, by its name or its folder (default: {DEFAULT_CHECKPOINT}); may be given "
+        "several times, then requests choose by `model`",
+        many=True,
+        metavar="NAME|DIR",
+    )
+    host: str = option("address to listen on; 0.0.0.0 is every network", default="127.0.0.1")
+    port: int = option("port to listen on; 0 is any free one", default=8080, parse=port)
+    api_key_file: Path | None = option(
+        "file of keys, one a line, of which requests need one (default: none needed)",
+        parse=existing_file,
+        metavar="FILE",
+    )
+    threads: int | None = option("threads that score (default: all cores)", parse=positive_int)
+    max_documents: int = option("documents of a request", default=2000, parse=positive_int)
+    max_body: int = option(
+        "bytes of a request, or 500KB, 8MB, …", default=8_000_000, parse=size, metavar="SIZE"
+    )
+    cache: int = option(
+        "bytes for the encodings of posts, or 512MB, 1GB, …",
+        default=512_000_000,
+        parse=size,
+        metavar="SIZE",
+    )
+    log_texts: bool = option("write queries and documents into the log", flag=True)
+    index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
+    collection: str | None = option("collection that the page searches", metavar="NAME|FILE")
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+def main(options: Options) -> None:
+    """Load the models, listen, and serve until a signal."""
+    keys = read_keys(options.api_key_file) if options.api_key_file else []
+    listening = listen(options.host, options.port)
+    import_nltk_alone()
+    try:
+        import uvicorn
+
+        from pipeline.service import app
+        from pipeline.service.record import log_as_json
+        from pipeline.service.service import Limits, Service
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
+        ) from None
+    from pipeline.service.models import Models
+    from pipeline.service.search import routes
+
+    threads = options.threads or len(os.sched_getaffinity(0))
+    models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache)
+    limits = Limits.of(options.max_documents, options.max_body)
+    service = Service(models, limits, threads, options.log_texts)
+    page = open_page(options, models)
+    log_as_json()
+    config = uvicorn.Config(
+        app.build(service, keys, routes(page)),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+    )
+    where = "http://{}:{}".format(*listening.getsockname()[:2])
+    print(f"serving {', '.join(models.served)} on {where}", file=sys.stderr, flush=True)
+    # uvicorn raises the signal once more after the last request; it ends this command well.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    uvicorn.Server(config).run(sockets=[listening])
+    if page:
+        page.close()
+
+
+def open_page(options: Options, models: Models) -> SearchPage | None:
+    """The page over the collection or the index of the options, if they name one."""
+    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.named import open_collection
+    from pipeline.service.search import SearchPage
+
+    if options.collection:
+        collection: Collection = open_collection(
+            options.collection, options.index, data=options.data
+        )
+    elif options.index:
+        # Without topics: the index stands in for their file.
+        collection = OwnCollection(options.index, options.index)
+    else:
+        return None
+    return SearchPage(
+        collection, lambda: {name: model.scorer for name, model in models.served.items()}
+    )
+
+
+def read_keys(path: Path) -> Sequence[str]:
+    """The keys of a file, one a line.
+
+    Raises:
+        DataError: it has none, or one that no header can hold.
+    """
+    try:
+        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise DataError(f"{path}: found no text ({error}), expected one key a line") from None
+    keys = [key for key in keys if key]
+    if not keys:
+        raise DataError(f"{path}: found no key, expected one a line")
+    if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):
+        raise DataError(f"{path}: found a key with other characters than visible ASCII")
+    return keys
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        DataError: the port is in use, or the address is not of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        raise DataError(
+            f"--host {host} --port {port}: {error.strerror or error}; end the other program, or "
+            "choose another port"
+        ) from None
+    return listening
+
+
+if __name__ == "__main__":
+    run("serve")

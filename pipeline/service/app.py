@@ -1,0 +1,162 @@
+"""The ASGI application: its routes, and their description."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi_offline import FastAPIOffline
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel, TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from pipeline.service.envelope import STATIC, Envelope
+from pipeline.service.faults import Fault
+from pipeline.service.formats import PATHS, assumed
+from pipeline.service.service import Service, refusal
+from rerankers.text.words import MAX_CHARACTERS
+
+
+def build(service: Service, keys: Sequence[str] = (), page: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """The application.
+
+    Args:
+        service: answers requests for scores.
+        keys: one of them is needed, if there are any.
+        page: routes of the page.
+    """
+
+    @asynccontextmanager
+    async def running(app: FastAPI) -> AsyncIterator[None]:
+        service.scheduler.start()
+        loop = asyncio.get_running_loop()
+        reload = partial(loop.run_in_executor, None, service.models.reload)
+        with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
+            loop.add_signal_handler(signal.SIGHUP, reload)
+        yield
+        await asyncio.to_thread(service.scheduler.stop)
+
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="tweetrerank",
+        version=version("tweetrerank"),
+        lifespan=running,
+        static_url=STATIC,
+    )
+    for path in PATHS:
+        app.add_api_route(path, service.answer, methods=["POST"])
+    for path, handler in _information(service).items():
+        app.add_api_route(path, handler, methods=["GET"])
+    app.router.routes.extend(page)
+    app.add_exception_handler(HTTPException, _refuse)  # type: ignore[arg-type]
+    app.openapi = partial(_description, app)  # type: ignore[method-assign]
+    return Envelope(app, service, keys)
+
+
+def _information(service: Service) -> dict[str, Any]:
+    """Path -> handler of the routes that say how the service is."""
+
+    async def health() -> Response:
+        return _json({"status": "ok", "unix": time.time()})
+
+    async def info() -> Response:
+        model, limits = service.models.default, service.limits
+        found = {
+            "model_id": model.name,
+            "model_sha": model.version,
+            "model_dtype": "float32",
+            "served_model_name": model.name,
+            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+            "max_concurrent_requests": limits.waiting_requests,
+            "max_input_length": MAX_CHARACTERS,
+            "max_batch_tokens": limits.waiting_documents,
+            "max_batch_requests": None,
+            "max_client_batch_size": limits.documents,
+            "auto_truncate": True,
+            "tokenization_workers": service.scheduler.threads,
+            "version": version("tweetrerank"),
+            "sha": None,
+            "docker_label": None,
+        }
+        return _json(found)
+
+    async def models() -> Response:
+        data = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
+            for name in service.models.served
+        ]
+        return _json({"object": "list", "data": data})
+
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return {
+        "/health": health,
+        "/ping": health,
+        "/info": info,
+        "/models": models,
+        "/v1/models": models,
+        "/metrics": metrics,
+    }
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+async def _refuse(request: Request, error: HTTPException) -> Response:
+    """An unknown path, or a method that it does not have."""
+    record, path = request.scope["state"]["record"], request.url.path
+    kind = "method" if error.status_code == 405 else "path"
+    found = f"found {request.method} {path[:100]}"
+    refused = refusal(Fault(kind, f"{found}, expected a path of /docs"), assumed(path), record)
+    refused.headers.update(error.headers or {})
+    return refused
+
+
+def _description(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description, with the requests and answers of all formats."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = app.openapi_schema.setdefault("components", {}).setdefault("schemas", {})
+        for path, formats in PATHS.items():
+            operation = app.openapi_schema["paths"][path]["post"]
+            operation["summary"] = f"Scores: {', '.join(one.name for one in formats)}"
+            requests = [_schema(one.request, "validation", schemas) for one in formats]
+            answers = [_schema(one.response, "serialization", schemas) for one in formats]
+            errors = [_schema(one.error, "serialization", schemas) for one in formats]
+            operation["requestBody"] = {"required": True, "content": _content(requests)}
+            operation["responses"] = {
+                "200": {"description": "Scores", "content": _content(answers)},
+                "default": {"description": "No scores", "content": _content(errors)},
+            }
+    return app.openapi_schema
+
+
+def _content(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    one = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    return {"application/json": {"schema": one}}
+
+
+def _schema(kind: Any, mode: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """A reference to the schema of a type, which is put into ``schemas`` with what it needs."""
+    template = "#/components/schemas/{model}"
+    found = TypeAdapter(kind).json_schema(mode=mode, ref_template=template)
+    schemas.update(found.pop("$defs", {}))
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        schemas[kind.__name__] = found
+        return {"$ref": template.format(model=kind.__name__)}
+    return found

@@ -1,0 +1,115 @@
+"""A service in this process, shared by its tests, and its wire formats as requests and answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from reranking_samples import POSTS
+from starlette.testclient import TestClient
+
+from pipeline.service.app import build
+from pipeline.service.models import Models
+from pipeline.service.search import routes
+from pipeline.service.service import Limits, Service
+
+QUERY = "bbc world service cuts"
+TEXTS = [text for text, _ in POSTS]
+DOCUMENTS = [{"text": text, "url": url} for text, url in POSTS]
+
+
+@functools.cache
+def models() -> Models:
+    """The shipped model, loaded once for all tests."""
+    return Models(["mp_hcnn"], 10_000_000)
+
+
+@contextmanager
+def client_of(
+    limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
+) -> Iterator[TestClient]:
+    """A client of a new service over the shipped model."""
+    service = Service(
+        options.pop("models", None) or models(), limits or Limits(), threads, **options
+    )
+    with TestClient(build(service, keys, routes(None)), raise_server_exceptions=True) as client:
+        yield client
+
+
+class Wire(NamedTuple):
+    """A wire format.
+
+    Attributes:
+        documents: field of the documents.
+        extra: fields that make it this format.
+        results: field of the results in the answer; "" if the answer is the list of them.
+        score: field of the score in a result.
+        fields: of the answer.
+        result: fields of a result.
+        raw: fields that ask for logits, if it has any.
+        echo: fields that ask for the texts.
+        top: field of the number of results, if it has one.
+    """
+
+    path: str
+    documents: str
+    extra: dict[str, Any]
+    results: str
+    score: str
+    fields: set[str]
+    result: set[str]
+    raw: dict[str, Any]
+    echo: dict[str, Any]
+    top: str
+
+    def body(self, documents: Sequence[Any] = TEXTS, **more: Any) -> dict[str, Any]:
+        """A request."""
+        return {"query": QUERY, self.documents: documents, **self.extra, **more}
+
+    def found(self, answer: Any) -> list[dict[str, Any]]:
+        """The results of an answer."""
+        results = answer[self.results] if self.results else answer
+        assert isinstance(results, list)
+        return results
+
+
+_SCORED = {"index", "relevance_score"}
+WIRES = {
+    "tei": Wire(
+        *("/rerank", "texts", {}, "", "score", set(), {"index", "score"}),
+        *({"raw_scores": True}, {"return_text": True}, "top_n"),
+    ),
+    "cohere": Wire(
+        *("/v2/rerank", "documents", {"model": "rerank-v3.5"}, "results", "relevance_score"),
+        *({"id", "model", "mix", "results", "meta"}, _SCORED, {}, {}, "top_n"),
+    ),
+    "jina": Wire(
+        *("/v1/rerank", "documents", {"model": "jina-reranker-v2"}, "results", "relevance_score"),
+        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED),
+        *({}, {"return_documents": True}, "top_n"),
+    ),
+    "voyage": Wire(
+        *("/v1/rerank", "documents", {"model": "rerank-2.5", "truncation": True}, "data"),
+        *("relevance_score", {"object", "data", "model", "mix", "usage"}, _SCORED),
+        *({}, {"return_documents": True}, "top_k"),
+    ),
+    "infinity": Wire(
+        *("/rerank", "documents", {"return_documents": False}, "results", "relevance_score"),
+        {"object", "results", "model", "mix", "usage", "id", "created"},
+        *(_SCORED | {"document"}, {"raw_scores": True}, {"return_documents": True}, "top_n"),
+    ),
+    "vllm": Wire(
+        *("/rerank", "documents", {}, "results", "relevance_score"),
+        {"id", "model", "mix", "usage", "results"},
+        *(_SCORED | {"document"}, {"use_activation": False}, {}, "top_n"),
+    ),
+    "score": Wire(
+        *("/score", "text_2", {}, "data", "score"),
+        {"id", "object", "created", "model", "mix", "data", "usage"},
+        *({"index", "object", "score"}, {"use_activation": False}, {}, ""),
+    ),
+}
+"""Name -> wire format."""
+WIRES["score"] = WIRES["score"]._replace(extra={"text_1": QUERY})
