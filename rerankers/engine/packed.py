@@ -9,9 +9,9 @@ of fixed sizes, which stay in the processor's cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,19 +84,6 @@ class PackedSimilarities:
         return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
 
 
-class KeptTexts(NamedTuple):
-    """Texts that were cut out of others: rows [T] of their terms, vectors [T, F], lengths [P]."""
-
-    rows: Rows
-    vectors: npt.NDArray[np.float32]
-    lengths: Rows
-
-    @property
-    def bytes(self) -> int:
-        """Size of the arrays."""
-        return self.rows.nbytes + self.vectors.nbytes + self.lengths.nbytes
-
-
 @dataclass(frozen=True)
 class PackedVectors:
     """Vectors of P texts that lie one after another.
@@ -117,18 +104,37 @@ class PackedVectors:
     starts: Rows
     ends: Rows
 
-    @property
-    def levels(self) -> list[Tensor]:
-        """Vectors [T, F] at each depth."""
-        terms = self.table.index_select(0, torch.from_numpy(self.rows))
-        return [terms, *self.vectors.split(self.sizes, dim=1)]
+    @classmethod
+    def joined(cls, parts: Sequence[PackedVectors]) -> PackedVectors:
+        """The texts of at least one part, part after part; all are of one tower."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        before = np.cumsum([0, *(len(part.rows) for part in parts)]).tolist()
+        vectors = np.concatenate([part.vectors.numpy() for part in parts])
+        return cls(
+            max((part.table for part in parts), key=len),  # One that has grown has all terms.
+            np.concatenate([part.rows for part in parts]),
+            torch.from_numpy(vectors),
+            first.sizes,
+            np.concatenate([part.starts + n for part, n in zip(parts, before, strict=False)]),
+            np.concatenate([part.ends + n for part, n in zip(parts, before, strict=False)]),
+        )
 
-    def similarities(self, query: Sequence[Tensor]) -> list[PackedSimilarities]:
-        """Products with a query's vectors [Lq, F], at each depth."""
-        return [
-            PackedSimilarities((asked @ level.T).numpy(), self.starts, self.ends)
-            for asked, level in zip(query, self.levels, strict=True)
-        ]
+    @property
+    def bytes(self) -> int:
+        """Size of the arrays, without the table."""
+        return self.rows.nbytes + self.vectors.nbytes + self.starts.nbytes + self.ends.nbytes
+
+    def levels(self, start: int, end: int) -> list[Tensor]:
+        """Vectors [end - start, F] of these places at each depth."""
+        terms = self.table.index_select(0, torch.from_numpy(self.rows[start:end]))
+        return [terms, *self.vectors[start:end].split(self.sizes, dim=1)]
+
+    def products(self, query: Sequence[Tensor]) -> Iterator[npt.NDArray[np.float32]]:
+        """Products [Lq, T] with a query's vectors [Lq, F], at each depth."""
+        for asked, level in zip(query, self.levels(0, len(self.rows)), strict=True):
+            yield (asked @ level.T).numpy()
 
     def part(self, first: int, end: int) -> PackedVectors:
         """The texts from ``first`` up to ``end``, which is not among them."""
@@ -136,21 +142,6 @@ class PackedVectors:
         starts, ends = self.starts[first:end] - start, self.ends[first:end] - start
         rows, vectors = self.rows[start:stop], self.vectors[start:stop]
         return PackedVectors(self.table, rows, vectors, self.sizes, starts, ends)
-
-    def cut(self, size: int) -> list[KeptTexts]:
-        """Copies of ``size`` texts at a time, without the places between them."""
-        vectors, found = self.vectors.numpy(), []
-        for first in range(0, len(self.starts), size):
-            starts, ends = self.starts[first : first + size], self.ends[first : first + size]
-            pieces = list(zip(starts.tolist(), ends.tolist(), strict=True))
-            found.append(
-                KeptTexts(
-                    np.concatenate([self.rows[start:end] for start, end in pieces]),
-                    np.concatenate([vectors[start:end] for start, end in pieces]),
-                    ends - starts,
-                )
-            )
-        return found
 
 
 class PackedTower:
@@ -188,25 +179,36 @@ class PackedTower:
 
     def encode_query(self, query: Ragged) -> list[Tensor]:
         """Vectors [Lq, F] of one query at each depth; the query is given as one text."""
-        return [level[: len(query.values)].clone() for level in self.encode(query).levels]
+        return self.encode(query)[0].levels(0, len(query.values))
 
-    def encode(self, texts: Ragged) -> PackedVectors:
-        """Vectors of the terms of texts; an identifier 0 is read as padding.
+    def encode(
+        self, texts: Ragged, query: Sequence[Tensor] = ()
+    ) -> tuple[PackedVectors, list[npt.NDArray[np.float32]]]:
+        """Vectors of the terms of texts, and their products with a query's vectors.
 
-        They are valid until the next call in the same thread.
+        An identifier 0 is read as padding. The products are computed while the vectors are in the
+        processor's cache, and are valid until the next call in the same thread.
         """
         starts = texts.starts[:-1] + self.gap * np.arange(len(texts))
         rows = self._rows_of(texts.values)
         used = -(-(len(rows) + self.gap * (len(texts) - 1)) // STEP) * STEP
         places = np.zeros(used + self.halo, dtype=np.int64)
         places[np.arange(len(rows)) + self.gap * texts.owners] = rows
-        sizes = self.sizes[1:]
-        vectors = self._buffers.rows("vectors", used + 1, sum(sizes))
-        for start in range(0, used, TILE) if sizes else ():
+        sizes, ends, count = self.sizes[1:], starts + texts.lengths, used + 1
+        vectors = torch.empty(count, sum(sizes))
+        found = PackedVectors(self._terms.values, places[:count], vectors, sizes, starts, ends)
+        products = [
+            self._buffers.rows(depth, len(asked), count) for depth, asked in enumerate(query)
+        ]
+        for start in range(0, used, TILE):
             end = min(start + TILE, used)
-            self._fill(vectors[start:end], places[start : end + self.halo])
-        ends = starts + texts.lengths
-        return PackedVectors(self._terms.values, places[: used + 1], vectors, sizes, starts, ends)
+            if sizes:
+                self._fill(vectors[start:end], places[start : end + self.halo])
+            for asked, level, product in zip(
+                query, found.levels(start, end) if query else (), products, strict=True
+            ):
+                product[:, start:end] = asked @ level.T
+        return found, [product.numpy() for product in products]
 
     def _fill(self, vectors: Tensor, places: Rows) -> None:
         """Vectors [T, F] of a tile, whose ``places`` go on for as many as its windows reach."""
@@ -231,15 +233,6 @@ class PackedTower:
                 filters, width = self._weights[depth].shape[0], deeper[depth].width
                 level = convolved.permute(0, 2, 3, 1).reshape(len(level) - width + 1, filters)
                 level.relu_()
-
-    def join(self, parts: Sequence[KeptTexts]) -> PackedVectors:
-        """Texts that were cut out of encoded ones, part after part."""
-        rows = np.concatenate([*(part.rows for part in parts), [0]])
-        after = np.zeros((1, sum(self.sizes[1:])), np.float32)
-        vectors = torch.from_numpy(np.concatenate([*(part.vectors for part in parts), after]))
-        ends = np.cumsum(np.concatenate([part.lengths for part in parts]))
-        starts = np.concatenate([[0], ends[:-1]])
-        return PackedVectors(self._terms.values, rows, vectors, self.sizes[1:], starts, ends)
 
     def _rows_of(self, ids: Rows) -> Rows:
         """[T] row of each term in the tables; new terms get one."""
@@ -267,9 +260,9 @@ class Buffers(threading.local):
     """Reused memory of one thread: new pages cost as much time as what is computed into them."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
+        self._kept: dict[int, Tensor] = {}
 
-    def rows(self, name: str, count: int, size: int) -> Tensor:
+    def rows(self, name: int, count: int, size: int) -> Tensor:
         """[count, size], not initialised; valid until the next call with the same name."""
         if name not in self._kept or self._kept[name].numel() < count * size:
             self._kept[name] = torch.empty(int(1.25 * count) * size)

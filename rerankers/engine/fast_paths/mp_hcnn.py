@@ -7,16 +7,17 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rerankers.base import URL_TRIGRAMS, Inputs, Interactions
 from rerankers.engine.fast_paths import PerQueryFastPath
-from rerankers.engine.packed import KeptTexts, PackedTower, PackedVectors
+from rerankers.engine.packed import PackedSimilarities, PackedTower, PackedVectors
 from rerankers.engine.tokenized import Tokenized
 from rerankers.engine.windows import (
     TabulatedTower,
@@ -144,18 +145,6 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         return EncodedQuery.by(self.query_towers, self.model, inputs)
 
 
-class KeptPost(NamedTuple):
-    """A post that was encoded: tower -> texts of its inputs, and the URL's trigrams."""
-
-    texts: Mapping[str, KeptTexts]
-    url_length: int
-
-    @property
-    def bytes(self) -> int:
-        """Size of the arrays."""
-        return sum(texts.bytes for texts in self.texts.values())
-
-
 class EncodedPosts(NamedTuple):
     """The vectors of P posts.
 
@@ -166,6 +155,20 @@ class EncodedPosts(NamedTuple):
 
     towers: Mapping[str, PackedVectors]
     url_lengths: Rows
+
+    @classmethod
+    def joined(cls, parts: Sequence[EncodedPosts]) -> EncodedPosts:
+        """The posts of at least one part, part after part."""
+        towers = {
+            tower: PackedVectors.joined([part.towers[tower] for part in parts])
+            for tower in parts[0].towers
+        }
+        return cls(towers, np.concatenate([part.url_lengths for part in parts]))
+
+    @property
+    def bytes(self) -> int:
+        """Size of the vectors."""
+        return self.url_lengths.nbytes + sum(packed.bytes for packed in self.towers.values())
 
     def part(self, first: int, end: int) -> EncodedPosts:
         """The posts from ``first`` up to ``end``, which is not among them."""
@@ -210,41 +213,42 @@ class PostEncoder:
         )
         return [EncodedQuery.by(self.towers, self.model, of_query) for of_query in inputs]
 
-    def posts(self, texts: Sequence[str], urls: Sequence[str]) -> EncodedPosts:
-        """Encode at least one post."""
+    def read(
+        self, query: EncodedQuery, texts: Sequence[str], urls: Sequence[str]
+    ) -> tuple[EncodedPosts, Tensor]:
+        """Encode at least one post; their scores [P] for a query come with them."""
         ids = self.encoder.posts(texts, urls, self.model.post_inputs)
-        rows, towers = np.arange(len(texts)), {}
+        rows, towers, products = np.arange(len(texts)), {}, {}
         for tower, names in self.names.items():
             parts = [ids[name].take(rows, self.inputs[name].longest) for name in names]
             by_post = np.arange(len(names) * len(rows)).reshape(len(names), -1).T.ravel()
-            towers[tower] = self.towers[tower].encode(Ragged.joined(parts).take(by_post))
-        return EncodedPosts(towers, ids[URL_TRIGRAMS].lengths)
-
-    def cut(self, posts: EncodedPosts) -> list[KeptPost]:
-        """Each post by itself."""
-        texts = [posts.towers[tower].cut(len(names)) for tower, names in self.names.items()]
-        return [
-            KeptPost(dict(zip(self.names, of_post, strict=True)), length)
-            for of_post, length in zip(
-                zip(*texts, strict=True), posts.url_lengths.tolist(), strict=True
-            )
-        ]
-
-    def join(self, posts: Sequence[KeptPost]) -> EncodedPosts:
-        """Posts of :meth:`cut`, at least one."""
-        towers = {
-            name: tower.join([post.texts[name] for post in posts])
-            for name, tower in self.towers.items()
-        }
-        return EncodedPosts(towers, np.array([post.url_length for post in posts], np.int64))
+            joined = Ragged.joined(parts).take(by_post)
+            towers[tower], products[tower] = self.towers[tower].encode(joined, query.vectors[tower])
+        posts = EncodedPosts(towers, ids[URL_TRIGRAMS].lengths)
+        return posts, self._scores(query, posts, products)
 
     def scores(self, query: EncodedQuery, posts: EncodedPosts) -> Tensor:
         """Scores [P] of posts for a query."""
-        similarities: dict[str, list[Similarities]] = {}
+        products = {
+            tower: packed.products(query.vectors[tower]) for tower, packed in posts.towers.items()
+        }
+        return self._scores(query, posts, products)
+
+    def _scores(
+        self,
+        query: EncodedQuery,
+        posts: EncodedPosts,
+        products: Mapping[str, Iterable[npt.NDArray[np.float32]]],
+    ) -> Tensor:
+        """The same; ``products`` are those of each tower, at each depth."""
+        similarities: dict[str, list[Similarities]] = {name: [] for name in self.inputs}
         for tower, names in self.names.items():
-            levels = posts.towers[tower].similarities(query.vectors[tower])
-            for number, name in enumerate(names):
-                similarities[name] = [level.every(len(names), number) for level in levels]
-        found = _interactions(self.model, query, similarities, posts.url_lengths)
-        scores: Tensor = self.model.integrate(found)
+            packed = posts.towers[tower]
+            for values in products[tower]:
+                level = PackedSimilarities(values, packed.starts, packed.ends)
+                for number, name in enumerate(names):
+                    similarities[name].append(level.every(len(names), number))
+        scores: Tensor = self.model.integrate(
+            _interactions(self.model, query, similarities, posts.url_lengths)
+        )
         return scores
