@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from reranking_samples import POSTS
 from starlette.testclient import TestClient
 
@@ -14,6 +19,8 @@ from pipeline.service.app import build
 from pipeline.service.models import Models
 from pipeline.service.search import routes
 from pipeline.service.service import Limits, Service
+from rerankers.base import Pairs
+from rerankers.errors import RerankerError
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
@@ -36,6 +43,38 @@ def client_of(
     )
     with TestClient(build(service, keys, routes(None)), raise_server_exceptions=True) as client:
         yield client
+
+
+def scored_by(scorer: Any) -> Models:
+    """The shipped model's place, with another scorer in it."""
+    found = copy.copy(models())
+    found._served = {"mp_hcnn": replace(models().default, scorer=scorer)}
+    return found
+
+
+class GatedScorer:
+    """Scores by the length of a text, when it may.
+
+    Attributes:
+        gate: closed until it is set.
+        seen: number of pairs of each call.
+        begun: set by the first call.
+    """
+
+    def __init__(self) -> None:
+        self.hits = self.misses = self.bytes = 0
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.seen: list[int] = []
+
+    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
+        self.seen.append(len(pairs))
+        self.begun.set()
+        assert self.gate.wait(30)
+        if "fail" in pairs.texts:
+            raise RerankerError("found the text fail")
+        lengths = [len(pairs.texts[row]) for row in pairs.post_index]
+        queries = [len(pairs.queries[row]) for row in pairs.query_index]
+        return np.array(lengths, dtype=np.float32) + 100 * np.array(queries, dtype=np.float32)
 
 
 class Wire(NamedTuple):

@@ -1,13 +1,23 @@
 """The formats of the service: requests, answers, scores."""
 
+import json
+import math
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
+import orjson
 import pytest
 from reranking_samples import POSTS
 from service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
+
+from pipeline.checkpoints import Calibration, tuned_weight
+from pipeline.interpolation import interpolate
+from pipeline.service.formats.base import Ask
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +31,17 @@ def wire(request: pytest.FixtureRequest) -> Wire:
     return WIRES[request.param]
 
 
-def logits(documents: list[tuple[str, str]]) -> np.ndarray:
+TOLERANCE = 5e-6
+"""Of logits: a service and ``predict`` multiply matrices of other sizes."""
+
+
+def chance(logit: float) -> float:
+    """P(relevant) of a score by the shipped model."""
+    slope, intercept = models().default.calibration
+    return 1 / (1 + math.exp(-(slope * logit + intercept)))
+
+
+def logits(documents: list[tuple[str, str]]) -> npt.NDArray[np.float32]:
     return models().default.checkpoint.predict([(QUERY, one) for one in documents])
 
 
@@ -47,10 +67,12 @@ def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
     expected = logits(POSTS)
     raw = client.post(wire.path, json=wire.body(DOCUMENTS, **wire.raw))
     for result in wire.found(raw.json()):
-        score = result[wire.score]
-        if not wire.raw:
-            score = np.log(score / (1 - score))
-        assert score == pytest.approx(expected[result["index"]], abs=1e-6 if wire.raw else 1e-4)
+        logit = float(expected[result["index"]])
+        right, tolerance = (logit, TOLERANCE) if wire.raw else (chance(logit), 1e-6)
+        assert result[wire.score] == pytest.approx(right, abs=tolerance)
+    for result in wire.found(client.post(wire.path, json=wire.body(DOCUMENTS)).json()):
+        right = chance(float(expected[result["index"]]))
+        assert result[wire.score] == pytest.approx(right, abs=1e-6)
 
 
 def test_scores_are_safe_to_read(client: TestClient, wire: Wire) -> None:
@@ -128,3 +150,154 @@ def test_the_page_that_names_no_collection(client: TestClient) -> None:
 def test_health(client: TestClient) -> None:
     for path in ("/health", "/ping"):
         assert client.get(path).json().keys() == {"status", "unix"}
+
+
+def test_many_clients_at_once(client: TestClient) -> None:
+    """Whatever is scored together, scores are those of the model."""
+    generator = np.random.default_rng(1)
+    vocabulary = " ".join(TEXTS).split()
+    lists = [
+        [" ".join(generator.choice(vocabulary, 12)) for _ in range(int(generator.integers(1, 120)))]
+        for _ in range(32)
+    ]
+    wires = [wire for wire in WIRES.values() if wire.raw]
+
+    def ask(number: int) -> float:
+        wire = wires[number % len(wires)]
+        query = " ".join(vocabulary[number : number + 3])
+        body = wire.body(lists[number], **wire.raw)
+        body["text_1" if "text_1" in body else "query"] = query
+        found = {
+            one["index"]: one[wire.score]
+            for one in wire.found(client.post(wire.path, json=body).json())
+        }
+        predict = models().default.checkpoint.predict
+        expected = predict([(query, text) for text in lists[number]])
+        return float(np.abs([found[n] for n in range(len(found))] - expected).max())
+
+    with ThreadPoolExecutor(16) as pool:
+        assert max(pool.map(ask, range(len(lists)))) < TOLERANCE
+
+
+SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enumerate(DOCUMENTS)]
+
+
+def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
+    answer = client.post(wire.path, json=wire.body(SCORED))
+    content = answer.json()
+    if wire is WIRES["score"]:
+        assert answer.headers["x-mix"] == "neural"
+        return
+    assert answer.headers["x-mix"] == "interpolated"
+    assert not wire.fields or content["mix"] == "interpolated"
+    weight, _ = tuned_weight(models().default.checkpoint.directory, "minmax") or (0, "")
+    assert 0 < weight < 1
+    neural = {str(n): float(score) for n, score in enumerate(logits(POSTS))}
+    first = {str(n): float(one["first_stage_score"]) for n, one in enumerate(SCORED)}
+    expected = interpolate({"q": first}, {"q": neural}, weight)["q"]
+    results = wire.found(content)
+    assert len(results) == len(SCORED)
+    for result in results:
+        assert result[wire.score] == pytest.approx(expected[str(result["index"])], abs=1e-6)
+    scores = [result[wire.score] for result in results]
+    assert scores == sorted(scores, reverse=True)
+    alone = client.post(wire.path, json=wire.body(SCORED, mix="neural"))
+    assert alone.headers["x-mix"] == "neural"
+    plain = client.post(wire.path, json=wire.body(DOCUMENTS))
+    assert wire.found(alone.json()) == wire.found(plain.json())
+
+
+def test_a_mixture_needs_all_scores(client: TestClient, wire: Wire) -> None:
+    if wire is WIRES["score"]:
+        return
+    for documents, more, row in (
+        ([*SCORED[:3], "none", *SCORED[3:]], {}, 3),
+        (["none", *SCORED], {}, 0),
+        (DOCUMENTS, {"mix": "interpolated"}, 0),
+    ):
+        answer = client.post(wire.path, json=wire.body(documents, **more))
+        assert answer.status_code in (400, 422)
+        assert f"{wire.documents}[{row}].first_stage_score: found none" in answer.text
+
+
+@pytest.mark.parametrize("score", [3.4e38, -3.4e38, 5e-324, 0, 7])
+def test_extreme_first_stage_scores(client: TestClient, score: float) -> None:
+    documents = [*SCORED, {"text": "a", "first_stage_score": score}]
+    answer = client.post("/v2/rerank", json=WIRES["cohere"].body(documents))
+    assert answer.status_code == 200
+    assert all(0 <= one["relevance_score"] <= 1 for one in answer.json()["results"])
+
+
+def test_calibrated_probabilities() -> None:
+    """P(relevant) = 1 / (1 + exp(−(slope · score + intercept))), in the order of the logits."""
+    plain = models().default
+    model = replace(plain, calibration=Calibration(0.5, -3.0))
+    ask = Ask([QUERY], TEXTS, [""] * 4)
+    found = np.array([-40.0, -900.0, 2.0, 900.0], dtype=np.float32)
+    finished = model.finish(ask, found, later_first=False)
+    scores = json.loads(orjson.dumps(list(finished.scores)))
+    expected = 1 / (1 + np.exp(-(0.5 * found.astype(float) - 3)))
+    assert scores == pytest.approx(expected.tolist(), rel=1e-8, abs=1e-300)
+    assert finished.order == [3, 2, 0, 1]
+
+
+def test_two_queries_and_documents(client: TestClient) -> None:
+    body = {
+        "queries": [QUERY, "lunch"],
+        "documents": ["bbc cuts", "lunch"],
+        "use_activation": False,
+    }
+    for path in ("/score", "/v1/score"):
+        found = [one["score"] for one in client.post(path, json=body).json()["data"]]
+        expected = models().default.checkpoint.predict([(QUERY, "bbc cuts"), ("lunch", "lunch")])
+        assert found == pytest.approx(expected.tolist(), abs=TOLERANCE)
+    one = client.post("/score", json={"data_1": QUERY, "data_2": "bbc cuts"}).json()["data"]
+    assert len(one) == 1
+
+
+def test_the_description_lists_every_path(client: TestClient) -> None:
+    description = client.get("/openapi.json").json()
+    schemas = description["components"]["schemas"]
+    for wire in WIRES.values():
+        operation = description["paths"][wire.path]["post"]
+        assert operation["requestBody"]["content"]
+        assert operation["responses"]["200"]["content"]
+    references = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description))
+    assert set(references) <= set(schemas)
+    page = client.get("/docs").text
+    assert "cdn" not in page
+    for path in re.findall(r'(?:href|src)="([^"]+)"', page):
+        assert client.get(path).status_code == 200
+
+
+def test_information(client: TestClient) -> None:
+    info = client.get("/info").json()
+    assert info["model_id"] == "mp_hcnn"
+    assert "reranker" in info["model_type"]
+    assert info["max_client_batch_size"] == 2000
+    for path in ("/models", "/v1/models"):
+        assert [one["id"] for one in client.get(path).json()["data"]] == ["mp_hcnn"]
+
+
+def test_metrics() -> None:
+    with client_of() as client:
+        for _ in range(2):
+            client.post("/rerank", json=WIRES["tei"].body())
+        client.post("/rerank", json={"texts": []})
+        lines = client.get("/metrics").text.splitlines()
+    assert 'te_request_count{method="batch"} 3.0' in lines
+    assert 'te_request_success{method="batch"} 2.0' in lines
+    assert 'te_request_failure{err="validation"} 1.0' in lines
+    assert "te_request_duration_count 2.0" in lines
+    assert "te_queue_size 0.0" in lines
+    assert f"te_batch_next_size_sum {2 * len(TEXTS)}.0" in lines
+    names = {line.split("{")[0] for line in lines if not line.startswith("#")}
+    assert {"tweetrerank_model_info", "tweetrerank_cache_hits", "tweetrerank_cache_bytes"} <= names
+
+
+def test_headers_of_times(client: TestClient, wire: Wire) -> None:
+    headers = client.post(wire.path, json=wire.body()).headers
+    assert int(headers["x-compute-characters"]) == sum(map(len, [QUERY, *TEXTS]))
+    assert headers["x-compute-type"] == "cpu"
+    for name in ("total", "queue", "inference", "compute"):
+        assert 0 <= int(headers[f"x-{name}-time"]) < 60_000

@@ -62,6 +62,7 @@ def build(service: Service, keys: Sequence[str] = (), page: Sequence[BaseRoute] 
         app.add_api_route(path, handler, methods=["GET"])
     app.router.routes.extend(page)
     app.add_exception_handler(HTTPException, _refuse)  # type: ignore[arg-type]
+    app.add_exception_handler(Exception, _fail)
     app.openapi = partial(_description, app)  # type: ignore[method-assign]
     return Envelope(app, service, keys)
 
@@ -125,6 +126,13 @@ async def _refuse(request: Request, error: HTTPException) -> Response:
     refused = refusal(Fault(kind, f"{found}, expected a path of /docs"), assumed(path), record)
     refused.headers.update(error.headers or {})
     return refused
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """A mistake of ours outside of the requests for scores; it is raised again, and logged."""
+    record = request.scope["state"]["record"]
+    problem = f"an internal error; see the log for {record.request_id}"
+    return refusal(Fault("internal", problem), assumed(request.scope["path"]), record)
 
 
 def _description(app: FastAPI) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.service import record as records
 from pipeline.service.faults import Fault
 from pipeline.service.formats import assumed
-from pipeline.service.record import Record
+from pipeline.service.record import LOG, Record
 from pipeline.service.service import Service, refusal
 
 PUBLIC = frozenset(
@@ -68,6 +68,10 @@ class Envelope:
                 fault = Fault("key", "found no known key, expected `Authorization: Bearer KEY`")
                 refused = refusal(fault, assumed(scope["path"]), record)
                 await refused(scope, receive, send_with_id)
+        except Exception:
+            if not record.status:
+                raise
+            LOG.exception("request %s failed", request_id)
         finally:
             record.total = time.perf_counter() - record.started
             if record.path not in PROBES or record.status >= 400:

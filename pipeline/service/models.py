@@ -42,7 +42,7 @@ class ServedModel:
         scorer: scores pairs with it, in any thread.
         weight: λ, the neural score's share in a mixture.
         calibration: from scores to probabilities.
-        version: changes with every file that a score depends on.
+        version: hash of everything that the model's scores depend on.
     """
 
     name: str
@@ -60,15 +60,12 @@ class ServedModel:
             RerankerError: it is damaged, or the model needs more than a query and posts.
             DataError: its λ or its calibration is damaged.
         """
-        version = _version(directory)
+        version = version_of(directory)
         checkpoint = checkpoints.load(directory)
         _check(checkpoint)
-        tuned = tuned_weight(directory, NORMALIZATION)
-        weight = tuned[0] if tuned else UNTUNED_WEIGHT
-        calibration = calibration_of(directory) or Calibration()
         scorer = CachedScorer(checkpoint, cache)
         _warm_up(scorer)
-        return cls(name, checkpoint, scorer, weight, calibration, version)
+        return cls(name, checkpoint, scorer, *_tuned(directory), version)
 
     @property
     def reads_prior(self) -> bool:
@@ -120,7 +117,7 @@ class Finished:
 
 def probability(value: float) -> str:
     """A number from 0 to 1 in at most 16 characters; small ones keep ten digits."""
-    return f"{value:.12f}" if value >= 1e-3 else f"{value:.9e}"
+    return f"{value:.12f}" if value >= 1e-3 or not value else f"{value:.9e}"
 
 
 def _check(checkpoint: TrainedReranker) -> None:
@@ -141,10 +138,11 @@ def _warm_up(scorer: CachedScorer) -> None:
     scorer.score(Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], rows * 0, rows))
 
 
-def _version(directory: Path) -> str:
-    """Hash of a checkpoint, and the age of the files beside it."""
-    times = [path.stat().st_mtime_ns for path in sorted(directory.glob("*.json"))]
-    return f"{version_of(directory)}-{max(times):x}"
+def _tuned(directory: Path) -> tuple[float, Calibration]:
+    """λ and calibration of a checkpoint."""
+    tuned = tuned_weight(directory, NORMALIZATION)
+    weight = tuned[0] if tuned else UNTUNED_WEIGHT
+    return weight, calibration_of(directory) or Calibration()
 
 
 class Models:
@@ -201,9 +199,10 @@ class Models:
         """Load folders that have changed and swap them in; a damaged one is logged only."""
         with self._lock:
             for name, folder in self._folders.items():
+                old = self._served[name]
                 try:
-                    version = _version(folder)
-                    if version == self._served[name].version:
+                    found = *_tuned(folder), version_of(folder)
+                    if found == (old.weight, old.calibration, old.version):
                         LOG.info("%s: unchanged", name)
                         continue
                     model = ServedModel.load(name, folder, self._cache)

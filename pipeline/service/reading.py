@@ -94,5 +94,7 @@ def _fault_of(error: ValidationError) -> Fault:
 
 def _named(value: object) -> str:
     """The JSON type of a value."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)[:30]
     names = {str: "a string", dict: "an object", list: "an array", bool: "a boolean"}
-    return "null" if value is None else names.get(type(value), "a number")
+    return names.get(type(value), "null")

@@ -22,7 +22,6 @@ import torch
 
 from pipeline.service.faults import Fault
 from pipeline.service.models import ServedModel
-from pipeline.service.record import LOG
 from rerankers.base import Pairs
 
 SLICE = 256
@@ -205,7 +204,6 @@ class Scheduler:
                 for one in slices:
                     self._score([one])
                 return
-            LOG.exception("scoring failed")
             job = slices[0].job
             job.dropped = True
             job.end(error)

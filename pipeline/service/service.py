@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
@@ -82,13 +82,14 @@ class Service:
     async def answer(self, request: Request) -> Response:
         """The answer to a request for scores, or its fault in the shape of its format."""
         record: Record = request.scope["state"]["record"]
-        wire = assumed(request.url.path)
+        path = request.scope["path"]
+        wire = assumed(path)
         record.format = wire.name
         body = bytearray()
         try:
             await self._fill(body, request)
             content = await _content(bytes(body))
-            wire = reading.format_for(request.url.path, content)
+            wire = reading.format_for(path, content)
             record.format = wire.name
             if wire.needs_media_type:
                 _check_media_type(request)
@@ -96,6 +97,8 @@ class Service:
             return await _unless_gone(self._ranked(ask, wire, request, record), request)
         except Fault as fault:
             return refusal(fault, wire, record)
+        except ClientDisconnect:
+            return refusal(Fault("gone", "the client has gone"), wire, record)
         except Exception:
             LOG.exception("request %s failed", record.request_id)
             problem = f"an internal error; see the log for {record.request_id}"
@@ -141,7 +144,8 @@ class Service:
         logits = await self.scheduler.score(job)
         record.queue = (job.started or job.queued) - job.queued
         record.inference = job.inference
-        record.cache_hits = max(0, model.scorer.hits - before)
+        # Of other requests too, at the same time.
+        record.cache_hits = min(model.scorer.hits - before, len(job.texts))
         finished = model.finish(ask, logits[rows], wire.later_first)
         ranking = Ranking(
             ask,

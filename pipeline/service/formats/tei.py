@@ -24,7 +24,6 @@ _KINDS = {
     "overload": "Overloaded",
     "deadline": "Overloaded",
     "internal": "Backend",
-    "model": "Backend",
     "unready": "Unhealthy",
     "key": "Unauthorized",
     "path": "NotFound",
@@ -62,9 +61,10 @@ class Tei(Format):
     request = TeiRequest
     response = list[TeiRank]
     error = TeiError
+    takes_any_model = True
     needs_media_type = True
     later_first = True
-    statuses: ClassVar[Mapping[str, int]] = {"many": 422, "model": 424, "internal": 424}
+    statuses: ClassVar[Mapping[str, int]] = {"many": 422, "model": 422, "internal": 424}
 
     def read(self, request: TeiRequest) -> Ask:
         """What a request wants."""
