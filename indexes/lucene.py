@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
@@ -26,28 +26,13 @@ from indexes.manifest import (
 from indexes.methods import Method
 from indexes.posts import Post
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
-from indexes.store import POSTS_FILE, PostStore, is_number
+from indexes.search import SearchTopic, id_limit
+from indexes.store import POSTS_FILE, PostStore
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
 _BUFFER = 256.0
 
 _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
-
-
-class SearchTopic(Protocol):
-    """A query with an optional time limit."""
-
-    @property
-    def query_id(self) -> str:
-        """Key of the results."""
-
-    @property
-    def text(self) -> str:
-        """The query."""
-
-    @property
-    def max_doc_id(self) -> str | None:
-        """The newest post within the time limit, or None for no limit."""
 
 
 def build(
@@ -235,6 +220,14 @@ class LuceneIndex:
             for topic, (found, scores) in zip(topics, ranked, strict=True)
         }
 
+    @property
+    def id_range(self) -> tuple[str, str] | None:
+        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        if not self.manifest.numeric_ids:
+            return None
+        oldest, newest = self.posts.ids_at([self.size - 1, 0])
+        return oldest, newest
+
     def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
         """Number of posts with each word, after text analysis (so with any word of its stem).
 
@@ -264,20 +257,8 @@ class LuceneIndex:
 
     def _first_place(self, topic: SearchTopic) -> int:
         """The place of the newest post within the topic's time limit."""
-        if topic.max_doc_id is None:
-            return 0
-        if not self.manifest.numeric_ids:
-            raise CollectionError(
-                f"topic {topic.query_id} is limited to posts up to {topic.max_doc_id}, but the "
-                f"ids of {self.directory} are not all whole numbers; remove the time limit from "
-                "the topic, or give the posts ids that grow with time"
-            )
-        if not is_number(topic.max_doc_id):
-            raise CollectionError(
-                f"topic {topic.query_id}: found the time limit {topic.max_doc_id!r}, "
-                "expected the id of a post (a whole number)"
-            )
-        return self.posts.first_up_to(int(topic.max_doc_id))
+        limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
+        return 0 if limit is None else self.posts.first_up_to(limit)
 
 
 def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:

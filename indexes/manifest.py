@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
@@ -93,14 +93,41 @@ class Manifest:
     format: int = FORMAT
     changes: tuple[Change, ...] = ()
 
-    def write(self, directory: Path) -> None:
-        """Write ``manifest.json`` into a folder."""
+    def fields(self) -> dict[str, Any]:
+        """The content of ``manifest.json``."""
         fields = dataclasses.asdict(self) | {"sources": [s._asdict() for s in self.sources]}
         # Absent in an index as it was built, which older versions of this program can open.
         fields["changes"] = [change._asdict() for change in self.changes]
         if not self.changes:
             del fields["changes"]
-        text = json.dumps(fields, indent=2, ensure_ascii=False)
+        return fields
+
+    @classmethod
+    def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
+        """The manifest with this content, of an index at ``place``.
+
+        Raises:
+            CollectionError: it was written by another version of this program.
+            ValueError, TypeError, KeyError, AttributeError: it is damaged.
+        """
+        fields, found_format = dict(found), found["format"]
+        if found_format != FORMAT:
+            remedy = f"build it again with\n  {fields.get('rebuild')}"
+            if isinstance(found_format, int) and found_format > FORMAT:
+                remedy = f"a newer version wrote it: update this program, or {remedy}"
+            raise CollectionError(
+                f"{place}: found an index of format {found_format}, expected {FORMAT}; {remedy}"
+            )
+        fields["sources"] = tuple(Source(**source) for source in fields["sources"])
+        fields["changes"] = tuple(
+            Change(**change | {"files": tuple(change["files"])})
+            for change in fields.get("changes", ())
+        )
+        return cls(**fields)
+
+    def write(self, directory: Path) -> None:
+        """Write ``manifest.json`` into a folder."""
+        text = json.dumps(self.fields(), indent=2, ensure_ascii=False)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -119,22 +146,7 @@ class Manifest:
                 f"  python -m pipeline.index --posts FILE --index {shlex.quote(str(directory))}"
             )
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            found_format = fields["format"]
-            if found_format != FORMAT:
-                remedy = f"build it again with\n  {fields.get('rebuild')}"
-                if isinstance(found_format, int) and found_format > FORMAT:
-                    remedy = f"a newer version wrote it: update this program, or {remedy}"
-                raise CollectionError(
-                    f"{directory}: found an index of format {found_format}, expected {FORMAT}; "
-                    f"{remedy}"
-                )
-            fields["sources"] = tuple(Source(**source) for source in fields["sources"])
-            fields["changes"] = tuple(
-                Change(**change | {"files": tuple(change["files"])})
-                for change in fields.get("changes", ())
-            )
-            return cls(**fields)
+            return cls.from_fields(str(directory), json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise CollectionError(
                 f"{path}: not a readable manifest of an index "
@@ -230,9 +242,9 @@ def rebuild_command(sources: Sequence[Path | str], directory: Path) -> str:
     return shlex.join(["python", "-m", "pipeline.index", *posts, "--index", place])
 
 
-def software_versions(lucene: str) -> dict[str, str]:
-    """Versions to record in a manifest."""
-    versions = {"lucene": lucene}
+def software_versions(**others: str) -> dict[str, str]:
+    """Versions to record in a manifest: of ``others``, and of packages."""
+    versions = dict(others)
     for package in ("pyserini", "tweetrerank"):
         try:
             versions[package] = version(package)

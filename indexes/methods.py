@@ -1,4 +1,4 @@
-"""The four retrieval methods with their parameters.
+"""The retrieval methods with their parameters.
 
 The defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012 topics of
 TREC Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both years'
@@ -118,7 +118,14 @@ class Axiomatic(_Parameters):
     seed: int = 42
 
 
-Method = QueryLikelihood | BM25 | RM3 | Axiomatic
+@dataclass(frozen=True)
+class EngineQuery(_Parameters):
+    """The query of an index in a search engine that ranks by its own (:mod:`indexes.engines`)."""
+
+    name: ClassVar[str] = "the engine's own query"
+
+
+Method = QueryLikelihood | BM25 | RM3 | Axiomatic | EngineQuery
 
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (QueryLikelihood, BM25, RM3, Axiomatic)

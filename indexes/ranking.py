@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from indexes.jvm import java_class, java_exception
-from indexes.methods import BM25, RM3, Axiomatic, Method
+from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method
 from indexes.posts import well_formed
 
 CONTENTS = "contents"
@@ -152,6 +152,7 @@ def _similarity(method: Method) -> Any:
     package = "org.apache.lucene.search.similarities."
     if isinstance(method, BM25):
         return java_class(package + "BM25Similarity")(method.k1, method.b)
+    assert not isinstance(method, EngineQuery)
     return java_class(package + "LMDirichletSimilarity")(method.mu)
 
 

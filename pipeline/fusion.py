@@ -168,6 +168,8 @@ class UnionRetriever:
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""
         if not name.startswith(OFFICIAL):
+            if name not in self.collection.methods:
+                return {}
             return self.collection.open_index().search(topics, METHODS[name](), hits=hits)
         path = self.collection.runs.get(name.removeprefix(OFFICIAL))
         if path is None:

@@ -6,6 +6,7 @@
   python -m pipeline.index --collection mb2012 --precompute fusion
   python -m pipeline.index --index my-index --add wednesday.jsonl.gz thursday.jsonl.gz
   python -m pipeline.index --collection my-posts.toml --add wednesday.jsonl.gz
+  python -m pipeline.index --collection mb2012 --engine http://localhost:9200
   python -m pipeline.index --index my-index --remove 1042,1077
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
@@ -22,28 +23,36 @@ file names the added posts. Building it anew reads the files that are named, and
 Searches see the old index until the new one is complete, and an interruption leaves the old one. A
 changed index gives the same results as one built from the resulting posts. Precomputed posts are
 kept, and those of the added posts computed.
+
+With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
+posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or
+deleted. An engine ranks with the parameters that the index has; --parameter sets others, without
+sending the posts again.
 """
 
 import itertools
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.lines import numbered_lines, short
 from indexes.manifest import Manifest
+from indexes.methods import Method
 from indexes.posts import is_doc_id
 from pipeline.collections import named
-from pipeline.collections.collection import AnswerCollection, SearchedCollection
+from pipeline.collections.collection import AnswerCollection, SearchedCollection, engine_directory
+from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import existing_file, option
+from pipeline.command.options import apply_changes, existing_file, option
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to index, and where."""
+class _LocalOptions:
+    """What to index, and where on this machine."""
 
     collection: str | None = option(
         "collection to index, by its name or its file", metavar="NAME|FILE"
@@ -89,10 +98,24 @@ class Options:
     )
 
 
+@dataclass(frozen=True)
+class Options(EngineOptions, _LocalOptions):
+    """The same, or where in a search engine."""
+
+    parameter: tuple[str, ...] = option(
+        "parameter of a method in the index of --engine, such as ql.mu=500, bm25.k1=0.9 or "
+        "rm3.mu=100; may be given several times",
+        many=True,
+        metavar="METHOD.NAME=VALUE",
+    )
+
+
 def main(options: Options) -> None:
     """Build or change an index, or precompute its posts, and report sizes and times."""
     is_change = _is_change(options)
     name = _collection_name(options)
+    if _build_in_engine(options, name):
+        return
     if is_change:
         own = _own_collection(options, name)
         checkpoint = _checkpoint(options.precompute, name) if options.precompute else None
@@ -124,6 +147,73 @@ def main(options: Options) -> None:
         )
     if checkpoint:
         _precompute(directory, checkpoint)
+
+
+def _build_in_engine(options: Options, name: str | None) -> bool:
+    """Fill the index in a search engine, if the options or the collection name one."""
+    given = engine_of(options)
+    collection = named.find(name, options.data) if name else None
+    if isinstance(collection, AnswerCollection):
+        raise collection.not_searched()
+    if not given and not (collection and collection.engine):
+        if options.parameter:
+            raise UsageError("--parameter: a local index has none; give them to pipeline.search")
+        return False
+    local = {
+        "--index": options.index,
+        "--add": options.add,
+        "--remove": options.remove,
+        "--precompute": options.precompute,
+    }
+    if problems := [
+        f"{flag}: not with an index in a search engine" for flag, v in local.items() if v
+    ]:
+        raise UsageError(problems)
+    methods = _methods(options.parameter)
+    start = time.perf_counter()
+    if collection:
+        collection = named.on_engine(collection, given)
+        address = collection.engine
+        assert address is not None
+        if not address.has_methods:
+            raise UsageError(f"{collection.title}: {address} is searched as it is, not built")
+        manifest, sent = collection.build_engine_index(methods)
+    else:
+        from indexes.engines.building import build
+        from indexes.posts import read_posts
+
+        address = named.engine_address(given, None, None)
+        posts = itertools.chain.from_iterable(map(read_posts, options.posts))
+        words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
+        rebuild = f"python -m pipeline.index {shlex.join(words)} {address.options}"
+        directory = engine_directory(address)
+        manifest, sent = build(address, posts, options.posts, directory, rebuild, methods)
+    seconds = time.perf_counter() - start
+    print(
+        f"{manifest.posts:,} posts ({manifest.empties:,} empty), {sent:,} of them sent in "
+        f"{seconds:.1f} s, {sent / seconds:,.0f} posts/s\nindex: {address}"
+    )
+    return True
+
+
+def _methods(changes: Sequence[str]) -> dict[str, Method]:
+    """The methods of a search engine with the changes ``METHOD.NAME=VALUE``."""
+    from indexes.engines.layout import RANKED, parameters_of
+
+    known = {f"{m}.{p}" for m, one in RANKED.items() for p in parameters_of(one)}
+    problems = [
+        f"--parameter {text}: found {text.partition('=')[0]!r}, expected one of "
+        f"{', '.join(sorted(known))}"
+        for text in changes
+        if text.partition("=")[0] not in known
+    ]
+    if problems:
+        raise UsageError(problems)
+    found = {}
+    for name, method in RANKED.items():
+        own = [text.partition(".")[2] for text in changes if text.startswith(f"{name}.")]
+        found[name] = apply_changes(method, own, "--parameter")
+    return found
 
 
 def _own_collection(options: Options, name: str | None) -> SearchedCollection | None:
@@ -285,7 +375,7 @@ def _collection_name(options: Options) -> str | None:
     is_change = options.add or options.remove is not None
     if not (names or options.posts or is_change or (options.precompute and is_there)):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
-    if not names and options.posts and options.index is None:
+    if not names and options.posts and options.index is None and options.engine is None:
         problems.append("--index DIR is missing: the folder to write the index into")
     if problems:
         raise UsageError(problems)

@@ -91,10 +91,9 @@ def main(options: Options) -> None:
     started = time.perf_counter()
     _check(options)
 
-    from pipeline.collections.named import open_collection
     from pipeline.collections.trec import read_run
 
-    collection = open_collection(options.topics, options.index, options.qrels, options.data)
+    collection = options.open_collection()
     jobs = _jobs(options, collection)
     reranker = load_model(options, collection)
     _warn_of_lost_order(options, reranker)

@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from indexes.methods import METHODS, Method
+from indexes.methods import METHODS, EngineQuery, Method
 from indexes.posts import Post
 from pipeline import interpolation
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, best_of, ranked, read_run
-from pipeline.command.errors import DataError
+from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import apply_changes, listed
 from pipeline.command.ranking import DEFAULT_HITS, DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from indexes.lucene import LuceneIndex
+    from indexes.search import SearchIndex
     from pipeline.collections.collection import Collection
     from rerankers.base import Pairs
     from rerankers.checkpoint import TrainedReranker
@@ -257,10 +257,10 @@ class Reranker(Protocol):
 
 
 @dataclass(frozen=True)
-class LuceneRetriever:
+class IndexRetriever:
     """Finds candidates in an index."""
 
-    index: LuceneIndex
+    index: SearchIndex
     method: Method
 
     @property
@@ -364,8 +364,26 @@ def retriever_for(
         return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
     if collection.given_candidates is not None:
         return GivenRetriever(collection)
-    scoring = apply_changes(METHODS[method or DEFAULT_METHOD](), parameters, "--parameter")
-    return LuceneRetriever(collection.open_index(), scoring)
+    return IndexRetriever(collection.open_index(), _method(collection, method, parameters))
+
+
+def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
+    """The method of this name with its changes; that of the index, if it has one of its own."""
+    offered = collection.methods
+    if collection.engine and not offered:
+        if name or parameters:
+            raise UsageError(
+                f"--method, --mu and --parameter: {collection.engine} is ranked by its own query; "
+                "leave them out"
+            )
+        return EngineQuery()
+    found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
+    if found.name not in offered and collection.engine:
+        raise UsageError(
+            f"--method: found {found.name}, expected one of {', '.join(offered)}, which a search "
+            "engine offers"
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from pipeline.collections.collection import (
     home_directory,
 )
 from pipeline.collections.own import ENDING
+from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class _TrainingOptions:
     """Model, training collections, and settings of the training."""
 
     model: str = argument("model to train: a file of rerankers/models")
@@ -154,6 +155,11 @@ class Options:
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     output: Path | None = option("checkpoint folder to write", parse=Path)
     resume: bool = option("continue interrupted training", flag=True)
+
+
+@dataclass(frozen=True)
+class Options(EngineOptions, _TrainingOptions):
+    """The same, and where candidates are searched, but for given ones and official runs."""
 
 
 def main(options: Options) -> None:
@@ -254,7 +260,7 @@ def _own_collection(options: Options) -> SearchedCollection | None:
         return None
     found = named.find(options.collection, options.data)
     assert isinstance(found, SearchedCollection)
-    return found
+    return named.on_engine(found, engine_of(options))
 
 
 def _fusion_configuration(options: Options) -> str:
@@ -283,7 +289,8 @@ def _of_fusion(options: Options) -> list[SearchedCollection]:
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
     found = [named.find(name, options.data) for name in names]
-    return [collection for collection in found if isinstance(collection, SearchedCollection)]
+    engine = engine_of(options)
+    return [named.on_engine(one, engine) for one in found if isinstance(one, SearchedCollection)]
 
 
 def _directory(options: Options, config: Any) -> Path:

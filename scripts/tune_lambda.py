@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.collections.own import ENDING
+from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.options import (
     non_negative_int,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class _TuningOptions:
     """Which λ to tune, and how."""
 
     test: str | None = option("collection left out of training and tuning", metavar="NAME")
@@ -66,6 +67,11 @@ class Options:
         metavar="JSON",
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+@dataclass(frozen=True)
+class Options(EngineOptions, _TuningOptions):
+    """The same, and where the candidates of --collection are searched."""
 
 
 def main(options: Options) -> None:
@@ -98,6 +104,7 @@ def main(options: Options) -> None:
         held_out = HeldOut.read(checkpoint, collection.name, options.data)
     else:
         assert isinstance(collection, SearchedCollection)
+        collection = named.on_engine(collection, engine_of(options))
         held_out = held_out_scores(options.reranker, collection, checkpoint)
     measure = options.measure or (collection.measures[0] if options.collection else "AP")
     tuning = held_out.tune(measure, options.normalize, options.folds, options.seed)

@@ -19,7 +19,7 @@ from reranking_samples import all_pairs, encoder, small_model
 from indexes.methods import METHODS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
-from pipeline.reranking import LuceneRetriever
+from pipeline.reranking import IndexRetriever
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import TRIGRAMS, WORDS
 from rerankers.engine.scoring import score_tokenized
@@ -173,7 +173,7 @@ def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Part 7 with two steps of a small model on the sample, which is no judged year."""
 
     def sample(work: Workload) -> JudgedCandidates:
-        retriever = LuceneRetriever(work.source.open_index(), METHODS["ql"]())
+        retriever = IndexRetriever(work.source.open_index(), METHODS["ql"]())
         found = retriever.search(work.source.topics, hits=40)
         assert work.source.qrels is not None
         return JudgedCandidates(found, work.source.qrels)

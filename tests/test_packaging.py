@@ -66,7 +66,9 @@ def unpinned(requirements: list[Requirement]) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize("extra", ["", "adapt", "cpu", "plot", "serve", "dev"])
+@pytest.mark.parametrize(
+    "extra", ["", "adapt", "cpu", "elasticsearch", "opensearch", "plot", "serve", "dev"]
+)
 def test_every_named_dependency_is_pinned_within_its_bounds(extra: str) -> None:
     pinned = pins()
     for requirement in EXTRAS[extra] if extra else RUNTIME:
@@ -96,8 +98,9 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    optional = [*EXTRAS["adapt"], *EXTRAS["plot"], *EXTRAS["serve"], *EXTRAS["vectors"]]
-    assert names(optional) <= names(EXTRAS["dev"])
+    optional = ["adapt", "elasticsearch", "opensearch", "plot", "serve", "vectors"]
+    for extra in optional:
+        assert names(EXTRAS[extra]) <= names(EXTRAS["dev"])
 
 
 @cache
@@ -132,6 +135,8 @@ def test_what_is_imported_is_declared(folder: str) -> None:
     extras = [
         *EXTRAS["adapt"],
         *EXTRAS["cpu"],
+        *EXTRAS["elasticsearch"],
+        *EXTRAS["opensearch"],
         *EXTRAS["plot"],
         *EXTRAS["serve"],
         *EXTRAS["vectors"],

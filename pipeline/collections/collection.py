@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
+from indexes.engines.address import EngineAddress, index_name
 from indexes.manifest import Manifest
+from indexes.methods import METHODS, Method
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
@@ -29,7 +32,8 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
-    from indexes.lucene import LuceneIndex
+    from indexes.engines.building import Built
+    from indexes.search import SearchIndex
     from rerankers.text.spaces import AdaptedSpace
     from rerankers.text.vocabulary import Idf
 
@@ -77,7 +81,9 @@ class Collection(ABC):
         qrels_path: file of judgments; None without them.
         measures: usual measures of its runs, by ir_measures' names.
         runs: name -> official first-stage run.
-        index_directory: folder of the index, built or not; None if nothing is searched.
+        index_directory: folder of the index, built or not; None if nothing is searched. Of an index
+            in a search engine, the folder of what is kept of it here.
+        engine: the index in a search engine; None for one in ``index_directory``.
         language: of topics and posts, a code of wordfreq (``en``); None if nobody said it.
         file: that describes the collection, if it is an own one.
     """
@@ -89,6 +95,7 @@ class Collection(ABC):
     measures: Sequence[str]
     runs: Mapping[str, Path]
     index_directory: Path | None
+    engine: EngineAddress | None = None
     language: str | None = None
     file: Path | None = None
 
@@ -168,7 +175,7 @@ class Collection(ABC):
         posts = {post.doc_id: post for post in self.posts()}
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
 
-    def open_index(self) -> LuceneIndex:
+    def open_index(self) -> SearchIndex:
         """The index of the posts; that of a named collection is built at the first use.
 
         Raises:
@@ -176,6 +183,17 @@ class Collection(ABC):
             CollectionError: the index is damaged, or does not fit the posts.
         """
         raise self.not_searched()
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Names of the methods that the index offers; () if nothing is searched, or by another."""
+        if self.index_directory is None:
+            return ()
+        if self.engine is None:
+            return tuple(METHODS)
+        from indexes.engines.layout import RANKED
+
+        return tuple(RANKED) if self.engine.has_methods else ()
 
     def not_searched(self) -> UsageError:
         """The error of a search in a collection with given candidates."""
@@ -208,6 +226,7 @@ class SearchedCollection(Collection):
         post_paths: files of JSON lines with the posts, in place of ``pair_folders``.
         data: data folder of the ``--data`` option, for messages.
         own_index: index to search in place of the shared one.
+        engine: index to search in a search engine.
         training_path: file of the topics to train on; None takes all topics.
     """
 
@@ -222,6 +241,7 @@ class SearchedCollection(Collection):
     measures: Sequence[str] = DEFAULT_MEASURES
     data: Path | None = None
     own_index: Path | None = None
+    engine: EngineAddress | None = None
     file: Path | None = None
     training_path: Path | None = None
     language: str | None = None
@@ -234,6 +254,8 @@ class SearchedCollection(Collection):
     @property
     def index_directory(self) -> Path:  # type: ignore[override]
         """``own_index``, or the group's folder under ``$TWEETRERANK_HOME``."""
+        if self.engine:
+            return engine_directory(self.engine)
         return self.own_index or home_directory() / "indexes" / self.index_group
 
     @property
@@ -280,6 +302,9 @@ class SearchedCollection(Collection):
         For a post in several folders the first non-empty text counts. An own collection's are
         those of its index, once it is built.
         """
+        if self.file and self.engine:
+            yield from self.open_index().posts
+            return
         if self.file and self.index_directory.exists():
             # Its posts may have been changed since by pipeline.index --add and --remove.
             with self._store() as store:
@@ -289,6 +314,8 @@ class SearchedCollection(Collection):
 
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
         """doc_id -> post, of those ids that the collection has."""
+        if self.file and self.engine:
+            return self.open_index().posts.get_many(doc_ids)
         if self.file and self.index_directory.exists():
             with self._store() as store:
                 return store.get_many(doc_ids)
@@ -327,8 +354,10 @@ class SearchedCollection(Collection):
         files = [self.topics_path, *self.runs.values(), *self.post_files()]
         return [path for path in dict.fromkeys(files) if not path.exists()]
 
-    def open_index(self) -> LuceneIndex:
-        """The index, built at the first use."""
+    def open_index(self) -> SearchIndex:
+        """The index; one in a folder is built at the first use."""
+        if self.engine:
+            return _open_engine(self.engine, self.post_files())
         from indexes.lucene import LuceneIndex
 
         directory = self.index_directory
@@ -338,15 +367,50 @@ class SearchedCollection(Collection):
         return LuceneIndex.open(directory, self.post_files())
 
     def build_index(self, directory: Path) -> Manifest:
-        """Index the posts."""
+        """Index the posts in a folder."""
         from indexes import lucene
 
         self.require_files()
-        name = str(self.file.absolute()) if self.file else self.name
-        words = ["--collection", name, "--index", str(directory)]
-        words += ["--data", str(self.data)] if self.data else []
-        rebuild = f"python -m pipeline.index {shlex.join(words)}"
+        rebuild = self._index_command(shlex.join(["--index", str(directory)]))
         return lucene.build(self._read_posts(), directory, self.post_files(), rebuild=rebuild)
+
+    def build_engine_index(self, methods: Mapping[str, Method]) -> Built:
+        """Index the posts in the search engine, with the parameters of ``methods``."""
+        from indexes.engines.building import build
+
+        assert self.engine is not None
+        self.require_files()
+        return build(
+            self.engine,
+            self._read_posts(),
+            self.post_files(),
+            engine_directory(self.engine),
+            self._index_command(self.engine.options),
+            methods,
+        )
+
+    def _index_command(self, place: str) -> str:
+        """The command that indexes the posts, with the options that say where."""
+        name = str(self.file.absolute()) if self.file else self.name
+        data = f" {shlex.join(['--data', str(self.data)])}" if self.data else ""
+        return f"python -m pipeline.index {shlex.join(['--collection', name])} {place}{data}"
+
+    @property
+    def engine_index(self) -> str:
+        """Name of the collection's index in a search engine, unless another is given."""
+        return index_name(self.index_group)
+
+
+def engine_directory(address: EngineAddress) -> Path:
+    """Folder of what is kept here of an index in a search engine."""
+    place = f"{crc32(str(address).encode()):08x}"
+    return home_directory() / "engines" / f"{address.index}-{place}"
+
+
+def _open_engine(address: EngineAddress, sources: Sequence[Path] | None) -> SearchIndex:
+    from indexes.engines.index import open_index
+
+    return open_index(address, engine_directory(address), sources)
 
 
 @dataclass(frozen=True)
@@ -438,10 +502,11 @@ class AnswerCollection(Collection):
 
 @dataclass(frozen=True)
 class OwnCollection(Collection):
-    """A user's file of topics and the index, made by ``pipeline.index``, of their posts."""
+    """A user's file of topics and the index of their posts, in a folder or in a search engine."""
 
     topics_path: Path
     index_directory: Path
+    engine: EngineAddress | None = None
     qrels_path: Path | None = None
     measures: Sequence[str] = DEFAULT_MEASURES
     runs: Mapping[str, Path] = field(default_factory=dict)
@@ -472,8 +537,10 @@ class OwnCollection(Collection):
         """doc_id -> post, from the index."""
         return self.open_index().posts.get_many(doc_ids)
 
-    def open_index(self) -> LuceneIndex:
+    def open_index(self) -> SearchIndex:
         """The index."""
+        if self.engine:
+            return _open_engine(self.engine, None)
         from indexes.lucene import LuceneIndex
 
         return LuceneIndex.open(self.index_directory)

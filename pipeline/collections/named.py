@@ -6,19 +6,26 @@ A new collection is a row of :data:`_MICROBLOG` or :data:`_ANSWERS`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from indexes.engines.address import EngineAddress
 from pipeline.collections.collection import (
     AnswerCollection,
     Collection,
     OwnCollection,
     SearchedCollection,
     data_directory,
+    engine_directory,
 )
 from pipeline.collections.own import ENDING, missing_collection, read_collection
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 from pipeline.evaluation.measures import DEFAULT_MEASURES
+
+EngineOptions = Mapping[str, Any]
+"""Fields of an :class:`indexes.engines.address.EngineAddress` that a command's options give."""
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
@@ -122,26 +129,65 @@ def find_answers(name: str, data: Path | None = None) -> AnswerCollection:
 
 
 def open_collection(
-    topics: str, index: Path | None = None, qrels: Path | None = None, data: Path | None = None
+    topics: str,
+    index: Path | None = None,
+    qrels: Path | None = None,
+    data: Path | None = None,
+    engine: EngineOptions | None = None,
 ) -> Collection:
-    """The collection that ``--topics``, ``--index`` and ``--qrels`` name.
+    """The collection that ``--topics``, ``--index``, ``--qrels`` and ``--engine`` name.
 
     ``topics`` is a name, the file of a collection, or a file of topics, which needs an index;
     ``qrels`` take the place of the collection's own judgments.
     """
+    if engine and index:
+        raise UsageError("--index and --engine: found both, expected one of them")
     if topics.endswith(ENDING) or not Path(topics).is_file():
         found = find(topics, data)
         if isinstance(found, AnswerCollection):
             return dataclasses.replace(found, qrels_path=qrels)
         if qrels:
             found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
-        return dataclasses.replace(found, own_index=index)
+        return on_engine(dataclasses.replace(found, own_index=index), engine)
+    if engine:
+        address = engine_address(engine, None, None)
+        return OwnCollection(Path(topics), engine_directory(address), address, qrels)
     if index is None:
         raise UsageError(
             f"--topics {topics}: a file of topics needs the posts to search: name their --index "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    return OwnCollection(Path(topics), index, qrels)
+    return OwnCollection(Path(topics), index, qrels_path=qrels)
+
+
+def on_engine(found: SearchedCollection, options: EngineOptions | None) -> SearchedCollection:
+    """The collection with its index in the search engine that the options name, if they do."""
+    if not options:
+        return found
+    address = engine_address(options, found.engine, found.engine_index)
+    return dataclasses.replace(found, engine=address)
+
+
+def engine_address(
+    options: EngineOptions, known: EngineAddress | None, index: str | None
+) -> EngineAddress:
+    """The index that options name.
+
+    Args:
+        options: fields of an address that are given.
+        known: address whose fields the others are.
+        index: name of the index without ``known``; None if it must be given.
+    """
+    if known:
+        return dataclasses.replace(known, **options)
+    problems = []
+    if "url" not in options:
+        problems.append("--engine URL is missing: the address of the search engine")
+    if "index" not in options and not index:
+        problems.append("--engine-index NAME is missing: the index in the search engine")
+    if problems:
+        raise UsageError(problems)
+    return EngineAddress(**{"index": index, **options})
 
 
 def training_collections(

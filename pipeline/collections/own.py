@@ -10,6 +10,19 @@
     language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
     judged_only = true               # optional: measure judged posts only (judgments of clicks)
 
+    # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
+    engine = "http://localhost:9200" # or several nodes, separated by commas
+    engine_index = "my-posts"        # optional: else a name like the file's
+    engine_auth = "engine.toml"      # optional: a file of user and password, see indexes/README.md
+
+    # in place of posts: an index that is there already, as it is
+    text_field = "body"
+    url_field  = "link"              # optional
+    time_field = "created_at"        # optional: a date or a number, for topics with a time limit
+    id_field   = "post_id"           # optional: else _id
+    query = "query.json"             # optional: the engine's query with {{query}} in it, or the id
+                                     # of a search template; else it matches the text field
+
 Every command that takes ``mb2012`` takes ``my-posts.toml``, too. The collection has the file's name
 without its ending. The topics of ``train`` need not be among ``topics``, which are searched; no
 other topic is trained on. Who clicks has seen the best posts of one ranking only; another ranking
@@ -20,11 +33,13 @@ would be punished for posts that nobody was shown, so measures leave these out b
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
+from indexes.engines.address import EngineAddress, index_name
+from indexes.errors import CollectionError
 from pipeline.collections.collection import OWN, SearchedCollection
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, read_qrels
@@ -37,8 +52,9 @@ Content = TypeVar("Content")
 ENDING = ".toml"
 """Of the file of a collection."""
 
-KEYS = ("posts", "topics", "qrels", "train", "language", "judged_only")
-REQUIRED = ("posts", "topics")
+_ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
+_ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
+KEYS = ("posts", "topics", "qrels", "train", "language", "judged_only", *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
@@ -60,9 +76,15 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         for key in content
         if key not in KEYS
     ]
-    problems += [f"found no {key}, expected one" for key in REQUIRED if key not in content]
+    problems += [
+        f"found no {key}, expected one" for key in _required(content) if key not in content
+    ]
     if path.stem in known_names:
         problems.append(f"{path.stem} is the name of another collection; rename the file")
+    # Files of one name in two folders are two collections.
+    group = f"{OWN}{path.stem}-{crc32(str(path.resolve()).encode()):08x}"
+    engine, found = _engine(path.parent, content, index_name(group))
+    problems += found
     patterns = content.get("posts", [])
     patterns = [patterns] if isinstance(patterns, str) else patterns
     posts, found = _post_files(path.parent, patterns)
@@ -83,21 +105,63 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         problems.append(f"judged_only: found {judged_only!r}, expected true or false")
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
-    place = f"{crc32(str(path.resolve()).encode()):08x}"
     return SearchedCollection(
         name=path.stem,
         title=str(path),
         topics_path=topics_path or path,
         qrels_path=qrels_path,
         runs={},
-        # Files of one name in two folders are two collections.
-        index_group=f"{OWN}{path.stem}-{place}",
+        index_group=group,
         post_paths=posts,
+        engine=engine,
         file=path,
         training_path=train_path,
         language=language,
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
     )
+
+
+def _required(content: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys that must be there: posts, or an index that has them."""
+    return ("topics",) if "text_field" in content else ("posts", "topics")
+
+
+def _engine(
+    folder: Path, content: Mapping[str, object], default: str
+) -> tuple[EngineAddress | None, list[str]]:
+    """The index in a search engine, None without one, and the problems of its keys."""
+    given = {key: content[key] for key in _ENGINE if key in content}
+    if wrong := [key for key, value in given.items() if not isinstance(value, str)]:
+        return None, [f"{key}: found {given[key]!r}, expected a text" for key in wrong]
+    if "engine" not in given:
+        return None, [f"{key}: found without engine, expected its address, too" for key in given]
+    if "text_field" in given and "posts" in content:
+        return None, [
+            "posts: found with text_field, expected either: files to index, or an index as it is"
+        ]
+    texts = {key: str(value) for key, value in given.items()}
+    named = {key: texts[key] for key in _ENGINE_FIELDS if key in texts}
+    query = texts.get("query")
+    try:
+        address = EngineAddress(
+            texts["engine"],
+            texts.get("engine_index", default),
+            folder / texts["engine_auth"] if "engine_auth" in texts else None,
+            **named,
+            query=query and query_file(query, folder),
+        )
+    except (CollectionError, ValueError) as error:
+        return None, [f"engine: {error}"]
+    return address, []
+
+
+def query_file(text: str, folder: Path = Path()) -> Path | str:
+    """The file of a query, or the id of a search template; raises ValueError for a missing file."""
+    if (folder / text).is_file():
+        return folder / text
+    if text.endswith(".json"):
+        raise ValueError(f"found no file {text!r} of a query in {folder.resolve()}")
+    return text
 
 
 class TopicFiles(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pipeline.collections.own import ENDING
 from pipeline.command import runtime
+from pipeline.command.engine import ForeignOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.interpolation import NORMALIZATIONS
@@ -33,8 +34,8 @@ FUSIONS = ("fusion", "linear_fusion")
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """Options of a collection, and of a model that ranks its posts."""
+class CollectionOptions:
+    """Options of a collection."""
 
     topics: str = option(
         "collection (mb2012, trecqa-raw, sample, my-posts.toml, …) or file of topics (TREC XML or "
@@ -45,6 +46,12 @@ class ModelOptions:
     )
     index: Path | None = option("index folder made by pipeline.index", parse=Path, metavar="DIR")
     qrels: Path | None = option("judgments of a file of topics", parse=existing_file)
+
+
+@dataclass(frozen=True)
+class ModelOptions(ForeignOptions, CollectionOptions):
+    """Options of a collection, and of a model that ranks its posts."""
+
     reranker: str = option(
         "model, or none for the first stage alone; fusion and linear_fusion find candidates by "
         f"several rankers (default: {DEFAULT_RERANKER}, or what was trained on an own collection "
@@ -85,6 +92,12 @@ class ModelOptions:
         metavar="DIR",
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+    def open_collection(self) -> Collection:
+        """The collection, with the index and the judgments that the options name."""
+        from pipeline.collections.named import open_collection
+
+        return open_collection(self.topics, self.index, self.qrels, self.data, engine_of(self))
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,7 @@ class RankingOptions(ModelOptions):
         given = {
             **self._of_search(),
             "--index": self.index,
+            "--engine": self.engine,
             # The candidates of a run have ranks, and so best ones.
             "--hits": None if self.candidates else self.hits,
         }
@@ -170,12 +184,11 @@ class Setup(NamedTuple):
 def set_up(options: RankingOptions) -> Setup:
     """Open the collection, its index or run, and the model."""
     options = with_model(options)
-    from pipeline.collections.named import open_collection
     from pipeline.reranking import Mixing, retriever_for
 
     if problems := options.problems():
         raise UsageError(problems)
-    collection = open_collection(options.topics, options.index, options.qrels, options.data)
+    collection = options.open_collection()
     if problems := options.problems_of(collection):
         raise UsageError(problems)
     if options.reranker in FUSIONS:
@@ -225,12 +238,11 @@ def with_model(options: Ranks, among: Sequence[str] = ()) -> Ranks:
 def _has_fusion(options: RankingOptions) -> bool:
     """Whether a fusion is there for the collection, and fits the other options."""
     from pipeline.checkpoints import directory_for
-    from pipeline.collections.named import open_collection
 
     if options.problems():
         return False
-    collection = open_collection(options.topics, options.index, options.qrels, options.data)
-    if collection.index_directory is None:
+    collection = options.open_collection()
+    if not collection.methods:
         return False
     try:
         return directory_for(options.reranker, collection).is_dir()

@@ -26,8 +26,8 @@ from starlette.routing import Route
 
 from indexes.errors import CollectionError
 from indexes.jvm import detach_thread
-from indexes.lucene import LuceneIndex
 from indexes.methods import METHODS
+from indexes.search import SearchIndex
 from pipeline.checkpoints import best_trained, directory_for, tuned_weight
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
@@ -194,7 +194,7 @@ class _Opened:
     def __init__(self, collection: Collection) -> None:
         self._collection, self._index = collection, collection.open_index()
 
-    def open_index(self) -> LuceneIndex:
+    def open_index(self) -> SearchIndex:
         return self._index
 
     def __getattr__(self, name: str) -> Any:
@@ -239,8 +239,8 @@ class SearchPage:
     @cached_property
     def clocks(self) -> bool:
         """Whether the posts' ids have their time in them, as those of tweets."""
-        ids = self.index.posts.ids_at([0, self.index.size - 1])
-        return self.index.manifest.numeric_ids and None not in map(milliseconds, ids)
+        ids = self.index.id_range
+        return ids is not None and None not in map(milliseconds, ids)
 
     @cached_property
     def topics(self) -> dict[str, Topic]:
@@ -268,17 +268,18 @@ class SearchPage:
         """The collection, and what can be chosen."""
         judged = self.collection.qrels or {}
         topics = list(self.topics.values())
-        ids = self.index.posts.ids_at([self.index.size - 1, 0])
         return {
             "name": self.collection.name,
             "posts": self.index.size,
-            "methods": list(METHODS),
+            "methods": list(self.collection.methods),
             "method": DEFAULT_METHOD,
             "models": [self._describe(model) for model in self.models.values()],
             "hits": USUAL_HITS,
             "most_hits": MOST_HITS,
             "clocks": self.clocks,
-            "times": [time_of(doc_id) for doc_id in ids] if self.clocks else None,
+            "times": [time_of(doc_id) for doc_id in self.index.id_range or ()]
+            if self.clocks
+            else None,
             "grades": {str(grade): grade_text(grade) for grade in range(3)},
             "topics": [
                 {

@@ -132,6 +132,8 @@ def compare_fusion(
 
 def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:
     """The ranking of the shipped fusion, which searches use without training; {} without it."""
+    if not collection.methods:
+        return {}
     suffix = ADAPTED_SUFFIX if collection.adapted_space else ""
     folder = checkpoints.SHIPPED / DEFAULT_FUSION / f"all{suffix}"
     if not (folder / "config.json").exists():

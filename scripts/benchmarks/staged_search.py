@@ -33,7 +33,7 @@ ENDED = "ended"
 _FUNCTIONS = {
     ("indexes.jvm", "start"): JAVA,
     ("pipeline.reranking", "retriever_for"): RETRIEVAL,
-    ("pipeline.reranking", "LuceneRetriever.search"): RETRIEVAL,
+    ("pipeline.reranking", "IndexRetriever.search"): RETRIEVAL,
     ("pipeline.checkpoints", "load_reranker"): LOADING,
     ("rerankers.engine.scoring", "score"): TOKENIZING,
     ("rerankers.engine.scoring", "score_tokenized"): MATCHING,

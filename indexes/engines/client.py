@@ -1,0 +1,402 @@
+"""A search engine's server or cluster: which one it is, requests to it, and their errors.
+
+Both official clients are used through their transports, which keep connections and change over to
+another node when one is gone. Whether and when to try again is decided here, for both alike.
+"""
+
+import json
+import os
+import time
+import tomllib
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import urlencode
+
+from indexes.engines.address import EngineAddress
+from indexes.errors import CollectionError
+
+Result = TypeVar("Result")
+
+NAMES = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}
+
+CONNECTIONS = 4
+"""Requests to a node at a time."""
+
+TIMEOUT = 60.0
+"""Seconds to wait for an answer."""
+
+DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
+"""Seconds to wait before each further attempt: together a cluster's time to replace a node."""
+
+_BUSY = (429, 502, 503, 504)
+
+_ENVIRONMENT = "TWEETRERANK_ENGINE_"
+
+
+class EngineError(CollectionError):
+    """A search engine refuses, does not answer, or answers something else.
+
+    Attributes:
+        status: of the answer; None without one.
+        kind: the engine's name of the error, such as ``index_not_found_exception``.
+    """
+
+    def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may succeed a little later."""
+        return self.status in _BUSY or self.kind == _LOST
+
+
+_LOST = "connection lost"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who asks, and who vouches for the engine.
+
+    Attributes:
+        user: name of a user.
+        password: of this user.
+        api_key: in place of both, as the engine gives it (base64 of ``id:key``).
+        ca: file of the authority (PEM) that has signed the engine's certificate.
+    """
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    ca: str | None = None
+
+    @classmethod
+    def read(cls, path: Path | None) -> Self:
+        """Those of a file (TOML: ``user = "…"``), else of ``TWEETRERANK_ENGINE_*``.
+
+        Raises:
+            CollectionError: the file cannot be read or holds something else, or there is no such
+                file of the authority. No message repeats a secret.
+        """
+        names = ("user", "password", "api_key", "ca")
+        found = {name: os.environ.get(_ENVIRONMENT + name.upper()) or None for name in names}
+        if path is not None:
+            try:
+                content = tomllib.loads(path.read_text(encoding="utf-8"))
+            except OSError as error:
+                raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+            except ValueError:
+                content = {"": None}
+            if not all(key in names and isinstance(v, str) for key, v in content.items()):
+                raise CollectionError(
+                    f'{path}: found something else than lines such as user = "reader"; expected '
+                    f"texts under the keys {', '.join(names)}"
+                )
+            # A file with an API key is not mixed with a user of the environment.
+            found = {name: content.get(name) for name in names} | (
+                {} if "ca" in content else {"ca": found["ca"]}
+            )
+        if found["ca"] and not Path(found["ca"]).is_file():
+            raise CollectionError(f"found no file {found['ca']} with the engine's authority (CA)")
+        return cls(**found)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header that names the user."""
+        if self.api_key:
+            return {"authorization": f"ApiKey {self.api_key}"}
+        if self.user is None:
+            return {}
+        pair = f"{self.user}:{self.password or ''}"
+        return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+class _Answer(NamedTuple):
+    """Status and content of an answer; the content is text where it is no JSON."""
+
+    status: int
+    content: Any
+
+
+_Send = Callable[[str, str, bytes | None, Mapping[str, str]], _Answer]
+"""Method, path, body and headers -> answer. Raises EngineError without an answer."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A connection to a search engine; made by :meth:`connect`, may be used by several threads.
+
+    Attributes:
+        address: of an index in it, for messages.
+        kind: ``opensearch`` or ``elasticsearch``.
+        version: such as (2, 19); () where the server does not tell.
+    """
+
+    address: EngineAddress
+    kind: str
+    version: tuple[int, ...]
+    send: _Send = field(repr=False)
+
+    @classmethod
+    def connect(cls, address: EngineAddress, expected: str | None = None) -> Self:
+        """Find out which engine it is, and connect to it.
+
+        Raises:
+            EngineError: nothing answers there, or no engine, or not ``expected``; the certificate
+                or the user is not accepted; the package of its client is not installed.
+        """
+        credentials = Credentials.read(address.auth)
+        kind, version = _identify(address, credentials)
+        if expected not in (None, kind):
+            raise EngineError(
+                f"{address.urls[0]}: found {NAMES[kind]}, expected {NAMES[expected or '']}"
+            )
+        send = (_opensearch if kind == "opensearch" else _elasticsearch)(address, credentials)
+        return cls(address, kind, version, send)
+
+    def request(
+        self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The engine's answer to one request.
+
+        Args:
+            method: of HTTP.
+            path: from the root, such as ``/_bulk``.
+            body: JSON, or ready lines of JSON as bytes.
+            params: of the path; True and False as the engines spell them.
+
+        Raises:
+            EngineError: it does not answer, or with an error.
+        """
+        if params:
+            spelled = {k: str(v).lower() if v in (True, False) else v for k, v in params.items()}
+            path = f"{path}?{urlencode(spelled)}"
+        kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
+        content = body if isinstance(body, bytes | None) else encoded(body)
+        headers = {"accept": "application/json", "content-type": kind}
+        status, found = self.send(method, path, content, headers)
+        if 200 <= status < 300 and isinstance(found, dict | list):
+            return found
+        raise refusal(self.address, status, found)
+
+    def patiently(
+        self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
+    ) -> Any:
+        """:meth:`request`, repeated for half a minute while the engine is busy or not reached."""
+        return repeated(lambda: self.request(method, path, body, params))
+
+
+def repeated(call: Callable[[], Result], sleep: Callable[[float], Any] = time.sleep) -> Result:
+    """The result of a call, which is repeated after errors that pass."""
+    for delay in DELAYS:
+        try:
+            return call()
+        except EngineError as error:
+            if not error.is_passing:
+                raise
+        sleep(delay)
+    return call()
+
+
+def encoded(body: Any) -> bytes:
+    """JSON without blanks."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
+    """The error for an answer that is none: what was found, and what to do."""
+    kind, reason = _reason(content)
+    where = address.urls[0]
+    message = f"{where}: the engine answers {status}: {reason}"
+    if not isinstance(content, dict):
+        message = (
+            f"{where}: found an answer that is not a search engine's ({status}: {reason}); name "
+            "the address of OpenSearch or Elasticsearch itself, such as http://localhost:9200"
+        )
+    if status == 401:
+        message = (
+            f"{where}: the engine does not accept the user and password, or got none; set "
+            f"{_ENVIRONMENT}USER and {_ENVIRONMENT}PASSWORD, or {_ENVIRONMENT}API_KEY, or name a "
+            "file of them by --engine-auth"
+        )
+    elif kind == "cluster_block_exception":
+        message = (
+            f"{address}: the index cannot be written to ({reason}); free space on the engine's "
+            "disks if they are full, then allow writing again: PUT "
+            f'/{address.index}/_settings {{"index.blocks.read_only_allow_delete": null, '
+            '"index.blocks.read_only": null, "index.blocks.write": null}'
+        )
+    elif status == 403:
+        message = (
+            f"{where}: the user lacks a right ({reason}); give the user this right on the index "
+            f"{address.index}, or name another user"
+        )
+    elif kind == "index_not_found_exception":
+        message = f"{address}: there is no such index"
+    return EngineError(message, status, kind)
+
+
+def _reason(content: Any) -> tuple[str, str]:
+    """The engine's name of an error, and what it says about it, on one line."""
+    error = content.get("error", content) if isinstance(content, dict) else content
+    if not isinstance(error, dict):
+        return "", _cut(error, 80)
+    inner = error
+    while isinstance(inner.get("caused_by"), dict):
+        inner = inner["caused_by"]
+    if error.get("root_cause") and inner is error:
+        inner = error["root_cause"][0]
+    reason = inner.get("reason") or error.get("reason") or error.get("type") or error
+    return str(error.get("type", "")), _cut(reason, 300)
+
+
+def _identify(address: EngineAddress, credentials: Credentials) -> tuple[str, tuple[int, ...]]:
+    """Name and version of the engine, from the first node that answers."""
+    import requests
+
+    session = requests.Session()
+    session.trust_env = False  # as the official clients
+    session.verify = credentials.ca or True
+    for number, url in enumerate(address.urls, start=1):
+        try:
+            answer = session.get(url + "/", headers=credentials.headers, timeout=TIMEOUT)
+            break
+        except requests.RequestException as error:
+            if number == len(address.urls):
+                raise unreachable(address, error) from None
+    try:
+        content = answer.json()
+    except ValueError:
+        content = answer.text
+    version = content.get("version") if isinstance(content, dict) else None
+    if answer.ok and isinstance(version, dict):
+        found = tuple(
+            int(part) for part in str(version.get("number", "")).split(".")[:2] if part.isdigit()
+        )
+        is_opensearch = version.get("distribution") == "opensearch"
+        return ("opensearch" if is_opensearch else "elasticsearch"), found
+    if answer.status_code == 401:
+        raise refusal(address, 401, content)
+    # Who may not see the version may still search.
+    if "x-elastic-product" in answer.headers:
+        return "elasticsearch", ()
+    if answer.status_code == 403 and isinstance(content, dict | str):
+        return "opensearch", ()
+    raise refusal(
+        address, answer.status_code, content if isinstance(content, str) else json.dumps(content)
+    )
+
+
+def unreachable(address: EngineAddress, error: Exception) -> EngineError:
+    """The error for a node that does not answer."""
+    text = _innermost(error)
+    where = ", ".join(address.urls)
+    if "CERTIFICATE" in text.upper():
+        advice = (
+            f"the certificate is not from a known authority ({text}); name the file of the "
+            f"authority by {_ENVIRONMENT}CA, or by ca in the file of --engine-auth"
+        )
+        return EngineError(f"{where}: {advice}")
+    if "WRONG_VERSION" in text or "record layer" in text:
+        return EngineError(
+            f"{where}: the engine speaks no TLS there; use http:// in place of https://"
+        )
+    return EngineError(
+        f"{where}: no answer ({text}); is an engine running there, and is it http:// or https://?",
+        kind=_LOST,
+    )
+
+
+def _innermost(error: BaseException) -> str:
+    """The reason within the errors of the libraries."""
+    for inner in (*error.args, *getattr(error, "errors", ()), getattr(error, "reason", None)):
+        if isinstance(inner, BaseException):
+            return _innermost(inner)
+    text = getattr(error, "strerror", None) or getattr(error, "verify_message", None) or str(error)
+    return _cut(str(text).rpartition(">: ")[2] or type(error).__name__, 160)
+
+
+def _cut(text: object, most: int) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _missing(kind: str) -> EngineError:
+    return EngineError(
+        f"found {NAMES[kind]}, and its client is not installed; run "
+        f"`pip install 'tweetrerank[{kind}]'`"
+    )
+
+
+def _opensearch(address: EngineAddress, credentials: Credentials) -> _Send:
+    """The transport of opensearch-py."""
+    try:
+        import opensearchpy
+    except ImportError:
+        raise _missing("opensearch") from None
+    transport = opensearchpy.OpenSearch(
+        hosts=address.urls,
+        headers=credentials.headers,
+        ca_certs=credentials.ca,
+        timeout=TIMEOUT,
+        # Another node is tried with the next attempt, which is ours.
+        max_retries=0,
+        pool_maxsize=CONNECTIONS,
+    ).transport
+
+    def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
+        try:
+            return _Answer(200, transport.perform_request(method, path, body=body, headers=headers))
+        except opensearchpy.SerializationError as error:
+            return _Answer(200, str(error))
+        except opensearchpy.ConnectionError as error:
+            cause = error.info if isinstance(error.info, Exception) else error
+            raise unreachable(address, cause) from None
+        except opensearchpy.TransportError as error:
+            return _Answer(int(error.status_code), error.info)
+
+    return send
+
+
+def _elasticsearch(address: EngineAddress, credentials: Credentials) -> _Send:
+    """The transport of elasticsearch: plain JSON, which every version of the server takes."""
+    try:
+        import elastic_transport
+        from elastic_transport.client_utils import url_to_node_config
+    except ImportError:
+        raise _missing("elasticsearch") from None
+    secure: dict[str, Any] = {"ca_certs": credentials.ca} if credentials.ca else {}
+    nodes = [url_to_node_config(url, use_default_ports_for_scheme=True) for url in address.urls]
+    transport = elastic_transport.Transport(
+        [
+            node.replace(
+                headers=credentials.headers,
+                request_timeout=TIMEOUT,
+                connections_per_node=CONNECTIONS,
+                **(secure if node.scheme == "https" else {}),
+            )
+            for node in nodes
+        ],
+        max_retries=0,
+    )
+
+    def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
+        try:
+            answer = transport.perform_request(method, path, body=body, headers=headers)
+        except elastic_transport.SerializationError as error:
+            return _Answer(200, str(error))
+        except elastic_transport.TransportError as error:
+            raise unreachable(address, error) from None
+        return _Answer(answer.meta.status, answer.body)
+
+    return send
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and the number of the others."""
+    more = f" and {len(names) - most:,} more" if names[most:] else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,513 @@
+"""Indexes in OpenSearch and Elasticsearch that are open for searching."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from indexes.engines import dsl, feedback
+from indexes.engines.address import EngineAddress
+from indexes.engines.client import Engine, EngineError, listed
+from indexes.engines.feedback import Term
+from indexes.engines.layout import CUT_HERE, ID, NUMBER, TEXT, URL, Layout, cut_words, without_scale
+from indexes.engines.posts import KeptPosts
+from indexes.engines.searching import Hit, all_hits, search
+from indexes.errors import CollectionError
+from indexes.manifest import Source
+from indexes.methods import RM3, EngineQuery, Method
+from indexes.posts import Post, is_doc_id, well_formed
+from indexes.search import SearchTopic, id_limit
+
+_POSTS = 1000
+"""Posts that are fetched by one search."""
+
+_NUMBERS = {"long", "integer", "short", "byte", "unsigned_long"}
+_DATES = {"date", "date_nanos"}
+
+
+def open_index(
+    address: EngineAddress, directory: Path, sources: Sequence[Path] | None = None
+) -> "EngineIndex":
+    """Open an index.
+
+    Args:
+        address: of the index.
+        directory: folder where its posts are kept.
+        sources: files of the posts, to be checked in an index of ours.
+
+    Raises:
+        CollectionError: there is no such engine, index or field, or it does not fit the posts.
+    """
+    engine = Engine.connect(address)
+    description = describe(engine)
+    if not address.has_methods:
+        return ForeignIndex(engine, description, directory)
+    return OwnIndex(engine, Layout.read(address, description), directory, sources)
+
+
+def describe(engine: Engine) -> dict[str, Any]:
+    """Settings and fields of the index; of the first one where an alias names several."""
+    found = engine.patiently("GET", f"/{engine.address.index}")
+    if not found:
+        raise EngineError(f"{engine.address}: there is no such index", 404)
+    return dict(found[min(found)], indexes=len(found))
+
+
+def cache_file(directory: Path, uuid: str) -> Path:
+    """File of an index's posts that are kept here; an index made anew has another."""
+    return directory / f"posts-{uuid}.sqlite"
+
+
+class EngineIndex(ABC):
+    """An index that is open for searching, as :class:`indexes.search.SearchIndex`.
+
+    Attributes:
+        size: number of posts.
+        posts: fetched once and kept.
+    """
+
+    def __init__(self, engine: Engine, file: Path) -> None:
+        self._engine, self._address = engine, engine.address
+        self.posts = KeptPosts(file, self._fetch, self._fetch_all)
+
+    @property
+    def size(self) -> int:
+        """Number of posts."""
+        return int(self._engine.patiently("GET", f"/{self._address.index}/_count")["count"])
+
+    @property
+    def id_range(self) -> tuple[str, str] | None:
+        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        return None
+
+    @abstractmethod
+    def search(
+        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+    ) -> dict[str, dict[str, float]]:
+        """Query_id -> doc_id -> score, best first; see :class:`indexes.search.SearchIndex`."""
+
+    def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
+        """Number of posts with each word, after text analysis (so with any word of its stem).
+
+        A word that is analyzed into several terms has the frequency of the rarest. Words without
+        terms (stop words, punctuation) are absent.
+        """
+        words = list(dict.fromkeys(words))
+        analyzed = dict(zip(words, self._analyze(words), strict=True))
+        terms = list(dict.fromkeys(term for found in analyzed.values() for term in found))
+        counts = self._counts(terms)
+        return {
+            word: min(map(counts.__getitem__, found)) for word, found in analyzed.items() if found
+        }
+
+    def close(self) -> None:
+        """Close the file of posts."""
+        self.posts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    @abstractmethod
+    def _words_field(self) -> str:
+        """The field of the words."""
+
+    @abstractmethod
+    def _queries(self, texts: Sequence[str]) -> list[str]:
+        """Texts as the engine is to analyze them."""
+
+    @abstractmethod
+    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
+        """The posts with these ids, in any order."""
+
+    @abstractmethod
+    def _fetch_all(self) -> Iterator[Post]:
+        """All posts."""
+
+    def _analyze(self, texts: Sequence[str]) -> list[dict[str, int]]:
+        """The terms of each text, and how often each is there."""
+        field, found = self._words_field, []
+        queries = self._queries(texts)
+        for start in range(0, len(queries), _POSTS):
+            docs = [
+                {"doc": _nested(field, text), **self._vectors()}
+                for text in queries[start : start + _POSTS]
+            ]
+            found += [
+                {term: one.times for term, one in terms.items()} for terms in self._terms(docs)
+            ]
+        return found
+
+    def _vectors(self, statistics: bool = False) -> dict[str, Any]:
+        """What is asked of a post's words."""
+        return {
+            "_index": self._address.index,
+            "fields": [self._words_field],
+            "positions": False,
+            "offsets": False,
+            "term_statistics": statistics,
+            "field_statistics": False,
+        }
+
+    def _terms(self, docs: Sequence[Mapping[str, Any]]) -> list[dict[str, Term]]:
+        """The words of posts, known or made up for the purpose."""
+        answer = self._engine.patiently("POST", "/_mtermvectors", {"docs": list(docs)})
+        found = []
+        for one in answer["docs"]:
+            if "error" in one:
+                reason = one["error"].get("reason", "")
+                raise EngineError(f"{self._address}: the engine gives no words of posts: {reason}")
+            terms = one.get("term_vectors", {}).get(self._words_field, {}).get("terms", {})
+            found.append(
+                {word: Term(t["term_freq"], t.get("doc_freq", 0)) for word, t in terms.items()}
+            )
+        return found
+
+    def _counts(self, terms: Sequence[str]) -> dict[str, int]:
+        """The number of posts with each term."""
+        found: dict[str, int] = {}
+        for start in range(0, len(terms), _POSTS):
+            part = terms[start : start + _POSTS]
+            # Filters by name: one search counts many terms at a time.
+            filters = {str(n): {"term": {self._words_field: t}} for n, t in enumerate(part)}
+            body = {"size": 0, "aggs": {"terms": {"filters": {"filters": filters}}}}
+            answer = self._engine.patiently("POST", f"/{self._address.index}/_search", body)
+            buckets = answer["aggregations"]["terms"]["buckets"]
+            found |= {term: buckets[str(n)]["doc_count"] for n, term in enumerate(part)}
+        return found
+
+    def _require_ids(self, doc_ids: Iterable[str]) -> None:
+        for doc_id in doc_ids:
+            if not is_doc_id(doc_id):
+                raise CollectionError(
+                    f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
+                    "run has them; name a field of such ids by --id-field"
+                )
+
+
+class OwnIndex(EngineIndex):
+    """An index by :mod:`indexes.engines.building`."""
+
+    def __init__(
+        self, engine: Engine, layout: Layout, directory: Path, sources: Sequence[Path] | None
+    ) -> None:
+        self.layout, self.manifest = layout, layout.manifest
+        if not layout.complete:
+            raise CollectionError(
+                f"{engine.address}: this index is not complete; send the posts that it lacks with\n"
+                f"  {self.manifest.rebuild}"
+            )
+        if sources is not None:
+            _check_sources(engine.address, layout, sources)
+        super().__init__(engine, cache_file(directory, layout.uuid))
+
+    @property
+    def size(self) -> int:
+        """Number of posts."""
+        return self.manifest.posts
+
+    def search(
+        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+    ) -> dict[str, dict[str, float]]:
+        """As :meth:`indexes.lucene.LuceneIndex.search`."""
+        topics = list(topics)
+        field = self.layout.field_of(method, self._address)
+        limits = {t.query_id: self._limit(t) for t in topics}
+        texts = self._queries([topic.text for topic in topics])
+        # A query without words finds nothing, and need not be sent.
+        queries = {
+            topic.query_id: dsl.match(field, text)
+            for topic, text in zip(topics, texts, strict=True)
+            if text.strip()
+        }
+        if isinstance(method, RM3):
+            queries |= self._expanded(topics, queries, limits, field, method, threads)
+        found = self._ranked(queries, limits, hits, threads)
+        scale = without_scale(self._engine, method)
+        return {
+            topic.query_id: {doc_id: score / scale for doc_id, score in found[topic.query_id]}
+            if topic.query_id in found
+            else {}
+            for topic in topics
+        }
+
+    @cached_property
+    def id_range(self) -> tuple[str, str] | None:
+        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        if not self.manifest.numeric_ids:
+            return None
+        ends = {
+            order: dsl.search({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}])
+            for order in ("asc", "desc")
+        }
+        found = search(self._engine, ends, self.layout.window, several_shards=False)
+        return found["asc"][0]["sort"][-1], found["desc"][0]["sort"][-1]
+
+    def _ranked(
+        self,
+        queries: Mapping[str, Mapping[str, Any]],
+        limits: Mapping[str, Mapping[str, Any] | None],
+        hits: int,
+        threads: int,
+    ) -> dict[str, list[tuple[str, float]]]:
+        """Query_id -> ids and scores, best first."""
+        sort = self.layout.sort
+        bodies = {
+            # The values of the sort have all that is needed; stored fields need not be read.
+            query_id: dsl.search(query, limits[query_id], hits, sort) | {"stored_fields": "_none_"}
+            for query_id, query in queries.items()
+        }
+        answers = search(self._engine, bodies, self.layout.window, self.layout.shards > 1, threads)
+        place = len(sort) - 1  # Elasticsearch adds another key to those of a point in time.
+        return {
+            query_id: [(hit["sort"][place], float(hit["sort"][0])) for hit in found]
+            for query_id, found in answers.items()
+        }
+
+    def _expanded(
+        self,
+        topics: Sequence[SearchTopic],
+        queries: Mapping[str, Mapping[str, Any]],
+        limits: Mapping[str, Mapping[str, Any] | None],
+        field: str,
+        method: RM3,
+        threads: int,
+    ) -> dict[str, dict[str, Any]]:
+        """The queries of RM3's second round, for topics whose first round gives any words."""
+        best = self._ranked(queries, limits, method.fb_docs, threads)
+        asked = [topic for topic in topics if best.get(topic.query_id)]
+        originals = self._analyze([topic.text for topic in asked])
+        doc_ids = list(dict.fromkeys(d for t in asked for d, _ in best[t.query_id]))
+        words: dict[str, dict[str, Term]] = {}
+        for start in range(0, len(doc_ids), _POSTS):
+            part = doc_ids[start : start + _POSTS]
+            docs = [{"_id": doc_id, **self._vectors(statistics=True)} for doc_id in part]
+            words |= zip(part, self._terms(docs), strict=True)
+        # Each shard tells the frequencies of its own posts.
+        posts = max(1, self.size // self.layout.shards)
+        found = {}
+        for topic, original in zip(asked, originals, strict=True):
+            first = [(score, words[doc_id]) for doc_id, score in best[topic.query_id]]
+            if weights := feedback.expanded(original, first, posts, method):
+                found[topic.query_id] = dsl.weighted(field, weights)
+        return found
+
+    @property
+    def _words_field(self) -> str:
+        return self.layout.field
+
+    def _queries(self, texts: Sequence[str]) -> list[str]:
+        texts = [well_formed(text) for text in texts]
+        return cut_words(texts) if self.layout.analyzer == CUT_HERE else texts
+
+    def _limit(self, topic: SearchTopic) -> dict[str, Any] | None:
+        limit = id_limit(topic, self.manifest.numeric_ids, self._address)
+        return None if limit is None else dsl.up_to(NUMBER, limit)
+
+    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
+        for start in range(0, len(doc_ids), _POSTS):
+            part = {"ids": doc_ids[start : start + _POSTS]}
+            path, shown = f"/{self._address.index}/_mget", {"_source": f"{ID},{TEXT},{URL}"}
+            for one in self._engine.patiently("POST", path, part, shown)["docs"]:
+                if one.get("found"):
+                    yield _own_post(one)
+
+    def _fetch_all(self) -> Iterator[Post]:
+        return map(_own_post, all_hits(self._engine, {"_source": [ID, TEXT, URL]}))
+
+
+class ForeignIndex(EngineIndex):
+    """An index that somebody has made for other purposes, with its own query and fields."""
+
+    def __init__(self, engine: Engine, description: Mapping[str, Any], directory: Path) -> None:
+        settings = description["settings"]["index"]
+        self._window = int(settings.get("max_result_window", 10_000))
+        self._several = description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
+        self._types = dict(_fields(description["mappings"].get("properties", {})))
+        address = engine.address
+        named = {
+            "--text-field": address.text_field,
+            "--url-field": address.url_field,
+            "--time-field": address.time_field,
+            "--id-field": address.id_field,
+        }
+        unknown = [
+            f"{option} {name}" for option, name in named.items() if name and name not in self._types
+        ]
+        if unknown:
+            raise CollectionError(
+                f"{address}: found no field {', '.join(unknown)}, expected one of "
+                f"{listed(list(self._types), 20)}"
+            )
+        kind = self._types.get(address.time_field or "", "date")
+        if kind not in _NUMBERS | _DATES:
+            raise CollectionError(
+                f"{address}: found the time field {address.time_field} of type {kind}, expected a "
+                "date or a whole number"
+            )
+        self._query = {"query": dsl.match(address.text_field or "", dsl.PLACEHOLDER)}
+        if isinstance(address.query, Path):
+            self._query = dsl.read_query(address.query)
+        super().__init__(engine, cache_file(directory, settings["uuid"]))
+
+    def search(
+        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+    ) -> dict[str, dict[str, float]]:
+        """The ranking of the index's own query.
+
+        Posts of equal score come from the highest id to the lowest, as text.
+
+        Raises:
+            CollectionError: ``method`` is another than :class:`indexes.methods.EngineQuery`.
+        """
+        if not isinstance(method, EngineQuery):
+            raise CollectionError(
+                f"{self._address}: this index is ranked by its own query, expected no method "
+                f"({method.name}); only an index by pipeline.index has those of our own"
+            )
+        topics, id_field = list(topics), self._address.id_field
+        if id_field is None and hits > self._window:
+            raise CollectionError(
+                f"{self._address}: more than {self._window:,} hits need a field of ids to go on "
+                "from, expected its name by --id-field"
+            )
+        sort = [{"_score": "desc"}, *([{id_field: "desc"}] if id_field else [])]
+        bodies = {
+            topic.query_id: dsl.search(self._search(topic), self._limit(topic), hits, sort)
+            for topic in topics
+        }
+        found = search(self._engine, bodies, self._window, self._several, threads)
+        run = {}
+        for topic in topics:
+            scores = {self._id(hit): float(hit["_score"]) for hit in found[topic.query_id]}
+            self._require_ids(scores)
+            ordered = sorted(scores.items(), key=lambda item: item[0], reverse=True)
+            run[topic.query_id] = dict(sorted(ordered, key=lambda item: -item[1]))
+        return run
+
+    def _search(self, topic: SearchTopic) -> dict[str, Any]:
+        """The index's own query for a topic."""
+        text, template = well_formed(topic.text), self._address.query
+        if not isinstance(template, str):
+            filled: dict[str, Any] = dsl.filled(self._query, text)
+            return filled
+        body = {"id": template, "params": {"query": text}}
+        answer = self._engine.patiently("POST", "/_render/template", body)
+        return dsl.check_search(answer["template_output"], f"the search template {template}")
+
+    def _limit(self, topic: SearchTopic) -> dict[str, Any] | None:
+        field = self._address.time_field
+        if topic.max_doc_id is None and (field is None or topic.time is None):
+            return None
+        if field is None:
+            raise CollectionError(
+                f"topic {topic.query_id} has a time limit, and {self._address} no field for it; "
+                "name one by --time-field, or remove the limit from the topic"
+            )
+        if self._types[field] in _DATES:
+            if topic.time is None:
+                raise CollectionError(
+                    f"topic {topic.query_id} has the time limit {topic.max_doc_id}, and {field} of "
+                    f"{self._address} is a date; give the topic a <querytime>"
+                )
+            return dsl.until(field, topic.time, topic.query_id)
+        limit = id_limit(topic, True, self._address)
+        return None if limit is None else dsl.up_to(field, limit)
+
+    @property
+    def _words_field(self) -> str:
+        return self._address.text_field or ""
+
+    def _queries(self, texts: Sequence[str]) -> list[str]:
+        return [well_formed(text) for text in texts]
+
+    def _id(self, hit: Hit) -> str:
+        return str(hit["_id"] if self._address.id_field is None else hit["sort"][1])
+
+    def _shown(self) -> dict[str, Any]:
+        address = self._address
+        names = [name for name in (address.text_field, address.url_field, address.id_field) if name]
+        return {"_source": names}
+
+    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
+        field, bodies = self._address.id_field, {}
+        for start in range(0, len(doc_ids), _POSTS):
+            part = doc_ids[start : start + _POSTS]
+            query = {"terms": {field: part}} if field else {"ids": {"values": part}}
+            bodies[f"with the posts {part[0]} …"] = {
+                "query": query,
+                "size": _POSTS,
+                **self._shown(),
+            }
+        for found in search(self._engine, bodies, max(_POSTS, self._window), False).values():
+            yield from map(self._post, found)
+
+    def _fetch_all(self) -> Iterator[Post]:
+        return map(self._post, all_hits(self._engine, self._shown()))
+
+    def _post(self, hit: Hit) -> Post:
+        """The post of a hit; a text or link of several values is that of the first one."""
+        address, source = self._address, hit.get("_source", {})
+        text = _value(source, address.text_field)
+        if text is None and "_source" not in hit:
+            raise CollectionError(
+                f"{address}: the index keeps no texts (_source is off); name one that does"
+            )
+        doc_id = hit["_id"] if address.id_field is None else _value(source, address.id_field)
+        url = _value(source, address.url_field)
+        return Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+
+
+def _check_sources(address: EngineAddress, layout: Layout, sources: Sequence[Path]) -> None:
+    """Raise CollectionError if an index of ours was built from other files."""
+    built: Sequence[Source] = layout.manifest.sources
+    if len(built) == len(sources) and all(any(s.matches(p) for s in built) for p in sources):
+        return
+    names = [[source.name for source in built], [path.name for path in sources]]
+    state = "which have changed since" if names[0] == names[1] else f"expected {names[1]}"
+    raise CollectionError(
+        f"{address}: this index was built from {names[0]}, {state}; choose another name by "
+        "--engine-index, or delete it if nobody needs it, and build it again with\n"
+        f"  {layout.manifest.rebuild}"
+    )
+
+
+def _own_post(hit: Hit) -> Post:
+    source = hit["_source"]
+    return Post(source[ID], source[TEXT], source[URL])
+
+
+def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and types of all fields, those within objects and fields too."""
+    for name, one in properties.items():
+        if "type" in one:
+            yield prefix + name, one["type"]
+        for inner in ("properties", "fields"):
+            yield from _fields(one.get(inner, {}), f"{prefix}{name}.")
+
+
+def _nested(field: str, text: str) -> dict[str, Any]:
+    """A post with this text alone."""
+    found: Any = text
+    for name in reversed(field.split(".")):
+        found = {name: found}
+    return dict(found)
+
+
+def _value(source: Any, field: str | None) -> Any:
+    """The first value of a field, None without one; its name may lead into objects."""
+    if field is None or source is None:
+        return None
+    if isinstance(source, list):
+        return next((v for one in source if (v := _value(one, field)) is not None), None)
+    if not isinstance(source, dict):
+        return None
+    if field in source:
+        value = source[field]
+        return value[0] if isinstance(value, list) and value else value
+    first, dot, rest = field.partition(".")
+    return _value(source.get(first), rest) if dot else None

@@ -1,0 +1,250 @@
+"""The settings, fields and description of an index of ours in a search engine.
+
+A text is indexed once for each similarity, as an engine's similarity belongs to a field. Where the
+engine has no analyzer ``english`` (a bare Elasticsearch), words are cut by Lucene here and indexed
+as they are; both give the words of :mod:`indexes.lucene`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from indexes.engines.address import EngineAddress
+from indexes.engines.client import Engine, EngineError
+from indexes.errors import CollectionError
+from indexes.manifest import Manifest
+from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood
+from indexes.posts import Post
+
+TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
+"""Fields: the text, its words where they are cut here, the link, the id as a text, as a number."""
+
+ENGLISH, CUT_HERE = "english", "whitespace"
+"""Analyzers: the engine's own, and one for words that are cut here."""
+
+RANKED: Mapping[str, Method] = {m.name: m for m in (QueryLikelihood(), BM25(), RM3())}
+"""The methods that an engine offers, by their names: those of its fields' similarities."""
+
+_META = "tweetrerank"
+
+
+def similarity(method: Method) -> dict[str, Any]:
+    """The engine's settings of a method's similarity."""
+    if isinstance(method, BM25):
+        return {"type": "BM25", "k1": method.k1, "b": method.b}
+    assert not isinstance(method, EngineQuery)
+    return {"type": "LMDirichlet", "mu": method.mu}
+
+
+def parameters_of(method: Method) -> dict[str, float]:
+    """The parameters of a method that are its field's: name -> value."""
+    return {name: value for name, value in similarity(method).items() if name != "type"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An index of ours, as it is to be or as it is.
+
+    Attributes:
+        manifest: description of its posts and where they are from.
+        analyzer: :data:`ENGLISH` or :data:`CUT_HERE`.
+        similarities: method's name -> settings of its similarity.
+        complete: whether all posts have been sent.
+        uuid: the engine's own id of the index; "" for one that is to be.
+        shards: its number of shards.
+        window: hits of a search, at most; more are read page by page.
+    """
+
+    manifest: Manifest
+    analyzer: str
+    similarities: Mapping[str, Mapping[str, Any]]
+    complete: bool = False
+    uuid: str = ""
+    shards: int = 1
+    window: int = 10_000
+
+    @classmethod
+    def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
+        """That of an index, from the engine's ``GET /index``.
+
+        Raises:
+            CollectionError: it is not an index of ours, or of another version of this program.
+        """
+        settings, mappings = description["settings"]["index"], description["mappings"]
+        meta = mappings.get("_meta", {}).get(_META)
+        if not isinstance(meta, dict):
+            fields = ", ".join(list(mappings.get("properties", {}))[:8]) or "none"
+            raise CollectionError(
+                f"{address}: this index was not made by pipeline.index; to search it as it is, "
+                f"name its field of texts by --text-field (its fields: {fields}); to make one, "
+                "choose another name by --engine-index"
+            )
+        manifest = Manifest.from_fields(str(address), meta["manifest"])
+        return cls(
+            manifest,
+            meta["analyzer"],
+            _similarities(settings),
+            meta["complete"],
+            settings["uuid"],
+            int(settings["number_of_shards"]),
+            int(settings.get("max_result_window", 10_000)),
+        )
+
+    @property
+    def field(self) -> str:
+        """The field of the words."""
+        return TEXT if self.analyzer == ENGLISH else WORDS
+
+    def field_of(self, method: Method, index: EngineAddress) -> str:
+        """The field whose similarity is the method's.
+
+        Raises:
+            CollectionError: there is none with these parameters, or the engine lacks the method.
+        """
+        if isinstance(method, Axiomatic) or method.name not in RANKED:
+            raise CollectionError(
+                f"{index}: a search engine does not offer {method.name}; use one of "
+                f"{', '.join(RANKED)}, or a local index"
+            )
+        wanted = similarity(method)
+        # Its own first: the others may have the same parameters.
+        for name in sorted(self.similarities, key=lambda name: name != method.name):
+            if self.similarities[name] == wanted:
+                return self.field if name == QueryLikelihood.name else f"{self.field}.{name}"
+        parameters = parameters_of(method)
+        found = self.similarities.get(method.name, {})
+        changes = " ".join(f"--parameter {method.name}.{k}={v:g}" for k, v in parameters.items())
+        raise CollectionError(
+            f"{index}: this index ranks {method.name} with {_parameters(found)}, expected "
+            f"{_parameters(parameters)}; search with the former, or change the index with\n"
+            f"  {self.manifest.rebuild.splitlines()[0]} {changes}"
+        )
+
+    def body(self) -> dict[str, Any]:
+        """The body that creates the index."""
+        return {
+            "settings": {
+                "number_of_shards": self.shards,
+                # On one node no replica is missing, on several no post is lost with one of them.
+                "auto_expand_replicas": "0-1",
+                "refresh_interval": "-1",
+                "similarity": {name: dict(one) for name, one in self.similarities.items()},
+            },
+            "mappings": self.mappings(),
+        }
+
+    def mappings(self) -> dict[str, Any]:
+        """The fields, and the description of the index."""
+        words = self._words()
+        text = words if self.analyzer == ENGLISH else {"type": "text", "index": False}
+        url = {"type": "keyword", "index": False, "doc_values": False}
+        return {
+            "_meta": self.meta(),
+            "dynamic": "strict",
+            "properties": {
+                ID: {"type": "keyword"},
+                NUMBER: {"type": "long"},
+                URL: url,
+                TEXT: text,
+                **({} if self.analyzer == ENGLISH else {WORDS: words}),
+            },
+        }
+
+    def meta(self) -> dict[str, Any]:
+        """The description that the engine keeps with the index."""
+        return {
+            _META: {
+                "manifest": self.manifest.fields(),
+                "analyzer": self.analyzer,
+                "complete": self.complete,
+            }
+        }
+
+    def _words(self) -> dict[str, Any]:
+        def field(name: str) -> dict[str, Any]:
+            return {
+                "type": "text",
+                "analyzer": self.analyzer,
+                "index_options": "freqs",
+                "similarity": name,
+            }
+
+        first, *others = self.similarities
+        return field(first) | {"fields": {name: field(name) for name in others}}
+
+    def document(self, post: Post, words: str) -> dict[str, Any]:
+        """A post as the engine stores it; ``words`` where they are cut here."""
+        found: dict[str, Any] = {ID: post.doc_id, TEXT: post.text, URL: post.url}
+        if self.manifest.numeric_ids:
+            found[NUMBER] = int(post.doc_id)
+        if self.analyzer != ENGLISH:
+            found[WORDS] = words
+        return found
+
+    @property
+    def sort(self) -> list[dict[str, str]]:
+        """Best first; posts of equal score from the highest id to the lowest, as in Lucene."""
+        number = [{NUMBER: "desc"}] if self.manifest.numeric_ids else []
+        return [{"_score": "desc"}, *number, {ID: "desc"}]
+
+    def differences(self, other: "Layout") -> list[str]:
+        """What is another in an index that is there (``other``) than in this one."""
+        found = []
+        mine, theirs = self.manifest, other.manifest
+        if {s[3] for s in mine.sources} != {s[3] for s in theirs.sources}:
+            files = [[source.name for source in one.sources] for one in (theirs, mine)]
+            more = " of another content" if files[0] == files[1] else ""
+            found.append(f"posts of {', '.join(files[0])}, expected {', '.join(files[1])}{more}")
+        elif mine.posts != theirs.posts:
+            found.append(f"a collection of {theirs.posts:,} posts, expected {mine.posts:,}")
+        if self.analyzer != other.analyzer:
+            found.append(f"the analyzer {other.analyzer}, expected {self.analyzer}")
+        return found
+
+
+def new_layout(engine: Engine, manifest: Manifest, methods: Mapping[str, Method]) -> Layout:
+    """The layout of a new index in this engine."""
+    try:
+        engine.request("POST", "/_analyze", {"analyzer": ENGLISH, "text": "tests"})
+        analyzer = ENGLISH
+    except EngineError as error:
+        if error.status != 400:
+            raise
+        analyzer = CUT_HERE
+    similarities = {name: similarity(method) for name, method in methods.items()}
+    words = "the engine's analyzer english" if analyzer == ENGLISH else "Lucene, before indexing"
+    return Layout(replace(manifest, analyzer=words), analyzer, similarities)
+
+
+def without_scale(engine: Engine, method: Method) -> float:
+    """What to divide the engine's scores by, so that they are Lucene's.
+
+    Elasticsearch and OpenSearch before version 3 have BM25 with the constant factor k1 + 1.
+    """
+    is_old = engine.kind == "elasticsearch" or engine.version[:1] < (3,)
+    return 1.0 + method.k1 if isinstance(method, BM25) and is_old else 1.0
+
+
+def cut_words(texts: Sequence[str]) -> list[str]:
+    """The words of texts as :mod:`indexes.lucene` indexes them, separated by blanks; needs Java."""
+    from indexes.ranking import analyze, analyzer
+
+    with_analyzer = analyzer()
+    return [" ".join(analyze(text, with_analyzer)) for text in texts]
+
+
+def _similarities(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The similarities of an index; the engines give back numbers as texts."""
+    return {
+        name: {k: v if k == "type" else float(v) for k, v in one.items()}
+        for name, one in sorted(
+            settings.get("similarity", {}).items(),
+            key=lambda item: item[0] != QueryLikelihood.name,
+        )
+    }
+
+
+def _parameters(found: Mapping[str, Any]) -> str:
+    return (
+        ", ".join(f"{k}={v:g}" for k, v in sorted(found.items()) if k != "type") or "no parameters"
+    )

@@ -1,0 +1,82 @@
+"""Real search engines for tests: those whose addresses are in the environment."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+from uuid import uuid4
+
+import pytest
+import requests
+
+from indexes.engines.address import EngineAddress
+from indexes.engines.client import Engine
+
+VARIABLES = {
+    "opensearch": "OPENSEARCH_URL",
+    "opensearch3": "OPENSEARCH3_URL",
+    "elasticsearch": "ELASTICSEARCH_URL",
+}
+"""Marker -> variable of a server's address. Beside ``X_URL``, ``X_USER``, ``X_PASSWORD`` and
+``X_CA`` may be set."""
+
+SERVERS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in VARIABLES]
+"""Parameters of tests that run on each of them."""
+
+_PREFIX = f"test-{uuid4().hex[:12]}"
+"""Of this process's indexes: others may be at work on the same server."""
+
+_PATIENCE = 180.0
+"""Seconds that a server may need to start."""
+
+
+class Server(NamedTuple):
+    """A running engine."""
+
+    name: str
+    url: str
+    credentials: dict[str, str]
+
+    def address(self, index: str | None = None, **fields: str) -> EngineAddress:
+        """An index that nobody else uses."""
+        return EngineAddress(self.url, index or f"{_PREFIX}-{uuid4().hex[:12]}", **fields)  # type: ignore[arg-type]
+
+    def engine(self, address: EngineAddress) -> Engine:
+        """A connection; raises what :meth:`Engine.connect` does."""
+        return Engine.connect(address)
+
+
+@contextmanager
+def running(name: str) -> Iterator[Server]:
+    """The server of a marker, once it answers; the test is skipped where no address is set.
+
+    Indexes of the tests are deleted at the end.
+    """
+    variable = VARIABLES[name]
+    if not (url := os.environ.get(variable)):
+        pytest.skip(f"no server (set {variable})")
+    stem = variable.removesuffix("_URL")
+    found = {key: os.environ.get(f"{stem}_{key}", "") for key in ("USER", "PASSWORD", "CA")}
+    credentials = {f"TWEETRERANK_ENGINE_{key}": value for key, value in found.items() if value}
+    _wait(url, found["CA"] or True)
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in credentials.items():
+            patch.setenv(key, value)
+        yield Server(name, url, credentials)
+        engine = Engine.connect(EngineAddress(url, "test"))
+        # One by one: deleting by a pattern may be forbidden.
+        for one in engine.request("GET", f"/{_PREFIX}-*/_settings"):
+            engine.request("DELETE", f"/{one}")
+
+
+def _wait(url: str, verify: str | bool) -> None:
+    """Wait until a server that has just been started answers."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        with suppress(requests.RequestException):
+            answer = requests.get(url, verify=verify, timeout=10)
+            if answer.status_code < 500:
+                return
+        time.sleep(0.5)
+    pytest.fail(f"{url}: found no server within {_PATIENCE:.0f} s")
