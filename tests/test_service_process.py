@@ -1,0 +1,261 @@
+"""The service as a process: start, signals, wrong options."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+from conftest import Command
+from service_samples import QUERY, TEXTS, WIRES
+
+from pipeline import serve
+from pipeline.checkpoints import TUNING_FILE
+from rerankers import checkpoint as checkpoints
+
+ROOT = Path(__file__).resolve().parent.parent
+BODY = WIRES["tei"].body(raw_scores=True)
+
+
+class Running(NamedTuple):
+    """A service, its address, and the lines of its log until now."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+    lines: list[str]
+
+    def ask(self, body: object = BODY, timeout: float = 60) -> httpx.Response:
+        return httpx.post(f"{self.address}/rerank", json=body, timeout=timeout)
+
+    def wait_for(self, text: str, seconds: float = 60) -> str:
+        """The first line of the log with this text."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if found := [line for line in self.lines if text in line]:
+                return found[0]
+            time.sleep(0.02)
+        raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[Running]:
+    command = [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    lines: list[str] = []
+    stderr = process.stderr
+    assert stderr
+
+    def read() -> None:
+        for line in stderr:
+            lines.append(line)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    found = Running(process, "", lines)
+    try:
+        address = found.wait_for("serving ").split()[-1]
+        found.wait_for("startup complete")
+        yield found._replace(address=address)
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the shipped checkpoint."""
+    folder = tmp_path_factory.mktemp("served") / "mine"
+    shutil.copytree(checkpoints.find("mp_hcnn"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Running]:
+    with running("--checkpoint", folder, "--checkpoint", "mp_hcnn", "--threads", 1) as found:
+        yield found
+
+
+def change_weight(folder: Path, weight: float) -> float:
+    """Write another λ into a checkpoint; gives the old one."""
+    tuning = json.loads((folder / TUNING_FILE).read_text())
+    (folder / TUNING_FILE).write_text(json.dumps(tuning | {"weight": weight}))
+    checkpoints.write_config(folder, json.loads((folder / "config.json").read_text()))
+    return float(tuning["weight"])
+
+
+@pytest.mark.slow
+def test_models_are_chosen_by_name(service: Running) -> None:
+    models = httpx.get(f"{service.address}/v1/models").json()["data"]
+    assert [one["id"] for one in models] == ["mine", "mp_hcnn"]
+    for path, name, status in (
+        ("/v2/rerank", "mine", 200),
+        ("/v2/rerank", "rerank-v3.5", 404),
+        ("/v2/rerank", None, 422),
+        ("/rerank", "mp_hcnn", 200),
+        ("/rerank", "other", 404),
+    ):
+        body = {"query": QUERY, "documents": TEXTS, "model": name}
+        answer = httpx.post(f"{service.address}{path}", json=body)
+        assert answer.status_code == status
+        if status == 200:
+            assert answer.json()["model"] == name
+        else:
+            assert "expected one of mine, mp_hcnn" in answer.text
+
+
+@pytest.mark.slow
+def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> None:
+    """No request is lost, and a damaged checkpoint changes nothing."""
+    documents = [{"text": text, "first_stage_score": float(n)} for n, text in enumerate(TEXTS)]
+    body = {"query": QUERY, "texts": documents, "model": "mine"}
+    before = service.ask(body).json()
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    def ask_on() -> None:
+        while not ended.is_set():
+            statuses.append(service.ask(body).status_code)
+
+    clients = [threading.Thread(target=ask_on) for _ in range(2)]
+    for client in clients:
+        client.start()
+    try:
+        weight = change_weight(folder, 0.0)
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("mine: loaded again")
+        # By λ = 0 the order is that of the first stage.
+        expected = list(range(len(TEXTS)))[::-1]
+        assert [one["index"] for one in service.ask(body).json()] == expected
+        (folder / "config.json").write_text("{")
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("mine: the old model stays")
+        assert [one["index"] for one in service.ask(body).json()] == expected
+        shutil.copyfile(checkpoints.find("mp_hcnn") / "config.json", folder / "config.json")
+        change_weight(folder, weight)
+        service.lines.clear()
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("mine: loaded again")
+        assert service.ask(body).json() == before
+    finally:
+        ended.set()
+        for client in clients:
+            client.join()
+    assert set(statuses) == {200}
+
+
+@pytest.mark.slow
+def test_a_terminated_service_finishes_its_requests() -> None:
+    texts = [f"{text} {n}" for n in range(60) for text in TEXTS]
+    with running("--threads", 1) as service:
+        answers: list[httpx.Response] = []
+        body = {"query": QUERY, "texts": texts}
+        asking = [
+            threading.Thread(target=lambda: answers.append(service.ask(body))) for _ in range(4)
+        ]
+        for thread in asking:
+            thread.start()
+        while "te_queue_size 0.0" in (text := httpx.get(f"{service.address}/metrics").text):
+            assert len(answers) < len(asking), text
+        service.process.send_signal(signal.SIGTERM)
+        for thread in asking:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [200] * len(asking)
+        assert all(len(answer.json()) == len(texts) for answer in answers)
+        assert service.process.wait(20) == 0
+        with pytest.raises(httpx.ConnectError):
+            service.ask()
+
+
+def test_wrong_options(command: Command, tmp_path: Path) -> None:
+    result = command("serve", "--port", "70000", "--max-body", "5 bananas", "--threads", 0)
+    assert result.code == 2
+    for text in (
+        "--port: found '70000', expected a port from 0",
+        "--max-body: found '5 bananas', expected a size",
+        "--threads: found 0, expected a whole number",
+    ):
+        assert text in result.err
+    assert command("serve", "--api-key-file", tmp_path / "none").code == 2
+
+
+def test_a_port_in_use(command: Command) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = command("serve", "--port", port)
+    assert result.code == 1
+    assert result.err.startswith(
+        f"python -m pipeline.serve: error: --host 127.0.0.1 --port {port}:"
+    )
+    assert result.err.count("\n") == 1
+    assert (
+        "error: --host 192.0.2.1 --port 0:"
+        in command("serve", "--host", "192.0.2.1", "--port", 0).err
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\n \n", "found no key"),
+        (b"a b\n", "other characters than visible ASCII"),
+        (b"\xff\xfe", "found no text"),
+        ("schlüssel\n".encode(), "other characters than visible ASCII"),
+    ],
+)
+def test_wrong_files_of_keys(
+    command: Command, tmp_path: Path, content: bytes, problem: str
+) -> None:
+    (tmp_path / "keys").write_bytes(content)
+    result = command("serve", "--port", 0, "--api-key-file", tmp_path / "keys")
+    assert result.code == 1
+    assert problem in result.err
+
+
+def test_keys_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("one\n\n  two \n")
+    assert serve.read_keys(tmp_path / "keys") == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("5", 5), ("500KB", 500_000), ("8mb", 8_000_000), ("2 G", 2_000_000_000), ("1B", 1)],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert serve.size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5MB", "MB", "1TB", "9" * 16])
+def test_wrong_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a size"):
+        serve.size(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["no_such_model"], "found no model and no folder"),
+        (["mp_hcnn", "mp_hcnn"], "found two models of the name mp_hcnn"),
+        ([str(checkpoints.SHIPPED / "fusion" / "all")], "expected a model that scores each post"),
+    ],
+)
+def test_models_that_cannot_be_served(command: Command, arguments: list[str], problem: str) -> None:
+    options = [word for name in arguments for word in ("--checkpoint", name)]
+    result = command("serve", "--port", 0, *options)
+    assert result.code in (1, 2)
+    assert problem in result.err
