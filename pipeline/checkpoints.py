@@ -166,6 +166,16 @@ def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
         )
 
 
+class Calibration(NamedTuple):
+    """Logistic calibration (Platt 1999) of a checkpoint's scores.
+
+    P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), with a positive slope.
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
 @dataclass(frozen=True)
 class Tuning:
     """A tuned λ with its provenance.
@@ -178,6 +188,7 @@ class Tuning:
         fold_weights: those λ, one a fold.
         measure: the maximised one, by ir_measures' name.
         checkpoint: source of the neural scores, ``<model>/<name>``.
+        calibration: of the neural scores; None for those that do not grow with relevance.
     """
 
     weight: float
@@ -193,6 +204,7 @@ class Tuning:
     first_stage: str = ""
     checkpoint: str = ""
     date: str = ""
+    calibration: Calibration | None = None
 
     def save(self, path: Path | str) -> None:
         """Write the tuning as JSON, atomically."""
@@ -213,6 +225,8 @@ class Tuning:
             if not 0 <= weight <= 1:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
             check_normalization(content["normalization"])
+            if calibration := content.get("calibration"):
+                content["calibration"] = Calibration(*map(float, calibration))
             return cls(**{**content, **tuples, "curve": curve, "weight": weight})
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
@@ -248,19 +262,10 @@ def tuned_weight(
     return None
 
 
-class Calibration(NamedTuple):
-    """Logistic calibration (Platt 1999) of a checkpoint's scores.
-
-    P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), with a positive slope.
-    """
-
-    slope: float = 1.0
-    intercept: float = 0.0
-
-
 def calibration_of(checkpoint: Path) -> Calibration | None:
-    """The calibration of a checkpoint's scores, None if there is none."""
-    return None
+    """The calibration that was fitted with a checkpoint's λ, None if there is none."""
+    path = next((path for path in tuning_files(checkpoint) if path.exists()), None)
+    return Tuning.load(path).calibration if path else None
 
 
 def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | None:

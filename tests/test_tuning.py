@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.checkpoints import Tuning
+from pipeline.checkpoints import Tuning, calibration_of
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.interpolation import NORMALIZATIONS, interpolate
-from pipeline.training.tuning import tune_weight
+from pipeline.training.tuning import calibrate, tune_weight
+from rerankers.checkpoint import SHIPPED
 
 
 def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
@@ -196,3 +197,38 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         Tuning(**{**vars(TUNING), "cross_validated": math.nan}).save(path)
     assert Tuning.load(path) == TUNING
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_calibration_gives_the_share_of_relevant_posts() -> None:
+    """Scores are log-odds, shifted and stretched: the fit finds both again."""
+    drawn, scores, qrels = random.Random(5), {}, {}
+    for query_id in map(str, range(60)):
+        odds = {str(n): drawn.gauss(-1, 2) for n in range(200)}
+        qrels[query_id] = {d: 1 for d, o in odds.items() if drawn.random() < 1 / (1 + math.exp(-o))}
+        scores[query_id] = {doc_id: (value + 1) * 4 for doc_id, value in odds.items()}
+    found = calibrate(scores, qrels)
+    assert found is not None
+    assert found == pytest.approx((0.25, -1.0), abs=0.06)
+
+
+def test_each_topic_has_the_same_weight_in_a_calibration() -> None:
+    task = {"a": {"1": 1.0, "2": 0.0, "3": 1.0, "4": 0.0}}, {"a": {"1": 1, "4": 1}}
+    scores, qrels = task[0] | {"b": {"1": 1.0, "2": 0.0}}, task[1] | {"b": {"1": 1}}
+    found = calibrate(scores, qrels)
+    # P(relevant | 1) is (.25 + .5) / (.5 + .5), and P(relevant | 0) is .25.
+    assert found is not None
+    assert found.intercept == pytest.approx(math.log(0.25 / 0.75), abs=1e-3)
+    assert found.slope + found.intercept == pytest.approx(math.log(0.75 / 0.25), abs=1e-3)
+
+
+@pytest.mark.parametrize("relevant", [{}, {"worst": 1}])
+def test_scores_that_do_not_grow_with_relevance_have_no_calibration(
+    relevant: dict[str, int],
+) -> None:
+    assert calibrate({"1": {"best": 2.0, "worst": 1.0}}, {"1": relevant}) is None
+
+
+def test_shipped_checkpoints_are_calibrated() -> None:
+    for folder in (SHIPPED / "mp_hcnn").iterdir():
+        found = calibration_of(folder)
+        assert found is not None and found.slope > 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints import Tuning
+from pipeline.checkpoints import Calibration, Tuning
 from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
@@ -72,7 +72,7 @@ class HeldOut:
         for name in training_collections(test, data):
             collection = find(name, data)
             judgments = collection.qrels or {}
-            topics = set(judgments) & set(neural)
+            topics = [query_id for query_id in judgments if query_id in neural]
             if topics:
                 names.append(name)
                 official = read_run(collection.runs["ql"])
@@ -99,7 +99,28 @@ class HeldOut:
             first_stage=self.first_stage,
             checkpoint=self.checkpoint,
             date=datetime.date.today().isoformat(),
+            calibration=calibrate(self.neural, self.qrels),
         )
+
+
+def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
+    """The logistic calibration of judged topics' scores, with the same weight for each topic.
+
+    Posts without a judgment count as not relevant. None if relevant posts do not have higher
+    scores, or there are none.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    topics = [query_id for query_id in qrels if scores.get(query_id)]
+    values = [score for query_id in topics for score in scores[query_id].values()]
+    relevant = [qrels[q].get(doc_id, 0) > 0 for q in topics for doc_id in scores[q]]
+    if len(set(relevant)) < 2:
+        return None
+    weights = [1 / len(scores[query_id]) for query_id in topics for _ in scores[query_id]]
+    # Without regularisation, which would depend on the scores' scale.
+    model = LogisticRegression(C=math.inf).fit([[value] for value in values], relevant, weights)
+    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
+    return Calibration(round(slope, 6), round(intercept, 6)) if slope > 0 else None
 
 
 def read_held_out(checkpoint: Path, training: str) -> Run:
