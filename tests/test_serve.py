@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -301,3 +303,29 @@ def test_headers_of_times(client: TestClient, wire: Wire) -> None:
     assert headers["x-compute-type"] == "cpu"
     for name in ("total", "queue", "inference", "compute"):
         assert 0 <= int(headers[f"x-{name}-time"]) < 60_000
+
+
+README = Path(__file__).parent.parent / "pipeline" / "README.md"
+EXAMPLES = re.findall(
+    r"^curl localhost:8080(\S+) .*?-d '(.*)'\n(.*)$", README.read_text("utf-8"), re.MULTILINE
+)
+
+
+def without_numbers(content: Any) -> Any:
+    """An answer without its scores, its id and its time."""
+    if isinstance(content, list):
+        return [without_numbers(one) for one in content]
+    if isinstance(content, dict):
+        return {
+            key: None if key in ("id", "created") else without_numbers(value)
+            for key, value in content.items()
+        }
+    return None if isinstance(content, float) else content
+
+
+@pytest.mark.parametrize(("path", "body", "shown"), EXAMPLES)
+def test_the_examples_of_the_readme(client: TestClient, path: str, body: str, shown: str) -> None:
+    headers = {"content-type": "application/json"}
+    found = client.post(path, content=body, headers=headers).json()
+    assert without_numbers(found) == without_numbers(json.loads(shown))
+    assert len(EXAMPLES) == 9
