@@ -14,7 +14,9 @@
 7. training steps of the shipped MP-HCNN against padded pairs and dense AdamW, and the AP that both
    reach on held-out topics;
 8. the operations that the engine's time goes into;
-9. the learned fusion, with posts read now and with precomputed ones, on one thread and on two.
+9. the learned fusion, with posts read now and with precomputed ones, on one thread and on two;
+10. the rerank service: latency, load and overload (``--minutes``), against its engine in-process
+    and against a cross-encoder of MiniLM-L6's size.
 
 Alternative ways are measured in turn; a figure is the median over the rounds, a ratio the median of
 the rounds' ratios.
@@ -37,6 +39,7 @@ PARTS = {
     7: "training_step.measure",
     8: "operations.measure_operations",
     9: "scoring.measure_fusion",
+    10: "service.measure",
 }
 """Number -> module of ``benchmarks`` and function."""
 
@@ -57,6 +60,7 @@ class Options:
     collection: str = option("collection to rank", default="mb2012", metavar="NAME")
     pairs: int = option("pairs of parts 1, 2, 5 and 8", default=4096, parse=positive_int)
     rounds: int = option("measurements of each way", default=5, parse=positive_int)
+    minutes: int = option("minutes of part 10's overload", default=1, parse=positive_int)
     parts: tuple[int, ...] | None = option(
         "parts, as 1,2,3 (default: all)", parse=part_numbers, metavar="N,…"
     )
@@ -74,7 +78,7 @@ def main(options: Options) -> None:
 
     device = choose_device(options.device)
     name = named.find(options.collection, options.data).name
-    workload = Workload(name, options.pairs, options.rounds, device, options.data)
+    workload = Workload(name, options.pairs, options.rounds, device, options.data, options.minutes)
     print(f"machine: {machine()}; {name}, on {device}", flush=True)
     rows: list[tuple[str, str]] = []
     for number in options.parts or tuple(PARTS):

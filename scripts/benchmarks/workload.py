@@ -34,6 +34,8 @@ class Workload:
     rounds: int
     device: str
     data: Path | None
+    minutes: int = 1
+    """Of the service's overload."""
 
     @property
     def directory(self) -> Path:

@@ -1,0 +1,256 @@
+"""Part 10: the rerank service over loopback, against its engine in-process and a cross-encoder."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.measuring import Row, printed, threads
+from benchmarks.workload import Workload
+from rerankers.base import Pairs
+from rerankers.engine.cached import CachedScorer
+
+SINGLE = 40
+"""Requests of one client that are measured, of each size."""
+CLIENTS, LOAD = 16, 100
+"""Clients at once, and documents of each of their requests."""
+OVERLOAD = 4
+"""Times as many clients as the service is made for."""
+SECONDS = 10
+CROSS_ENCODED = 400
+CACHE = 2_000_000_000
+
+_LOAD = Path(__file__).with_name("service_load.py")
+
+
+class Ask(NamedTuple):
+    """A query and its posts as (text, URL)."""
+
+    query: str
+    posts: Sequence[tuple[str, str]]
+
+    def body(self) -> bytes:
+        """As TEI takes it, but with URLs."""
+        texts = [{"text": text, "url": url} if url else text for text, url in self.posts]
+        return json.dumps({"query": self.query, "texts": texts, "raw_scores": True}).encode()
+
+    def pairs(self) -> Pairs:
+        """For the engine."""
+        rows, texts = np.arange(len(self.posts)), [text for text, _ in self.posts]
+        return Pairs([self.query], texts, [url for _, url in self.posts], rows * 0, rows)
+
+
+class Running(NamedTuple):
+    """A service: its process, and its port."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def ask(self, body: bytes, connection: http.client.HTTPConnection) -> Any:
+        """The answer to one request."""
+        connection.request("POST", "/rerank", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"found the status {answer.status}: {content[:200]!r}")
+        return json.loads(content)
+
+    def connection(self) -> http.client.HTTPConnection:
+        """A new connection."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes of the process."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(workload: Workload) -> list[Row]:
+    """Latency, throughput, overload, memory and restart of the service."""
+    few, many = asks(workload, LOAD), asks(workload, 1000)
+    rows: list[Row] = []
+    in_process = _in_process(workload, few)
+    with tempfile.TemporaryDirectory() as folder, serving(workload) as service:
+        bodies = Path(folder) / "bodies"
+        bodies.write_bytes(b"\n".join(ask.body() for ask in few))
+        for title, some in (("100", few), ("1,000", many)):
+            rows += _single(service, title, some[:SINGLE])
+        loaded = load(service, bodies, CLIENTS, SECONDS)
+        rows += _throughput(loaded, in_process)
+        rows += _cross_encoder(few, loaded["documents"] / loaded["seconds"], Path(folder))
+        rows += _overload(service, bodies, workload.minutes)
+        rows += _equality(service, workload, few)
+    return printed(rows + _restart(workload, few[0]))
+
+
+def asks(workload: Workload, documents: int) -> list[Ask]:
+    """Requests of distinct posts, as far as there are any, in random order: none is cached."""
+    candidates = workload.candidates
+    posts = [(post.text, post.url) for post in candidates.posts.values()]
+    np.random.default_rng(1).shuffle(posts)
+    topics, count = candidates.topics, len(posts) // documents
+    return [
+        Ask(topics[n % len(topics)].text, posts[n * documents : (n + 1) * documents])
+        for n in range(count)
+    ]
+
+
+@contextmanager
+def serving(workload: Workload, port: int = 0) -> Iterator[Running]:
+    """A service of the measured checkpoint, in a process of its own."""
+    command = [sys.executable, "-m", "pipeline.serve", "--port", str(port), "--cache", str(CACHE)]
+    command += ["--checkpoint", str(workload.directory)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=log)
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        if "serving" not in line:
+            raise RuntimeError(f"the service did not start: {line}{process.stderr.read().decode()}")
+        # Its log must be read, or the service waits.
+        drain = ThreadPoolExecutor(1)
+        drain.submit(process.stderr.read)
+        try:
+            yield Running(process, int(line.rpartition(":")[2]))
+        finally:
+            process.kill()
+            process.wait()
+            drain.shutdown()
+
+
+def load(service: Running, bodies: Path, clients: int, seconds: float) -> Any:
+    """What the clients of ``service_load.py`` found."""
+    command = [sys.executable, str(_LOAD), str(service.port), str(bodies)]
+    done = subprocess.run([*command, str(clients), str(seconds)], capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def _single(service: Running, title: str, some: Sequence[Ask]) -> list[Row]:
+    """Milliseconds of one client's requests: of new posts, and of the same again."""
+    bodies, connection, rows = [ask.body() for ask in some], service.connection(), []
+    for kind in ("new posts", "posts of an earlier request"):
+        seconds = []
+        for body in bodies:
+            started = time.perf_counter()
+            service.ask(body, connection)
+            seconds.append(time.perf_counter() - started)
+        found = f"{1000 * median(seconds):.1f} ms (p95 {1000 * np.quantile(seconds, 0.95):.1f})"
+        rows.append((f"service, one request of {title}, {kind}: median", found))
+    connection.close()
+    return rows
+
+
+def _in_process(workload: Workload, some: Sequence[Ask]) -> dict[str, float]:
+    """Pairs/s of the engine, all cores, each request by one thread: new posts, then known ones."""
+    scorer, pairs = CachedScorer(workload.checkpoint, CACHE), [ask.pairs() for ask in some]
+    cores, rates = len(os.sched_getaffinity(0)), {}
+    scorer.score(pairs[0])
+    with threads(1), ThreadPoolExecutor(cores) as pool:
+        for kind in ("new posts", "known posts"):
+            started = time.perf_counter()
+            list(pool.map(scorer.score, pairs[1:]))
+            rates[kind] = sum(map(len, pairs[1:])) / (time.perf_counter() - started)
+    return rates
+
+
+def _throughput(loaded: Any, in_process: dict[str, float]) -> list[Row]:
+    milliseconds = loaded["milliseconds"]["200"]
+    rate, middle = loaded["documents"] / loaded["seconds"], median(milliseconds)
+    worst = float(np.quantile(milliseconds, 0.99))
+    errors = sum(len(found) for status, found in loaded["milliseconds"].items() if status != "200")
+    engine = ", ".join(f"{value:,.0f} with {kind}" for kind, value in in_process.items())
+    return [
+        ("engine in-process, pairs/s", engine),
+        (
+            f"service, {CLIENTS} clients at once, {LOAD} posts each",
+            f"{rate:,.0f} pairs/s, {rate / in_process['known posts']:.0%} of the engine's; median "
+            f"{middle:.1f} ms, p99 {worst:.1f} ms ({worst / middle:.1f} ×), {errors} errors",
+        ),
+    ]
+
+
+def _cross_encoder(some: Sequence[Ask], rate: float, folder: Path) -> list[Row]:
+    """Pairs/s of a cross-encoder, in single precision and in eight bits, on all cores."""
+    from benchmarks.cross_encoder import CrossEncoder
+
+    pairs = [
+        (ask.query, f"{text} {url}".strip())
+        for ask in some[: -(-CROSS_ENCODED // LOAD)]
+        for text, url in ask.posts
+    ]
+    rows = []
+    for title, is_quantized in (("in single precision", False), ("in eight bits", True)):
+        model = CrossEncoder(len(os.sched_getaffinity(0)), folder, is_quantized)
+        model.score(pairs[:50])
+        started = time.perf_counter()
+        model.score(pairs)
+        other = len(pairs) / (time.perf_counter() - started)
+        found = f"{other:,.0f} pairs/s; the service {rate / other:.0f} times as many"
+        rows.append((f"cross-encoder of MiniLM-L6's size {title}", found))
+    return rows
+
+
+def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
+    """More clients than the service is made for, minute after minute."""
+    statuses: dict[str, int] = {}
+    memory = []
+    for _ in range(minutes):
+        loaded = load(service, bodies, OVERLOAD * CLIENTS, 60)
+        for status, found in loaded["milliseconds"].items():
+            statuses[status] = statuses.get(status, 0) + len(found)
+        memory.append(service.memory)
+    found = ", ".join(f"{count:,} answers {status}" for status, count in sorted(statuses.items()))
+    rows = [(f"service, {OVERLOAD * CLIENTS} clients for {minutes} minutes", found)]
+    if minutes > 2:
+        growth = memory[-1] / memory[1]
+        found = f"{memory[-1] / 2**20:,.0f} MiB, {growth:.3f} times that of the second minute"
+        rows.append(("service, memory of the last minute", found))
+    return rows
+
+
+def _equality(service: Running, workload: Workload, some: Sequence[Ask]) -> list[Row]:
+    """Largest difference between scores over HTTP and of ``predict``, with many clients at once."""
+
+    def difference(ask: Ask) -> float:
+        connection = service.connection()
+        answer = service.ask(ask.body(), connection)
+        connection.close()
+        scores = np.zeros(len(ask.posts))
+        for one in answer:
+            scores[one["index"]] = one["score"]
+        expected = workload.checkpoint.predict([(ask.query, post) for post in ask.posts])
+        return float(np.abs(scores - expected).max())
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        largest = max(pool.map(difference, some[: 4 * CLIENTS]))
+    what = f"service, {CLIENTS} clients: largest difference from `predict`"
+    return [(what, f"{largest:.1e}")]
+
+
+def _restart(workload: Workload, ask: Ask) -> list[Row]:
+    """Seconds from the start of a service that was killed during a request to its next answer."""
+    seconds = []
+    for _ in range(3):
+        with serving(workload) as service:
+            connection = service.connection()
+            connection.request("POST", "/rerank", ask.body(), {"Content-Type": "application/json"})
+            os.kill(service.process.pid, signal.SIGKILL)
+        started = time.perf_counter()
+        with serving(workload, service.port) as again:
+            again.ask(ask.body(), again.connection())
+            seconds.append(time.perf_counter() - started)
+    return [("service, from its start to the first scores", f"{median(seconds):.1f} s")]
