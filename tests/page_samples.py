@@ -3,19 +3,19 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import uvicorn
-from starlette.applications import Starlette
+from service_samples import models
 
-from pipeline.checkpoints import load_reranker
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
+from pipeline.service.app import build
 from pipeline.service.search import SearchPage, routes
-from rerankers.engine.cached import CachedScorer
+from pipeline.service.service import Limits, Service
 
 HOSTILE = [
     {
@@ -48,21 +48,26 @@ def served(folder: Path) -> Iterator[ServedPage]:
         f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
         f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
     )
-    collection = read_collection(description)
-    models = {
-        "mp_hcnn": CachedScorer(load_reranker("mp_hcnn", collection).checkpoint, 10**7),
-    }
-    page = SearchPage(collection, lambda: models)
-    app = Starlette(routes=routes(page))
+    scorers = {name: model.scorer for name, model in models().served.items()}
+    page = SearchPage(read_collection(description), lambda: scorers)
+    try:
+        with serving(page) as address:
+            yield ServedPage(page, address)
+    finally:
+        page.close()
+
+
+@contextmanager
+def serving(page: SearchPage, keys: Sequence[str] = ()) -> Iterator[str]:
+    """The address of a service with the page, without a slash at the end."""
+    app = build(Service(models(), Limits(), 1), keys, routes(page))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield ServedPage(page, f"http://127.0.0.1:{port}")
+        yield "http://127.0.0.1:{1}".format(*server.servers[0].sockets[0].getsockname())
     finally:
         server.should_exit = True
         thread.join()
-        page.close()

@@ -1,6 +1,5 @@
 """The service's page in headless Chromium."""
 
-import json
 import os
 import re
 import shutil
@@ -9,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from page_samples import HOSTILE, HOSTILE_QUERY, ServedPage
+from page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, serving
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline import interpolation
@@ -92,13 +91,15 @@ def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
     """Opens tabs, each with a context of its own."""
     opened: list[Tab] = []
 
-    def open_tab(size: tuple[int, int] = WIDE, **options: Any) -> Tab:
-        opened.append(Tab(browser, served_page, size, **options))
+    def open_tab(
+        size: tuple[int, int] = WIDE, served: ServedPage = served_page, **options: Any
+    ) -> Tab:
+        opened.append(Tab(browser, served, size, **options))
         return opened[-1]
 
     yield open_tab
     for tab in opened:
-        outside = [url for url in tab.requests if not url.startswith((served_page.address, "data"))]
+        outside = [url for url in tab.requests if not url.startswith((tab.served.address, "data"))]
         problems = [*tab.problems, *outside]
         tab.page.context.close()
         assert not problems
@@ -418,27 +419,20 @@ def test_errors_are_shown(tabs: Any) -> None:
     expect(page.get_by_role("alert")).to_contain_text("post 17 is not among the results")
 
 
-def test_the_page_asks_for_a_key_once(tabs: Any) -> None:
-    tab = tabs()
-
-    def guard(route: Any) -> None:
-        if route.request.headers.get("authorization") == "Bearer secret":
-            route.continue_()
-        else:
-            content = json.dumps({"error": {"message": "no key"}})
-            route.fulfill(status=401, content_type="application/json", body=content)
-
-    tab.page.route("**/api/**", guard)
-    tab.page.goto(f"{tab.served.address}/?{urlencode(TOPIC)}")
-    for key in ("wrong", "secret"):
-        expect(tab.page.get_by_role("dialog")).to_be_visible()
-        expect(tab.page.locator("#refused")).to_be_visible(visible=key == "secret")
-        tab.page.get_by_label("API key").fill(key)
-        tab.page.keyboard.press("Enter")
-    expect(tab.page.locator("#after .post").first).to_be_visible()
-    tab.page.reload()
-    expect(tab.page.locator("#after .post").first).to_be_visible()
-    expect(tab.page.get_by_role("dialog")).to_be_hidden()
+def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:
+    with serving(served_page.page, ["secret"]) as address:
+        tab = tabs(served=served_page._replace(address=address))
+        tab.page.goto(f"{address}/?{urlencode(TOPIC)}")
+        for key in ("wrong", "secret"):
+            expect(tab.page.get_by_role("dialog")).to_be_visible()
+            expect(tab.page.locator("#refused")).to_be_visible(visible=key == "secret")
+            tab.page.get_by_label("API key").fill(key)
+            tab.page.keyboard.press("Enter")
+        expect(tab.page.locator("#after .post").first).to_be_visible()
+        tab.page.reload()
+        expect(tab.page.locator("#after .post").first).to_be_visible()
+        expect(tab.page.get_by_role("dialog")).to_be_hidden()
+        tab.wait()
 
 
 def test_long_lists_are_shown_in_parts(tabs: Any, served_page: ServedPage) -> None:

@@ -94,6 +94,14 @@ def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
 
 
+def test_quickstart_serves_the_page(checkout: Checkout) -> None:
+    for _ in range(2):
+        assert checkout.run("quickstart", "--serve", "--port", "9000").returncode == 0
+        *_, last = checkout.calls
+        assert last == "-m pipeline.serve --collection sample --port 9000"
+    assert len(checkout.calls) == 1
+
+
 def test_a_failed_installation_is_not_taken_for_done(checkout: Checkout) -> None:
     (checkout.notes / "fail").write_text("[cpu]")
     failed = checkout.run("quickstart")
