@@ -191,8 +191,9 @@ class _Watch:
 class _Opened:
     """A collection whose index is opened once: a service must not map its files for each search."""
 
-    def __init__(self, collection: Collection) -> None:
-        self._collection, self._index = collection, collection.open_index()
+    def __init__(self, collection: Collection, index: LuceneIndex, **changes: object) -> None:
+        self._collection, self._index = collection, index
+        vars(self).update(changes)
 
     def open_index(self) -> SearchIndex:
         return self._index
@@ -214,8 +215,10 @@ class SearchPage:
     """
 
     def __init__(self, collection: Collection, served: Served) -> None:
-        self.collection = cast(Collection, _Opened(collection))
-        self.index = self.collection.open_index()
+        self.index = collection.open_index()
+        self.collection = cast(Collection, _Opened(collection, self.index))
+        # Official runs are of the topics alone.
+        self._without_runs = cast(Collection, _Opened(collection, self.index, runs={}))
         self._served = served
         self._answers: dict[Question, Answer] = {}
         self._fusions: dict[Path, Fusion] = {}
@@ -393,6 +396,8 @@ class SearchPage:
         watch = _Watch()
         if model.scorer is None:
             fusion = self._fusion(model)
+            if topic.query_id == FREE:
+                fusion = replace(fusion, collection=self._without_runs)
             watch.start()  # Its first use loads it.
             candidates = fusion.search([topic], question.hits)
             watch.stop("search")

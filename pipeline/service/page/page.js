@@ -4,6 +4,7 @@
 const PAGE = 50; // Posts shown at first in a list, and by each step more.
 const CHUNK = 20; // Posts in a request for shades.
 const TENTH = 10;
+const PAUSE = 150; // Milliseconds after the last movement of the slider.
 const PARAMETERS = ["q", "query_id", "method", "model", "hits", "time"];
 const LEAST_SHARE = 1 / 20; // Families with less of the largest contribution are folded away.
 const SVG = "http://www.w3.org/2000/svg";
@@ -22,15 +23,24 @@ let latest = 0; // Number of the latest search: answers to earlier ones are drop
 
 // ---------------------------------------------------------------- documents
 
-/** A new element with attributes and children; children that are strings become text. */
-function make(name, attributes = {}, ...children) {
+/** h.p({ class: "quiet" }, "text", child): a new element; null and "" are no children. */
+const h = new Proxy(
+  {},
+  {
+    get:
+      (_, name) =>
+      (...parts) =>
+        make(name, parts),
+  },
+);
+
+function make(name, parts) {
+  const attributes = parts[0]?.constructor === Object ? parts.shift() : {};
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(key, value === true ? "" : value);
-    }
+    if (value !== null) element.setAttribute(key, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== ""));
+  element.append(...parts.filter((part) => part !== null && part !== ""));
   return element;
 }
 
@@ -43,11 +53,13 @@ function visible(text) {
 
 /** Characters with their shades, from [text, shade] pairs. */
 function shaded(segments) {
-  return segments.map(([text, step]) => (step ? make("mark", { class: `s${step}` }, text) : text));
+  return segments.map(([text, step]) => (step ? h.mark({ class: `s${step}` }, text) : text));
 }
 
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-const signed = (value) => (/[1-9]/.test(value.toFixed(3)) && value > 0 ? "+" : "") + value.toFixed(3).replace(/^-(0\.0+)$/, "$1");
+const signed = (value) =>
+  (/[1-9]/.test(value.toFixed(3)) && value > 0 ? "+" : "") +
+  value.toFixed(3).replace(/^-(0\.0+)$/, "$1");
 const short = (value) => value.toFixed(Math.abs(value) < 10 ? 3 : 2);
 const share = (value) => String(Number(value.toFixed(2)));
 const moment = (time) => time.slice(0, 16).replace("T", " ");
@@ -75,7 +87,9 @@ async function ask(path, parameters = []) {
     const content = await response.json().catch(() => ({}));
     if (response.ok) return content;
     const problem = content.error?.message ?? content.error ?? content.message ?? content.detail;
-    throw new Failure(typeof problem === "string" ? problem : `The service answers ${response.status}.`);
+    throw new Failure(
+      typeof problem === "string" ? problem : `The service answers ${response.status}.`,
+    );
   }
 }
 
@@ -90,7 +104,8 @@ function askForKey(isRefused) {
     dialog.onclose = () => {
       asking = null;
       const key = $("key").value;
-      if (!key) return reject(new Failure("The service asks for a key. Reload the page to enter it."));
+      if (!key)
+        return reject(new Failure("The service asks for a key. Reload the page to enter it."));
       sessionStorage.setItem("key", key);
       resolve();
     };
@@ -128,7 +143,9 @@ const remember = (isNew) => history[isNew ? "pushState" : "replaceState"](null, 
 /** Parameters of a search; a fusion has its own first stage. */
 function searchParameters() {
   const isFusion = modelOf(state.model)?.explains === "contributions";
-  return PARAMETERS.filter((name) => state[name] && !(isFusion && name === "method")).map((name) => [name, state[name]]);
+  return PARAMETERS.filter((name) => state[name] && !(isFusion && name === "method")).map(
+    (name) => [name, state[name]],
+  );
 }
 
 const modelOf = (name) => collection.models.find((model) => model.name === name);
@@ -142,7 +159,7 @@ function fillForm() {
   for (const name of ["method", "model", "hits"]) {
     const select = $(name);
     if (![...select.options].some((option) => option.value === state[name])) {
-      select.append(make("option", { value: state[name] }, visible(state[name])));
+      select.append(h.option({ value: state[name] }, visible(state[name])));
     }
     select.value = state[name];
   }
@@ -167,7 +184,7 @@ function showWeight() {
   $("tuned").disabled = state.weight === null;
   $("tuned").textContent = state.weight === null ? "tuned" : `tuned: ${share(tuned)}`;
   $("tuned").title = modelOf(state.model).origin;
-  $("tuned-weight").replaceChildren(make("option", { value: tuned }));
+  $("tuned-weight").replaceChildren(h.option({ value: tuned }));
 }
 
 // ---------------------------------------------------------------- search
@@ -176,7 +193,8 @@ async function search() {
   const number = ++latest;
   fillForm();
   showError("");
-  document.title = state.q || state.query_id ? `${visible($("q").value)} – tweetrerank` : "tweetrerank";
+  document.title =
+    state.q || state.query_id ? `${visible($("q").value)} – tweetrerank` : "tweetrerank";
   if (!state.q && !state.query_id) {
     found = null;
     $("results").hidden = $("legend").hidden = true;
@@ -197,7 +215,8 @@ async function search() {
     $("start").hidden = true;
     $("results").hidden = false;
     arrange();
-    if (state.post && !open(state.post)) showError(`doc_id: post ${visible(state.post)} is not among the results`);
+    if (state.post && !open(state.post))
+      showError(`doc_id: post ${visible(state.post)} is not among the results`);
     if (!state.post) hideReasons();
     shade();
   } catch (error) {
@@ -221,7 +240,9 @@ function showError(error) {
 function describe(total) {
   const parts = Object.entries(found.milliseconds).map(([name, value]) => `${name} ${value} ms`);
   const until = found.query.time ? `, until ${moment(found.query.time)} UTC` : "";
-  const times = found.kept ? "kept from an earlier search" : `${parts.join(", ")}; ${Math.round(total)} ms in all`;
+  const times = found.kept
+    ? "kept from an earlier search"
+    : `${parts.join(", ")}; ${Math.round(total)} ms in all`;
   $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}: ${times}`;
 }
 
@@ -251,7 +272,9 @@ function submit() {
 /** Order of trec_eval: scores in single precision, then ids, both descending. */
 function ranked(posts, score) {
   const keyed = posts.map((post) => [Math.fround(score(post)), post]);
-  return keyed.sort((a, b) => b[0] - a[0] || byCodePoint(b[1].doc_id, a[1].doc_id)).map(([, post]) => post);
+  return keyed
+    .sort((a, b) => b[0] - a[0] || byCodePoint(b[1].doc_id, a[1].doc_id))
+    .map(([, post]) => post);
 }
 
 /** Strings by code point: UTF-16 would put some characters before emoji. */
@@ -284,8 +307,11 @@ function arrange() {
   const old = isStill.matches ? new Map() : places();
   for (const side of ["before", "after"]) {
     const items = found.order[side].slice(0, limit).map((post) => item(post, side));
-    $(side).querySelector("ol").replaceChildren(...items);
-    if (!items.length) $(side).querySelector("ol").append(make("li", { class: "none" }, "Nothing found."));
+    const list = $(side).querySelector("ol");
+    if (!items.length) items.push(h.li({ class: "none" }, "Nothing found."));
+    // A list in its order stays as it is: λ moves the posts of the other one.
+    if (items.length !== list.children.length || items.some((root, n) => root !== list.children[n]))
+      list.replaceChildren(...items);
   }
   move(old);
   const rest = found.posts.length - limit;
@@ -318,7 +344,11 @@ function move(old) {
   for (const [element, top] of old) {
     if (!element.isConnected) continue;
     const distance = top - element.getBoundingClientRect().top;
-    if (distance) element.animate([{ transform: `translateY(${distance}px)` }, { transform: "none" }], { duration: 180, easing: "ease-out" });
+    if (distance)
+      element.animate([{ transform: `translateY(${distance}px)` }, { transform: "none" }], {
+        duration: 180,
+        easing: "ease-out",
+      });
   }
 }
 
@@ -335,19 +365,40 @@ function item(post, side) {
   number.textContent = rank;
   movement.textContent = arrow;
   movement.className = `move ${gain > 0 ? "up" : gain < 0 ? "down" : ""}`;
-  const other = gain ? `, ${gain > 0 ? "up" : "down"} ${Math.abs(gain)} from ${post.before} to ${post.after}` : ", same rank in both lists";
+  const other = gain
+    ? `, ${gain > 0 ? "up" : "down"} ${Math.abs(gain)} from ${post.before} to ${post.after}`
+    : ", same rank in both lists";
   element.button.setAttribute("aria-label", `Rank ${rank}${other}: why?`);
   element.score.textContent = short(side === "before" ? post.first : mixed(post));
   return element.root;
 }
 
 function newItem(post, side) {
-  const button = make("button", { type: "button", class: "rank", tabindex: "-1", "aria-expanded": "false", "aria-controls": "why" }, make("b"), make("span"));
-  const text = make("p", { class: "text", dir: "auto" });
-  const score = make("span", { class: "score", title: side === "before" ? "score of the first stage" : "score after reranking" });
-  const url = make("span");
-  const meta = make("p", { class: "meta" }, badge(post), post.time ? make("time", { datetime: post.time }, moment(post.time)) : "", url, score);
-  const root = make("li", { class: "post" }, button, make("div", { class: "body" }, text, meta));
+  const button = h.button(
+    {
+      type: "button",
+      class: "rank",
+      tabindex: "-1",
+      "aria-expanded": "false",
+      "aria-controls": "why",
+    },
+    h.b(),
+    h.span(),
+  );
+  const text = h.p({ class: "text", dir: "auto" });
+  const score = h.span({
+    class: "score",
+    title: side === "before" ? "score of the first stage" : "score after reranking",
+  });
+  const url = h.span();
+  const meta = h.p(
+    { class: "meta" },
+    badge(post),
+    post.time ? h.time({ datetime: post.time }, moment(post.time)) : "",
+    url,
+    score,
+  );
+  const root = h.li({ class: "post" }, button, h.div({ class: "body" }, text, meta));
   root.post = post;
   root.side = side;
   const element = { root, button, text, url, score };
@@ -366,11 +417,22 @@ const textOf = (post) => (post.why?.text ? shaded(post.why.text) : [visible(post
 /** The URL of a post; a link for the web's own schemes alone. */
 function link(post, isWhole = false) {
   const known = post.why?.url?.length ? post.why.url : [[visible(post.url), 0]];
-  const shown = shaded(isWhole ? known : without(known, /^https?:\/\/(www\.)?/i.exec(post.url)?.[0].length ?? 0));
+  const shown = shaded(
+    isWhole ? known : without(known, /^https?:\/\/(www\.)?/i.exec(post.url)?.[0].length ?? 0),
+  );
   if (/^https?:\/\//i.test(post.url) && URL.canParse(post.url)) {
-    return make("a", { class: "url", href: post.url, dir: "ltr", rel: "noopener noreferrer nofollow", target: "_blank" }, ...shown);
+    return h.a(
+      {
+        class: "url",
+        href: post.url,
+        dir: "ltr",
+        rel: "noopener noreferrer nofollow",
+        target: "_blank",
+      },
+      ...shown,
+    );
   }
-  return make("span", { class: "url", dir: "ltr" }, ...shown);
+  return h.span({ class: "url", dir: "ltr" }, ...shown);
 }
 
 /** Segments without their first characters. */
@@ -386,7 +448,7 @@ function without(segments, count) {
 function badge(post) {
   if (post.grade === null) return "";
   const grade = Math.min(Math.max(post.grade, 0), 2);
-  return make("span", { class: `badge g${grade}`, title: "judged" }, collection.grades[grade]);
+  return h.span({ class: `badge g${grade}`, title: "judged" }, collection.grades[grade]);
 }
 
 /** Fetch the shades of the posts on the page that have none. */
@@ -409,7 +471,10 @@ async function shade() {
 /** Fetch the explanations of posts. */
 async function explain(posts) {
   const current = found;
-  const answer = await ask("explain", [...JSON.parse(current.key), ...posts.map((post) => ["doc_id", post.doc_id])]);
+  const answer = await ask("explain", [
+    ...JSON.parse(current.key),
+    ...posts.map((post) => ["doc_id", post.doc_id]),
+  ]);
   const { posts: reasons, ...common } = answer;
   current.common = common;
   for (const post of posts) {
@@ -423,8 +488,10 @@ function showLegend() {
   const isShaded = found.common?.kind === "matches";
   $("legend").hidden = !isShaded;
   if (!isShaded) return;
-  const marks = collection.steps.map((name, n) => make("mark", { class: `s${n + 1}` }, name));
-  $("legend").querySelector("span").replaceChildren(...marks);
+  const marks = collection.steps.map((name, n) => h.mark({ class: `s${n + 1}` }, name));
+  $("legend")
+    .querySelector("span")
+    .replaceChildren(...marks);
 }
 
 // ---------------------------------------------------------------- why
@@ -481,59 +548,118 @@ function hideReasons() {
 
 function showReasons(post, problem = "") {
   const isNew = $("why").dataset.post !== post.doc_id || $("why").hidden;
+  const wasOpen = !isNew && $("reasons").querySelector("details")?.open;
   $("why").hidden = false;
   $("why").dataset.post = post.doc_id;
   $("results").classList.add("explained");
   const gain = post.before - post.after;
-  const movement = gain ? `${gain > 0 ? "▲" : "▼"} ${Math.abs(gain)} from ${post.before}` : "same rank as before";
-  $("why-title").replaceChildren(`Rank ${post.after} `, make("small", {}, movement));
-  const common = found.common;
-  const parts = [make("p", { class: "text", dir: "auto" }, ...textOf(post)), make("p", { class: "meta" }, badge(post), post.url ? link(post, true) : "no URL", make("span", {}, `post ${visible(post.doc_id)}`)), stages(post)];
-  if (problem) parts.push(make("p", {}, visible(problem)));
-  else if (!found.model.explains) parts.push(make("p", { class: "quiet" }, "This model has no explanation of its scores."));
-  else if (!post.why) parts.push(make("p", { class: "quiet" }, "…"));
-  else parts.push(...(common.kind === "matches" ? matchesOf(post, common) : contributionsOf(post, common)));
-  const isOpen = $("reasons").querySelector("details")?.open && !isNew;
-  $("reasons").replaceChildren(...parts);
-  if (isOpen) $("reasons").querySelector("details").open = true;
+  const arrow = `${gain > 0 ? "▲" : "▼"} ${Math.abs(gain)} from ${post.before}`;
+  $("why-title").replaceChildren(
+    `Rank ${post.after} `,
+    h.small(gain ? arrow : "same rank as before"),
+  );
+  $("reasons").replaceChildren(
+    h.p({ class: "text", dir: "auto" }, ...textOf(post)),
+    h.p(
+      { class: "meta" },
+      badge(post),
+      post.url ? link(post, true) : "no URL",
+      h.span(`post ${visible(post.doc_id)}`),
+    ),
+    stages(post),
+    ...reasonsOf(post, problem),
+  );
+  const details = $("reasons").querySelector("details");
+  if (details) details.open = Boolean(wasOpen);
   if (isNew) $("why").scrollTop = 0;
+}
+
+function reasonsOf(post, problem) {
+  const quiet = (text) => [h.p({ class: "quiet" }, text)];
+  if (problem) return quiet(visible(problem));
+  if (!found.model.explains) return quiet("This model has no explanation of its scores.");
+  if (!post.why) return quiet("…");
+  return (found.common.kind === "matches" ? matchesOf : contributionsOf)(post, found.common);
 }
 
 /** The post's ranks and scores at each stage. */
 function stages(post) {
   const value = weight();
-  const rows = [[found.first_stage, post.before, post.first, post.first_unit, value === null ? null : 1 - value]];
-  rows.push([found.model.name, post.alone, post.neural, post.neural_unit, value]);
-  if (value !== null) rows.push(["reranked", post.after, mixed(post), null, null]);
-  const cells = rows.map(([name, rank, score, unit, part]) =>
-    make("tr", {},
-      make("th", { scope: "row" }, visible(name)),
-      make("td", { class: "number" }, `${rank}`),
-      make("td", { class: "number" }, short(score)),
-      value === null ? null : make("td", { class: "number" }, unit === null ? "" : `${unit.toFixed(3)} × ${share(part)}`)));
-  const heads = ["stage", "rank", "score", ...(value === null ? [] : ["normalised × share"])];
-  const head = make("tr", {}, ...heads.map((name, n) => make("th", { scope: "col", class: n ? "number" : null }, name)));
-  return make("table", { class: "stages" }, make("thead", {}, head), make("tbody", {}, ...cells));
+  const rows = [
+    ["stage", "rank", "score"],
+    [found.first_stage, post.before, short(post.first)],
+    [found.model.name, post.alone, short(post.neural)],
+  ];
+  if (value !== null) {
+    rows[0].push("normalised × share");
+    rows[1].push(`${post.first_unit.toFixed(3)} × ${share(1 - value)}`);
+    rows[2].push(`${post.neural_unit.toFixed(3)} × ${share(value)}`);
+    rows.push(["reranked", post.after, short(mixed(post)), ""]);
+  }
+  const [heads, ...cells] = rows.map((row, n) =>
+    h.tr(
+      ...row.map((text, m) =>
+        h[n && m ? "td" : "th"](
+          { scope: n && m ? null : n ? "row" : "col", class: m ? "number" : null },
+          visible(text),
+        ),
+      ),
+    ),
+  );
+  return h.table({ class: "stages" }, h.thead(heads), h.tbody(...cells));
 }
 
 /** The best match of each query word in each column. */
 function matchesOf(post, { groups, columns, measure, bounds }) {
   const { rows, further } = post.why;
-  if (!rows.length) return [make("p", { class: "quiet" }, "The query has no words that the model reads.")];
-  const top = make("tr", {}, make("th", { scope: "col", rowspan: 2 }, "query"), make("th", { scope: "col", rowspan: 2 }, "IDF"),
-    ...groups.map(([name, indices]) => make("th", { scope: "colgroup", colspan: indices.length }, name)));
-  const head = make("thead", {}, top, make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name.replace(/ letters$/, "")))));
+  if (!rows.length)
+    return [h.p({ class: "quiet" }, "The query has no words that the model reads.")];
+  const top = h.tr(
+    h.th({ scope: "col", rowspan: 2 }, "query"),
+    h.th({ scope: "col", rowspan: 2 }, "IDF"),
+    ...groups.map(([name, indices]) => h.th({ scope: "colgroup", colspan: indices.length }, name)),
+  );
+  const head = h.thead(
+    top,
+    h.tr(...columns.map((name) => h.th({ scope: "col" }, name.replace(/ letters$/, "")))),
+  );
   const body = rows.map((row) =>
-    make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, visible(row.word))), make("td", {}, row.weight.toFixed(2)),
+    h.tr(
+      h.th({ scope: "row" }, h.bdi(visible(row.word))),
+      h.td(row.weight.toFixed(2)),
       ...row.cells.map(({ score, step, where }) =>
-        score === null ? make("td", {}, "–") : make("td", { class: step ? `s${step}` : null }, score.toFixed(2), where ? make("small", {}, make("bdi", {}, visible(where))) : ""))));
-  const table = make("div", { class: "wide", role: "region", "aria-label": "Matches", tabindex: 0 }, make("table", { class: "matches" }, head, make("tbody", {}, ...body)));
-  const list = make("dl", {}, ...further.flatMap(({ title: name, segments }) => [make("dt", {}, name), make("dd", { dir: "auto" }, ...shaded(segments))]));
-  const legend = collection.steps.map((name, n) => make("mark", { class: `s${n + 1}` }, `${name} from ${bounds[n].toFixed(2)}`));
-  return [table,
-    make("p", { class: "legend quiet" }, ...legend.flatMap((mark) => [mark, " "])),
-    make("p", { class: "quiet" }, `Best match of each query word, by ${measure}. A column “2 words” scores the phrase that begins with the word. The neural score is computed from these best matches.`),
-    further.length ? make("details", {}, make("summary", {}, "phrases and letters"), list) : ""].filter(Boolean);
+        score === null
+          ? h.td("–")
+          : h.td(
+              { class: step ? `s${step}` : null },
+              score.toFixed(2),
+              where ? h.small(h.bdi(visible(where))) : "",
+            ),
+      ),
+    ),
+  );
+  const table = h.div(
+    { class: "wide", role: "region", "aria-label": "Matches", tabindex: 0 },
+    h.table({ class: "matches" }, head, h.tbody(...body)),
+  );
+  const list = h.dl(
+    ...further.flatMap(({ title: name, segments }) => [
+      h.dt(name),
+      h.dd({ dir: "auto" }, ...shaded(segments)),
+    ]),
+  );
+  const legend = collection.steps.map((name, n) =>
+    h.mark({ class: `s${n + 1}` }, `${name} from ${bounds[n].toFixed(2)}`),
+  );
+  return [
+    table,
+    h.p({ class: "legend quiet" }, ...legend.flatMap((mark) => [mark, " "])),
+    h.p(
+      { class: "quiet" },
+      `Best match of each query word, by ${measure}. A column “2 words” scores the phrase that begins with the word. The neural score is computed from these best matches.`,
+    ),
+    further.length ? h.details(h.summary("phrases and letters"), list) : "",
+  ].filter(Boolean);
 }
 
 /** The contribution of each family of features, as bars. */
@@ -541,15 +667,44 @@ function contributionsOf(post, { base, extent, meaning }) {
   const { families, most, least } = post.why;
   const order = [...families].sort((a, b) => b.added - a.added);
   const enough = LEAST_SHARE * Math.max(...order.map(({ added }) => Math.abs(added)));
-  const [large, small] = [order.filter(({ added }) => Math.abs(added) > enough), order.filter(({ added }) => Math.abs(added) <= enough)];
-  const bars = (rows) => make("table", { class: "bars" }, make("tbody", {}, ...rows.map((row) => bar(row, extent))));
-  const features = (caption, rows) => rows.length ? make("table", {}, make("caption", { class: "quiet" }, caption),
-    make("tbody", {}, ...rows.map(({ feature, value, added }) => make("tr", {}, make("th", { scope: "row" }, feature),
-      make("td", { class: "number" }, value === null ? "not known" : String(Number(value.toPrecision(4)))), make("td", { class: "number" }, signed(added)))))) : "";
-  return [make("h3", {}, "Contributions to the score"), bars(large),
-    make("p", { class: "quiet" }, `Sums of ${meaning}. With the mean score of the search, ${signed(base)}, they add up to the post's score. All posts have one scale.`),
-    make("details", {}, make("summary", {}, "single features, smaller contributions"),
-      features("largest positive contributions: value, contribution", most), features("largest negative contributions: value, contribution", least), bars(small))];
+  const [large, small] = [
+    order.filter(({ added }) => Math.abs(added) > enough),
+    order.filter(({ added }) => Math.abs(added) <= enough),
+  ];
+  const bars = (rows) =>
+    h.table({ class: "bars" }, h.tbody(...rows.map((row) => bar(row, extent))));
+  const features = (caption, rows) =>
+    rows.length
+      ? h.table(
+          h.caption({ class: "quiet" }, caption),
+          h.tbody(
+            ...rows.map(({ feature, value, added }) =>
+              h.tr(
+                h.th({ scope: "row" }, feature),
+                h.td(
+                  { class: "number" },
+                  value === null ? "not known" : String(Number(value.toPrecision(4))),
+                ),
+                h.td({ class: "number" }, signed(added)),
+              ),
+            ),
+          ),
+        )
+      : "";
+  return [
+    h.h3("Contributions to the score"),
+    bars(large),
+    h.p(
+      { class: "quiet" },
+      `Sums of ${meaning}. With the mean score of the search, ${signed(base)}, they add up to the post's score. All posts have one scale.`,
+    ),
+    h.details(
+      h.summary("single features, smaller contributions"),
+      features("largest positive contributions: value, contribution", most),
+      features("largest negative contributions: value, contribution", least),
+      bars(small),
+    ),
+  ];
 }
 
 function bar({ family, added }, [low, high]) {
@@ -561,9 +716,20 @@ function bar({ family, added }, [low, high]) {
   };
   const zero = `${-low * percent}%`;
   const image = draw("svg", { class: "bar", "aria-hidden": "true" });
-  image.append(draw("rect", { class: added < 0 ? "minus" : "plus", x: `${(Math.min(added, 0) - low) * percent}%`, width: `${Math.abs(added) * percent}%`, height: "100%" }),
-    draw("line", { class: "zero", x1: zero, x2: zero, y2: "100%" }));
-  return make("tr", {}, make("th", { scope: "row" }, family), make("td", { class: "number" }, signed(added)), make("td", {}, image));
+  image.append(
+    draw("rect", {
+      class: added < 0 ? "minus" : "plus",
+      x: `${(Math.min(added, 0) - low) * percent}%`,
+      width: `${Math.abs(added) * percent}%`,
+      height: "100%",
+    }),
+    draw("line", { class: "zero", x1: zero, x2: zero, y2: "100%" }),
+  );
+  return h.tr(
+    h.th({ scope: "row" }, family),
+    h.td({ class: "number" }, signed(added)),
+    h.td(image),
+  );
 }
 
 // ---------------------------------------------------------------- keyboard and pointer
@@ -613,7 +779,14 @@ function step(key, root) {
   focusPost(order[post ? place + (key === "down" ? 1 : -1) : 0], side);
 }
 
-const KEYS = { j: "down", k: "up", ArrowDown: "down", ArrowUp: "up", ArrowLeft: "left", ArrowRight: "right" };
+const KEYS = {
+  j: "down",
+  k: "up",
+  ArrowDown: "down",
+  ArrowUp: "up",
+  ArrowLeft: "left",
+  ArrowRight: "right",
+};
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || $("access").open) return;
@@ -623,7 +796,11 @@ function onKey(event) {
     else if (target === $("q")) target.blur();
     return;
   }
-  if (target.matches("input, select, textarea") && !(target.type === "range" && /^[jk/]$/.test(event.key))) return;
+  if (
+    target.matches("input, select, textarea") &&
+    !(target.type === "range" && /^[jk/]$/.test(event.key))
+  )
+    return;
   if (event.key === "/") {
     event.preventDefault();
     $("q").focus();
@@ -639,7 +816,8 @@ function onKey(event) {
 
 function onClick(event) {
   const root = event.target.closest(".post");
-  if (!root || event.target.closest("a") || String(getSelection())) return;
+  if (!root || event.target.closest("a")) return;
+  if (event.detail && String(getSelection())) return; // Text was selected by the pointer.
   const { button } = root.post.items[root.side];
   button.focus({ preventScroll: true });
   openByHand(root.post, button);
@@ -653,38 +831,45 @@ function onPoint(event) {
 }
 
 let drawing = 0;
+let writing = 0;
 
 function onWeight(value) {
   state.weight = value;
   showWeight();
   cancelAnimationFrame(drawing);
-  drawing = requestAnimationFrame(() => {
+  drawing = requestAnimationFrame(arrange);
+  // Browsers limit changes of the URL, and requests can wait for the end of a movement, too.
+  clearTimeout(writing);
+  writing = setTimeout(() => {
     remember(false);
-    if (!found) return;
-    arrange();
-    shade();
-  });
+    if (found) shade();
+  }, PAUSE);
 }
 
 function showSide(side) {
   $("results").dataset.side = side;
-  for (const button of $("tabs").children) button.setAttribute("aria-pressed", String(button.dataset.side === side));
+  for (const button of $("tabs").children)
+    button.setAttribute("aria-pressed", String(button.dataset.side === side));
 }
 
 // ---------------------------------------------------------------- start
 
 function fillChoices() {
-  const options = (values) => values.map((value) => make("option", { value }, visible(value)));
+  const options = (values) => values.map((value) => h.option({ value }, visible(value)));
   $("name").textContent = visible(collection.name);
   $("size").textContent = plural(collection.posts, "post");
   $("method").replaceChildren(...options(collection.methods));
   $("model").replaceChildren(...options(collection.models.map((model) => model.name)));
-  $("hits").replaceChildren(...options([20, 50, 100, 200, 500, 1000].filter((n) => n <= collection.most_hits).map(String)));
-  $("topics").replaceChildren(...collection.topics.map((topic) => make("option", { value: topic.text })));
-  $("suggestions").replaceChildren(...collection.topics.slice(0, PAGE).map((topic) => {
-    const query = new URLSearchParams({ q: topic.text, query_id: topic.query_id });
-    return make("li", {}, make("a", { href: `?${query}`, dir: "auto" }, visible(topic.text)));
-  }));
+  $("hits").replaceChildren(
+    ...options([20, 50, 100, 200, 500, 1000].filter((n) => n <= collection.most_hits).map(String)),
+  );
+  $("topics").replaceChildren(...collection.topics.map((topic) => h.option({ value: topic.text })));
+  $("suggestions").replaceChildren(
+    ...collection.topics.slice(0, PAGE).map((topic) => {
+      const query = new URLSearchParams({ q: topic.text, query_id: topic.query_id });
+      return h.li(h.a({ href: `?${query}`, dir: "auto" }, visible(topic.text)));
+    }),
+  );
   $("when").hidden = !collection.clocks;
   if (collection.times) {
     $("time").min = collection.times[0].slice(0, 19);
@@ -712,7 +897,10 @@ function listen() {
     const isShown = $("choices").classList.toggle("shown");
     $("toggle").setAttribute("aria-expanded", String(isShown));
   });
-  $("tabs").addEventListener("click", (event) => event.target.dataset.side && showSide(event.target.dataset.side));
+  $("tabs").addEventListener(
+    "click",
+    (event) => event.target.dataset.side && showSide(event.target.dataset.side),
+  );
   $("further").addEventListener("click", () => {
     limit += PAGE;
     arrange();
@@ -734,7 +922,10 @@ function listen() {
   document.addEventListener("keydown", onKey);
   addEventListener("popstate", restore);
   new ResizeObserver(([entry]) => {
-    document.documentElement.style.setProperty("--head", `${Math.round(entry.borderBoxSize[0].blockSize)}px`);
+    document.documentElement.style.setProperty(
+      "--head",
+      `${Math.round(entry.borderBoxSize[0].blockSize)}px`,
+    );
   }).observe(document.querySelector("header"));
 }
 
