@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from pipeline.collections.own import read_collection
 from pipeline.service.app import build
 from pipeline.service.search import SearchPage, routes
 from pipeline.service.service import Limits, Service
+from rerankers.engine.cached import CachedScorer
 
 HOSTILE = [
     {
@@ -71,3 +73,10 @@ def serving(page: SearchPage, keys: Sequence[str] = ()) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def seen_scorer(page: SearchPage) -> CachedScorer:
+    """The model of a page, as if it was trained on the page's collection."""
+    checkpoint = models().default.checkpoint
+    trained_on = {"trained_on": ["mb2011", page.collection.name]}
+    return CachedScorer(replace(checkpoint, metrics=trained_on), 10**6)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from page_samples import HOSTILE, ServedPage
+from page_samples import HOSTILE, ServedPage, seen_scorer
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -64,6 +64,7 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
         "weight": None,
         "origin": "",
         "explains": "contributions",
+        "seen": False,
     }
     topic = found["topics"][0]
     assert topic == {
@@ -261,6 +262,17 @@ def test_an_index_without_topics(served_page: ServedPage) -> None:
         assert not math.isnan(results["posts"][0]["neural"])
     finally:
         page.close()
+
+
+def test_a_model_that_has_seen_the_judgments_says_so(served_page: ServedPage) -> None:
+    page = served_page.page
+    other = SearchPage(page.collection, lambda: {"mine": seen_scorer(page)})
+    try:
+        seen = {model["name"]: model["seen"] for model in other.describe()["models"]}
+        assert seen == {"mine": True, "fusion": False}
+        assert page.describe()["models"][0]["seen"] is False
+    finally:
+        other.close()
 
 
 def test_given_candidates_are_not_searched(data_dir: Path) -> None:

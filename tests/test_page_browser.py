@@ -8,12 +8,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, serving
+from page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_scorer, serving
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline import interpolation
 from pipeline.collections.trec import ranked
 from pipeline.explanation.rank_changes import visible
+from pipeline.service.search import SearchPage
 
 pytestmark = pytest.mark.slow
 
@@ -153,6 +154,19 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
         assert shown == ([] if grade is None else [names[grade]])
     relevant = sum(grades.get(doc_id, 0) > 0 for doc_id in tab.order("after")[:10])
     expect(page.locator("#after-title")).to_contain_text(f"{relevant} of the first 10 relevant")
+
+
+def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
+    tabs: Any, served_page: ServedPage
+) -> None:
+    page = SearchPage(served_page.page.collection, lambda: {"mine": seen_scorer(served_page.page)})
+    with serving(page) as address:
+        tab = tabs(served=served_page._replace(address=address))
+        shown = tab.go(**TOPIC)
+        expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
+        expect(shown.locator("#before-title")).to_contain_text("of the first 10 relevant")
+        tab.wait()
+    page.close()
 
 
 def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:

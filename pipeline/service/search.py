@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -132,7 +133,7 @@ class PageModel(NamedTuple):
     Attributes:
         kind: name in the registry.
         directory: of the checkpoint.
-        scorer: of a served model that scores texts; None for a fusion.
+        scorer: of a served model; None for a fusion.
     """
 
     name: str
@@ -255,16 +256,14 @@ class SearchPage:
     @property
     def models(self) -> dict[str, PageModel]:
         """Name -> model: the served ones, and a fusion if the collection has one."""
-        found = {}
-        for name, scorer in self._served().items():
-            kind, directory = scorer.checkpoint.name, scorer.checkpoint.directory
-            found[name] = PageModel(name, kind, directory, None if kind in FUSIONS else scorer)
-        if all(model.scorer for model in found.values()):
-            best = best_trained(self.collection.key, FUSIONS) if self.collection.file else None
-            kind = best[0] if best else DEFAULT_FUSION
-            with contextlib.suppress(DataError):  # There is none.
-                directory = directory_for(kind, self.collection)
-                found[kind] = PageModel(kind, kind, directory, None)
+        found = {
+            name: PageModel(name, scorer.checkpoint.name, scorer.checkpoint.directory, scorer)
+            for name, scorer in self._served().items()
+        }
+        best = best_trained(self.collection.key, FUSIONS) if self.collection.file else None
+        name = best[0] if best else DEFAULT_FUSION
+        with contextlib.suppress(DataError):  # There is none.
+            found[name] = PageModel(name, name, directory_for(name, self.collection), None)
         return found
 
     def describe(self) -> dict[str, Any]:
@@ -297,16 +296,24 @@ class SearchPage:
         }
 
     def _describe(self, model: PageModel) -> dict[str, Any]:
-        """Name, λ (None for a fusion) with its origin, and kind of explanation of a model."""
-        if model.scorer is None:
-            return {"name": model.name, "weight": None, "origin": "", "explains": "contributions"}
-        tuned = tuned_weight(model.directory, "minmax", self.collection.key)
-        weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned")
+        """Name, λ (None for a fusion) with its origin, and kind of explanation of a model.
+
+        ``seen``: it was trained on the collection's judgments.
+        """
+        if model.scorer:
+            metrics = model.scorer.checkpoint.metrics
+            tuned = tuned_weight(model.directory, "minmax", self.collection.key)
+            weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned")
+            explains = "matches" if model.kind == DEFAULT_RERANKER else None
+        else:
+            metrics = json.loads((model.directory / "metrics.json").read_text(encoding="utf-8"))
+            weight, origin, explains = None, "", "contributions"
         return {
             "name": model.name,
             "weight": weight,
             "origin": origin.partition("; ")[0],  # Without the path that follows.
-            "explains": "matches" if model.kind == DEFAULT_RERANKER else None,
+            "explains": explains,
+            "seen": self.collection.name in metrics.get("trained_on", []),
         }
 
     def question(self, given: Mapping[str, str]) -> Question:

@@ -326,7 +326,11 @@ function title(side, name, order) {
   of.textContent = visible(name);
   const best = order.slice(0, TENTH);
   const relevant = best.filter((post) => post.grade > 0).length;
-  small.textContent = found.query.judged ? `${relevant} of the first ${best.length} relevant` : "";
+  const isSeen = side === "after" && found.model.seen;
+  const note = isSeen
+    ? "trained on these judgments"
+    : `${relevant} of the first ${best.length} relevant`;
+  small.textContent = found.query.judged ? note : "";
 }
 
 /** Place on the screen of each post of the reranked list that is in view. */
