@@ -140,8 +140,9 @@ def java_class(name: str) -> Any:
 
 
 def detach_thread() -> None:
-    """Detach this thread from Java after its last call; not for the main thread."""
-    _import("jnius").detach()
+    """Detach this thread from Java after its last call, if any; not for the main thread."""
+    if "jnius" in sys.modules:
+        _import("jnius").detach()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import math
 import re
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import pytest
@@ -13,14 +13,14 @@ from page_samples import HOSTILE, ServedPage, seen_scorer
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from indexes.methods import METHODS
+from indexes.methods import METHODS, EngineQuery
 from pipeline import interpolation
 from pipeline.collections.collection import OwnCollection
 from pipeline.collections.named import find
 from pipeline.command.errors import UsageError
 from pipeline.explanation.rank_changes import visible
 from pipeline.service import search
-from pipeline.service.search import KEPT, SearchPage, routes, time_of
+from pipeline.service.search import KEPT, RequestError, SearchPage, routes, time_of
 from rerankers.features.temporal import milliseconds, newest_doc_id
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
@@ -273,6 +273,39 @@ def test_a_model_that_has_seen_the_judgments_says_so(served_page: ServedPage) ->
         assert page.describe()["models"][0]["seen"] is False
     finally:
         other.close()
+
+
+class OwnQuery:
+    """An index with a query of its own, as of a search engine."""
+
+    def __init__(self, index: Any) -> None:
+        self.size, self.posts, self.id_range, self._index = index.size, index.posts, None, index
+
+    def search(self, topics: Any, method: Any, **options: Any) -> Any:
+        assert isinstance(method, EngineQuery)
+        return self._index.search(topics, METHODS["ql"](), **options)
+
+
+def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
+    opened = served_page.page
+    collection: Any = search._Opened(
+        opened.collection, cast(Any, OwnQuery(opened.index)), methods=()
+    )
+    scorer = opened.models["mp_hcnn"].scorer
+    assert scorer is not None
+    page = SearchPage(collection, lambda: {"mp_hcnn": scorer})
+    try:
+        found = page.describe()
+        assert (found["methods"], found["method"], found["clocks"]) == ([], "", False)
+        assert [model["name"] for model in found["models"]] == ["mp_hcnn"]
+        assert found["topics"][0]["time"] is None
+        results = page.results(page.question({"q": "storm"}))
+        assert results["first_stage"] == "the engine's own query"
+        assert results["posts"][0]["time"] is None
+        with pytest.raises(RequestError, match="have no time in them"):
+            page.question({"q": "storm", "time": "2012-02-01T00:00"})
+    finally:
+        page.close()
 
 
 def test_given_candidates_are_not_searched(data_dir: Path) -> None:

@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from indexes.errors import CollectionError
 from indexes.jvm import detach_thread
-from indexes.methods import METHODS
+from indexes.methods import METHODS, EngineQuery
 from indexes.search import SearchIndex
 from pipeline.checkpoints import best_trained, directory_for, tuned_weight
 from pipeline.collections.collection import Collection
@@ -116,7 +116,7 @@ class Question:
 
     Attributes:
         topic: query and time limit; :data:`FREE` is the key of one that is no topic.
-        method: first stage; empty for a fusion, which has its own.
+        method: first stage; empty for a fusion and for an index that have their own.
         model: name of the model.
         hits: posts of each ranker.
     """
@@ -192,7 +192,7 @@ class _Watch:
 class _Opened:
     """A collection whose index is opened once: a service must not map its files for each search."""
 
-    def __init__(self, collection: Collection, index: LuceneIndex, **changes: object) -> None:
+    def __init__(self, collection: Collection, index: SearchIndex, **changes: object) -> None:
         self._collection, self._index = collection, index
         vars(self).update(changes)
 
@@ -260,6 +260,8 @@ class SearchPage:
             name: PageModel(name, scorer.checkpoint.name, scorer.checkpoint.directory, scorer)
             for name, scorer in self._served().items()
         }
+        if not self.collection.methods:
+            return found  # A fusion needs the scores of several methods.
         best = best_trained(self.collection.key, FUSIONS) if self.collection.file else None
         name = best[0] if best else DEFAULT_FUSION
         with contextlib.suppress(DataError):  # There is none.
@@ -269,19 +271,18 @@ class SearchPage:
     def describe(self) -> dict[str, Any]:
         """The collection, and what can be chosen."""
         judged = self.collection.qrels or {}
-        topics = list(self.topics.values())
+        topics, methods = list(self.topics.values()), list(self.collection.methods)
+        times = [time_of(doc_id) for doc_id in self.index.id_range or ()] if self.clocks else None
         return {
             "name": self.collection.name,
             "posts": self.index.size,
-            "methods": list(self.collection.methods),
-            "method": DEFAULT_METHOD,
+            "methods": methods,
+            "method": DEFAULT_METHOD if methods else "",
             "models": [self._describe(model) for model in self.models.values()],
             "hits": USUAL_HITS,
             "most_hits": MOST_HITS,
             "clocks": self.clocks,
-            "times": [time_of(doc_id) for doc_id in self.index.id_range or ()]
-            if self.clocks
-            else None,
+            "times": times,
             "grades": {str(grade): grade_text(grade) for grade in range(3)},
             "topics": [
                 {
@@ -324,11 +325,12 @@ class SearchPage:
         """
         problems: list[str] = []
         topic = self._topic(given, problems)
-        method, models = given.get("method", DEFAULT_METHOD), self.models
-        if method not in METHODS:
-            similar = did_you_mean(method, list(METHODS))
+        methods, models = self.collection.methods, self.models
+        method = given.get("method", DEFAULT_METHOD) if methods else ""
+        if methods and method not in methods:
+            similar = did_you_mean(method, methods)
             problems.append(
-                f"method: found {method!r}, expected one of {', '.join(METHODS)}{similar}"
+                f"method: found {method!r}, expected one of {', '.join(methods)}{similar}"
             )
         model = given.get("model", next(iter(models), ""))
         if model not in models:
@@ -412,7 +414,7 @@ class SearchPage:
             run = fusion.score(replace(candidates, rest={})) if len(candidates) else {}
             reranker, first_stage = fusion.reranker, fusion.name
         else:
-            method = METHODS[question.method]()
+            method = METHODS[question.method]() if question.method else EngineQuery()
             found = self.index.search([topic], method, hits=question.hits, threads=1)
             watch.stop("search")
             posts = self.index.posts.get_many(found[topic.query_id])
@@ -420,7 +422,7 @@ class SearchPage:
             watch.stop("texts")
             pairs = candidates.pairs()
             run = candidates.run_of(model.scorer.score(pairs)) if len(candidates) else {}
-            reranker, first_stage = NeuralReranker(model.scorer.checkpoint), question.method
+            reranker, first_stage = NeuralReranker(model.scorer.checkpoint), method.name
         watch.stop("scoring")
         first, neural = (scores.get(topic.query_id, {}) for scores in (candidates.run, run))
         return Answer(question, model, candidates, first, neural, reranker, first_stage, watch.laps)

@@ -874,6 +874,7 @@ function fillChoices() {
       return h.li(h.a({ href: `?${query}`, dir: "auto" }, visible(topic.text)));
     }),
   );
+  $("first").hidden = !collection.methods.length;
   $("when").hidden = !collection.clocks;
   if (collection.times) {
     $("time").min = collection.times[0].slice(0, 19);
