@@ -7,6 +7,7 @@ python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -32,6 +33,8 @@ GRACE = 30
 """Seconds that requests have for their end after a signal."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Addresses that only this machine reaches."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -119,8 +122,13 @@ def main(options: Options) -> None:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GRACE,
     )
-    where = "http://{}:{}".format(*listening.getsockname()[:2])
+    if not keys and options.host not in LOOPBACK:
+        print(f"warning: everybody who reaches {options.host} is served", file=sys.stderr)
+    host, number = listening.getsockname()[:2]
+    where = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
     print(f"serving {', '.join(models.served)} on {where}", file=sys.stderr, flush=True)
+    # What is loaded stays: no collection of garbage has to look at it again.
+    gc.freeze()
     # uvicorn raises the signal once more after the last request; it ends this command well.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     uvicorn.Server(config).run(sockets=[listening])

@@ -51,7 +51,7 @@ class Record:
             "time": _now(),
             "request_id": self.request_id,
             "method": self.method,
-            "path": self.path,
+            "path": self.path[:200],
             "status": self.status,
             "total_ms": _milliseconds(self.total),
         }
