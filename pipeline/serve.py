@@ -96,7 +96,7 @@ def main(options: Options) -> None:
         import uvicorn
 
         from pipeline.service import app
-        from pipeline.service.record import log_as_json
+        from pipeline.service.record import Writer, log_as_json
         from pipeline.service.service import Limits, Service
     except ModuleNotFoundError as error:
         raise DataError(
@@ -112,7 +112,7 @@ def main(options: Options) -> None:
     page = open_page(options, models)
     log_as_json()
     config = uvicorn.Config(
-        app.build(service, keys, routes(page)),
+        app.build(service, keys, routes(page), writer := Writer()),
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -132,6 +132,7 @@ def main(options: Options) -> None:
     # uvicorn raises the signal once more after the last request; it ends this command well.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     uvicorn.Server(config).run(sockets=[listening])
+    writer.close()
     if page:
         page.close()
 

@@ -216,6 +216,7 @@ def test_keys(name: str) -> None:
             assert client.post(wire.path, json=wire.body(), headers=headers).status_code == 200
         for path in ("/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200
+        assert client.get("/openapi.json").json()["security"] == [{"key": []}]
         for path in ("/info", "/v1/models", "/api/collection", "/nothing"):
             assert client.get(path).status_code == 401
 

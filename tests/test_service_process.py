@@ -259,3 +259,31 @@ def test_models_that_cannot_be_served(command: Command, arguments: list[str], pr
     result = command("serve", "--port", 0, *options)
     assert result.code in (1, 2)
     assert problem in result.err
+
+
+@pytest.mark.slow
+def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline.serve", "--port", "0", "--threads", "1"]
+    command += ["--log-texts"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr
+    try:
+        address = process.stderr.readline().split()[-1]
+        body = {"query": QUERY, "texts": ["x" * 20_000]}
+        with httpx.Client() as client:
+            for n in range(200):  # A pipe holds 64 KiB.
+                for left in range(100, -1, -1):
+                    try:
+                        status = client.post(f"{address}/rerank", json=body).status_code
+                        break
+                    except httpx.ConnectError:
+                        assert n == 0
+                        assert left
+                        time.sleep(0.1)
+                assert status == 200
+    finally:
+        process.kill()
+        process.wait()

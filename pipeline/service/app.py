@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -19,24 +19,31 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from pipeline.service.envelope import STATIC, Envelope
 from pipeline.service.faults import Fault
 from pipeline.service.formats import PATHS, assumed
+from pipeline.service.record import Record, write
 from pipeline.service.service import Service, refusal
 from rerankers.text.words import MAX_CHARACTERS
 
 
-def build(service: Service, keys: Sequence[str] = (), page: Sequence[BaseRoute] = ()) -> ASGIApp:
+def build(
+    service: Service,
+    keys: Sequence[str] = (),
+    page: Sequence[BaseRoute] = (),
+    write: Callable[[Record], None] = write,
+) -> ASGIApp:
     """The application.
 
     Args:
         service: answers requests for scores.
         keys: one of them is needed, if there are any.
         page: routes of the page.
+        write: writes a line of the log.
     """
 
     @asynccontextmanager
@@ -59,12 +66,13 @@ def build(service: Service, keys: Sequence[str] = (), page: Sequence[BaseRoute] 
     for path in PATHS:
         app.add_api_route(path, service.answer, methods=["POST"])
     for path, handler in _information(service).items():
-        app.add_api_route(path, handler, methods=["GET"])
+        kind = PlainTextResponse if path == "/metrics" else JSONResponse
+        app.add_api_route(path, handler, methods=["GET"], response_class=kind)
     app.router.routes.extend(page)
     app.add_exception_handler(HTTPException, _refuse)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _fail)
-    app.openapi = partial(_description, app)  # type: ignore[method-assign]
-    return Envelope(app, service, keys)
+    app.openapi = partial(_description, app, bool(keys))  # type: ignore[method-assign]
+    return Envelope(app, service, keys, write)
 
 
 def _information(service: Service) -> dict[str, Any]:
@@ -135,7 +143,7 @@ async def _fail(request: Request, error: Exception) -> Response:
     return refusal(Fault("internal", problem), assumed(request.scope["path"]), record)
 
 
-def _description(app: FastAPI) -> dict[str, Any]:
+def _description(app: FastAPI, needs_key: bool) -> dict[str, Any]:
     """The OpenAPI description, with the requests and answers of all formats."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -151,6 +159,10 @@ def _description(app: FastAPI) -> dict[str, Any]:
                 "200": {"description": "Scores", "content": _content(answers)},
                 "default": {"description": "No scores", "content": _content(errors)},
             }
+        if needs_key:
+            bearer = {"type": "http", "scheme": "bearer"}
+            app.openapi_schema["components"]["securitySchemes"] = {"key": bearer}
+            app.openapi_schema["security"] = [{"key": []}]
     return app.openapi_schema
 
 

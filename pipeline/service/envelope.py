@@ -6,7 +6,7 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,10 +38,17 @@ class Envelope:
         app: the application.
         service: its metrics count the requests for scores.
         keys: one of them is needed, if there are any.
+        write: writes a line of the log.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, keys: Sequence[str] = ()) -> None:
-        self.app, self.service = app, service
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: Service,
+        keys: Sequence[str] = (),
+        write: Callable[[Record], None] = records.write,
+    ) -> None:
+        self.app, self.service, self.write = app, service, write
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +82,7 @@ class Envelope:
         finally:
             record.total = time.perf_counter() - record.started
             if record.path not in PROBES or record.status >= 400:
-                records.write(record)
+                self.write(record)
             if record.format:
                 self.service.metrics.request(record)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import queue
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -108,6 +111,40 @@ def log_as_json() -> None:
 def write(record: Record) -> None:
     """Write the line of a request to stderr."""
     sys.stderr.write(_json(record.line()) + "\n")
+
+
+class Writer:
+    """Writes the lines of requests to stderr in a thread of its own.
+
+    Nobody waits for a terminal or a pipe that takes no more: what does not fit into the queue is
+    dropped, and the number of such lines is written later.
+    """
+
+    def __init__(self, most: int = 2_000) -> None:
+        self._records: queue.Queue[Record | None] = queue.Queue(most)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._work, name="log", daemon=True)
+        self._thread.start()
+
+    def __call__(self, record: Record) -> None:
+        """Write a record's line soon."""
+        try:
+            self._records.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Write what is waiting, as far as it can be written in time."""
+        with suppress(queue.Full):
+            self._records.put(None, timeout=seconds)
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        while (record := self._records.get()) is not None:
+            write(record)
+            if dropped := self._dropped:
+                self._dropped -= dropped
+                LOG.warning("%d lines of the log were dropped: it was not read", dropped)
 
 
 def _json(content: dict[str, Any]) -> str:
