@@ -1,16 +1,13 @@
 """A service with the page over the sample's posts and some hostile ones, shared by its tests."""
 
 import json
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import uvicorn
-from service_samples import models
+from service_samples import listening, models
 
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
@@ -63,16 +60,8 @@ def served(folder: Path) -> Iterator[ServedPage]:
 def serving(page: SearchPage, keys: Sequence[str] = ()) -> Iterator[str]:
     """The address of a service with the page, without a slash at the end."""
     app = build(Service(models(), Limits(), 1), keys, routes(page))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield "http://127.0.0.1:{1}".format(*server.servers[0].sockets[0].getsockname())
-    finally:
-        server.should_exit = True
-        thread.join()
+    with listening(app) as address:
+        yield address
 
 
 def seen_scorer(page: SearchPage) -> CachedScorer:

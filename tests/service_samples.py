@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import uvicorn
 from reranking_samples import POSTS
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from pipeline.service.app import build
 from pipeline.service.models import Models
@@ -33,16 +37,42 @@ def models() -> Models:
     return Models(["mp_hcnn"], 10_000_000)
 
 
-@contextmanager
-def client_of(
+def chance(logit: float) -> float:
+    """P(relevant) of a score by the shipped model."""
+    slope, intercept = models().default.calibration
+    return 1 / (1 + math.exp(-(slope * logit + intercept)))
+
+
+def app_of(
     limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
-) -> Iterator[TestClient]:
-    """A client of a new service over the shipped model."""
+) -> ASGIApp:
+    """A new service over the shipped model."""
     service = Service(
         options.pop("models", None) or models(), limits or Limits(), threads, **options
     )
-    with TestClient(build(service, keys, routes(None)), raise_server_exceptions=True) as client:
+    return build(service, keys, routes(None))
+
+
+@contextmanager
+def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
+    """A client of :func:`app_of`, without a network."""
+    with TestClient(app_of(*arguments, **options), raise_server_exceptions=True) as client:
         yield client
+
+
+@contextmanager
+def listening(app: ASGIApp) -> Iterator[str]:
+    """The address, without a slash at its end, where an application answers in this process."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def scored_by(scorer: Any) -> Models:

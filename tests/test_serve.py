@@ -1,7 +1,6 @@
 """The formats of the service: requests, answers, scores."""
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import numpy.typing as npt
 import orjson
 import pytest
 from reranking_samples import POSTS
-from service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
+from service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, chance, client_of, models
 from starlette.testclient import TestClient
 
 from pipeline.checkpoints import Calibration, tuned_weight
@@ -35,12 +34,6 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 
 TOLERANCE = 5e-6
 """Of logits: a service and ``predict`` multiply matrices of other sizes."""
-
-
-def chance(logit: float) -> float:
-    """P(relevant) of a score by the shipped model."""
-    slope, intercept = models().default.calibration
-    return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 
 def logits(documents: list[tuple[str, str]]) -> npt.NDArray[np.float32]:
