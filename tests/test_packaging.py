@@ -67,7 +67,7 @@ def unpinned(requirements: list[Requirement]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "extra", ["", "adapt", "cpu", "elasticsearch", "opensearch", "plot", "serve", "dev"]
+    "extra", ["", "adapt", "clients", "cpu", "elasticsearch", "opensearch", "plot", "serve", "dev"]
 )
 def test_every_named_dependency_is_pinned_within_its_bounds(extra: str) -> None:
     pinned = pins()
@@ -98,7 +98,7 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    optional = ["adapt", "elasticsearch", "opensearch", "plot", "serve", "vectors"]
+    optional = ["adapt", "clients", "elasticsearch", "opensearch", "plot", "serve", "vectors"]
     for extra in optional:
         assert names(EXTRAS[extra]) <= names(EXTRAS["dev"])
 
@@ -132,15 +132,7 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    extras = [
-        *EXTRAS["adapt"],
-        *EXTRAS["cpu"],
-        *EXTRAS["elasticsearch"],
-        *EXTRAS["opensearch"],
-        *EXTRAS["plot"],
-        *EXTRAS["serve"],
-        *EXTRAS["vectors"],
-    ]
+    extras = [r for extra in EXTRAS if extra != "dev" for r in EXTRAS[extra]]
     declared = names([*RUNTIME, *extras])
     if folder == "tests":
         declared |= names(EXTRAS["dev"])
