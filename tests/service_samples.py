@@ -89,17 +89,20 @@ class GatedScorer:
         gate: closed until it is set.
         seen: number of pairs of each call.
         begun: set by the first call.
+        seconds: of each call.
     """
 
     def __init__(self) -> None:
         self.hits = self.misses = self.bytes = 0
         self.gate, self.begun = threading.Event(), threading.Event()
         self.seen: list[int] = []
+        self.seconds = 0.0
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         self.seen.append(len(pairs))
         self.begun.set()
         assert self.gate.wait(30)
+        time.sleep(self.seconds)
         if "fail" in pairs.texts:
             raise RerankerError("found the text fail")
         lengths = [len(pairs.texts[row]) for row in pairs.post_index]

@@ -11,7 +11,7 @@ from service_samples import GatedScorer, scored_by
 
 from pipeline.service.faults import Fault
 from pipeline.service.models import ServedModel
-from pipeline.service.scheduler import SLICE, Job, Scheduler
+from pipeline.service.scheduler import LEAST, SLICE, Job, Scheduler
 from rerankers.errors import RerankerError
 
 
@@ -63,9 +63,29 @@ def test_a_large_request_is_cut(scorer: GatedScorer, model: ServedModel, threads
         scorer.gate.set()
         scores = await scheduler.score(job_of(model, 1000))
         assert scores.tolist() == list(range(1000))
-        assert sorted(scorer.seen) == sorted([SLICE, SLICE, SLICE, 1000 - 3 * SLICE])
+        assert sum(scorer.seen) == 1000
+        assert max(scorer.seen) <= SLICE
 
     run(use, threads)
+
+
+def test_idle_threads_share_a_request(scorer: GatedScorer, model: ServedModel) -> None:
+    async def use(scheduler: Scheduler) -> None:
+        while scheduler.idle < 2:
+            await asyncio.sleep(0.001)
+        task = await started(scheduler, job_of(model, 100))
+        while len(scorer.seen) < 2:
+            await asyncio.sleep(0.001)
+        scorer.gate.set()
+        assert (await task).tolist() == list(range(100))
+        assert scorer.seen == [50, 50]
+        # A small one is not worth it.
+        while scheduler.idle < 2:
+            await asyncio.sleep(0.001)
+        await scheduler.score(job_of(model, LEAST))
+        assert scorer.seen[2:] == [LEAST]
+
+    run(use, 2)
 
 
 def test_small_requests_are_scored_together(scorer: GatedScorer, model: ServedModel) -> None:
@@ -87,6 +107,7 @@ def test_a_large_request_does_not_hold_up_a_small_one(
     scorer: GatedScorer, model: ServedModel
 ) -> None:
     async def use(scheduler: Scheduler) -> None:
+        scorer.seconds = 0.005
         large, small = job_of(model, 20 * SLICE), job_of(model, 10)
         ends = []
         tasks = []

@@ -27,6 +27,9 @@ from rerankers.base import Pairs
 SLICE = 256
 """Pairs that a worker scores at once: a few milliseconds."""
 
+LEAST = 32
+"""Pairs of a part that is worth another thread."""
+
 
 @dataclass(eq=False)
 class Job:
@@ -82,6 +85,9 @@ class Scheduler:
         most_pairs: in the queue and in work.
         most_jobs: the same for requests.
         report: called with the number of pairs of each slice, in a worker's thread.
+
+    Attributes:
+        idle: workers without work.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class Scheduler:
         self.most_pairs, self.most_jobs = most_pairs, most_jobs
         self.pairs, self.jobs = 0, 0
         self._waiting: deque[Job] = deque()
+        self.idle = 0
         self._changed, self._ended = Condition(), False
         self._workers = [
             Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)
@@ -148,7 +155,7 @@ class Scheduler:
         self.pairs, self.jobs = self.pairs + size, self.jobs + 1
         with self._changed:
             self._waiting.append(job)
-            self._changed.notify(-(-size // SLICE))
+            self._changed.notify(-(-size // LEAST))
         try:
             left = None if job.deadline is None else job.deadline - time.perf_counter()
             await asyncio.wait_for(future, left)
@@ -172,13 +179,19 @@ class Scheduler:
                 slices = self._take()
                 if slices or self._ended:
                     return slices
+                self.idle += 1
                 self._changed.wait()
+                self.idle -= 1
 
     def _take(self) -> list[Slice]:
-        """The next slices of one model, :data:`SLICE` pairs at most."""
+        """The next slices of one model, :data:`SLICE` pairs at most; fewer if threads are idle."""
         slices: list[Slice] = []
         others: list[Job] = []
         room, now = SLICE, time.perf_counter()
+        if self.idle and len(self._waiting) == 1:
+            (job,) = self._waiting
+            share = -(-(len(job.texts) - job.taken) // (1 + self.idle))
+            room = min(SLICE, max(LEAST, share))
         while self._waiting and room:
             job = self._waiting.popleft()
             if job.dropped or (job.deadline is not None and job.deadline < now):
