@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -89,13 +89,14 @@ def measure(workload: Workload) -> list[Row]:
         bodies = Path(folder) / "bodies"
         bodies.write_bytes(b"\n".join(ask.body() for ask in few))
         for title, some in (("100", few), ("1,000", many)):
-            rows += _single(service, title, some[:SINGLE])
+            rows += printed(_single(service, title, some[:SINGLE]))
         loaded = load(service, bodies, CLIENTS, SECONDS)
-        rows += _throughput(loaded, in_process)
-        rows += _cross_encoder(few, loaded["documents"] / loaded["seconds"], Path(folder))
-        rows += _overload(service, bodies, workload.minutes)
-        rows += _equality(service, workload, few)
-    return printed(rows + _restart(workload, few[0]))
+        rows += printed(_throughput(loaded, in_process))
+        rate = loaded["documents"] / loaded["seconds"]
+        rows += printed(_cross_encoder(few, rate, Path(folder)))
+        rows += printed(_overload(service, bodies, workload.minutes))
+        rows += printed(_equality(service, workload, few))
+    return rows + printed(_restart(workload, few[0]))
 
 
 def asks(workload: Workload, documents: int) -> list[Ask]:
@@ -251,6 +252,16 @@ def _restart(workload: Workload, ask: Ask) -> list[Row]:
             os.kill(service.process.pid, signal.SIGKILL)
         started = time.perf_counter()
         with serving(workload, service.port) as again:
+            _wait_for(again)
             again.ask(ask.body(), again.connection())
             seconds.append(time.perf_counter() - started)
     return [("service, from its start to the first scores", f"{median(seconds):.1f} s")]
+
+
+def _wait_for(service: Running) -> None:
+    """Connect until the service listens, as a client does that tries again."""
+    for _ in range(1000):
+        with suppress(ConnectionRefusedError):
+            service.connection().connect()
+            return
+        time.sleep(0.01)
