@@ -107,22 +107,34 @@ def test_a_large_request_does_not_hold_up_a_small_one(
     scorer: GatedScorer, model: ServedModel
 ) -> None:
     async def use(scheduler: Scheduler) -> None:
-        scorer.seconds = 0.005
-        large, small = job_of(model, 20 * SLICE), job_of(model, 10)
-        ends = []
-        tasks = []
-        for name, job in (("large", large), ("small", small)):
-            task = await started(scheduler, job)
-            task.add_done_callback(lambda task, name=name: ends.append(name))
-            tasks.append(task)
-            await asyncio.to_thread(scorer.begun.wait, 10)
+        large = await started(scheduler, job_of(model, 20 * SLICE))
+        await asyncio.to_thread(scorer.begun.wait, 10)
+        small = await started(scheduler, job_of(model, 10))
         scorer.gate.set()
-        await tasks[1]
-        assert ends == ["small"]
-        assert np.isnan(large.scores).any()
-        assert (await tasks[0]).tolist() == list(range(20 * SLICE))
+        assert (await small).tolist() == list(range(10))
+        assert (await large).tolist() == list(range(20 * SLICE))
+        # The first slice was scored already.
+        assert scorer.first_texts[1] == ["", "x" * SLICE]
 
     run(use)
+
+
+def test_turns_of_large_and_small_requests(model: ServedModel) -> None:
+    scheduler = Scheduler(0, 10**6, 100)
+    large = [job_of(model, 5 * SLICE) for _ in range(3)]
+    scheduler._waiting.extend(large)
+    for job in large:
+        assert [one.job for one in scheduler._take()] == [job]
+    taken = []
+    for _ in range(8):
+        scheduler._waiting.append(job_of(model, SLICE))
+        taken += [one.job in large for one in scheduler._take()]
+    assert taken == [True, False, False, False] * 2
+    assert [job.taken for job in large] == [2 * SLICE, 2 * SLICE, SLICE]
+    assert scheduler.queued == 3 + 2
+    while scheduler._take():
+        pass
+    assert all(job.taken == 5 * SLICE for job in large)
 
 
 def test_models_are_not_mixed(scorer: GatedScorer, model: ServedModel) -> None:

@@ -1,8 +1,9 @@
 """The queue of requests, and the threads that score them.
 
 A worker takes a slice of at most :data:`SLICE` pairs: a part of a large request, or several small
-ones of the same model together. The rest of a large request goes to the end of the queue, so it
-never holds up the others.
+ones of the same model together. The rest of a large request waits in a second queue, which has
+every fourth turn, and all turns while the first is empty: large requests do not hold up small ones,
+and are not held up for ever.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from rerankers.base import Pairs
 
 SLICE = 256
 """Pairs that a worker scores at once: a few milliseconds."""
+
+BEGUN_TURN = 4
+"""Every so many turns, requests that are begun come before new ones."""
 
 LEAST = 32
 """Pairs of a part that is worth another thread."""
@@ -101,7 +105,8 @@ class Scheduler:
         self.most_pairs, self.most_jobs = most_pairs, most_jobs
         self.pairs, self.jobs = 0, 0
         self._waiting: deque[Job] = deque()
-        self.idle = 0
+        self._begun: deque[Job] = deque()
+        self._turns, self.idle = 0, 0
         self._changed, self._ended = Condition(), False
         self._workers = [
             Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)
@@ -124,7 +129,7 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Requests with documents that no worker has taken yet."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._begun)
 
     async def score(self, job: Job) -> npt.NDArray[np.float32]:
         """Scores [P] of a job. Work not begun is dropped if the caller is cancelled.
@@ -185,26 +190,31 @@ class Scheduler:
 
     def _take(self) -> list[Slice]:
         """The next slices of one model, :data:`SLICE` pairs at most; fewer if threads are idle."""
+        self._turns += 1
+        queues = [self._waiting, self._begun]
+        if self._turns % BEGUN_TURN == 0:
+            queues.reverse()
         slices: list[Slice] = []
-        others: list[Job] = []
         room, now = SLICE, time.perf_counter()
-        if self.idle and len(self._waiting) == 1:
-            (job,) = self._waiting
+        if self.idle and self.queued == 1:
+            (job,) = (*self._waiting, *self._begun)
             share = -(-(len(job.texts) - job.taken) // (1 + self.idle))
             room = min(SLICE, max(LEAST, share))
-        while self._waiting and room:
-            job = self._waiting.popleft()
-            if job.dropped or (job.deadline is not None and job.deadline < now):
-                continue
-            if slices and job.model is not slices[0].job.model:
-                others.append(job)
-                continue
-            job.started = job.started or now
-            start, job.taken = job.taken, min(job.taken + room, len(job.texts))
-            room -= job.taken - start
-            slices.append(Slice(job, start, job.taken))
-        self._waiting.extendleft(reversed(others))
-        self._waiting.extend(one.job for one in slices if one.job.taken < len(one.job.texts))
+        for queue in queues:
+            others: list[Job] = []
+            while queue and room:
+                job = queue.popleft()
+                if job.dropped or (job.deadline is not None and job.deadline < now):
+                    continue
+                if slices and job.model is not slices[0].job.model:
+                    others.append(job)
+                    continue
+                job.started = job.started or now
+                start, job.taken = job.taken, min(job.taken + room, len(job.texts))
+                room -= job.taken - start
+                slices.append(Slice(job, start, job.taken))
+            queue.extendleft(reversed(others))
+        self._begun.extend(one.job for one in slices if one.job.taken < len(one.job.texts))
         return slices
 
     def _score(self, slices: Sequence[Slice]) -> None:
