@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pipeline import interpolation
 from pipeline.collections.trec import ranked
 from pipeline.explanation.rank_changes import visible
+from pipeline.service import search
 from pipeline.service.search import SearchPage
 
 pytestmark = pytest.mark.slow
@@ -265,6 +266,18 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     assert other.locator("#hits").input_value() == "50"
     assert other.get_by_role("slider").input_value() == "0.7"
     assert other.get_by_label("Query").input_value() == TOPIC["q"]
+
+
+def test_a_topic_that_is_not_among_the_suggestions(
+    tabs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST_TOPICS", 0)
+    tab = tabs()
+    page = tab.go(query_id="1")
+    expect(page).to_have_title(f"{TOPIC['q']} – tweetrerank")
+    assert page.get_by_label("Query").input_value() == TOPIC["q"]
+    assert page.get_by_label("Until (UTC)").input_value() == "2012-02-12T16:20:05"
+    assert page.locator(".badge").count()
 
 
 def test_back_goes_to_the_search_before(tabs: Any) -> None:

@@ -155,7 +155,7 @@ const topicOf = (text) => collection.topics.find((topic) => topic.text === text)
 function fillForm() {
   const model = modelOf(state.model);
   const topic = collection.topics.find((one) => one.query_id === state.query_id);
-  $("q").value = $("q").dataset.shown = state.q || topic?.text || "";
+  showQuery({ q: state.q || topic?.text || "", time: topic?.time });
   for (const name of ["method", "model", "hits"]) {
     const select = $(name);
     if (![...select.options].some((option) => option.value === state[name])) {
@@ -163,11 +163,17 @@ function fillForm() {
     }
     select.value = state[name];
   }
-  $("time").value = (state.time || topic?.time || "").slice(0, 19);
-  shownTime = $("time").value;
   $("method").disabled = model?.explains === "contributions";
   $("mix").hidden = !model || model.weight === null;
   showWeight();
+}
+
+/** Show the query, and the time limit if it was chosen or is a topic's own. */
+function showQuery({ q, time }) {
+  $("q").value = $("q").dataset.shown = q;
+  $("time").value = (state.time || time || "").slice(0, 19);
+  shownTime = $("time").value;
+  document.title = q ? `${visible(q)} – tweetrerank` : "tweetrerank";
 }
 
 function weight() {
@@ -193,8 +199,6 @@ async function search() {
   const number = ++latest;
   fillForm();
   showError("");
-  document.title =
-    state.q || state.query_id ? `${visible($("q").value)} – tweetrerank` : "tweetrerank";
   if (!state.q && !state.query_id) {
     found = null;
     $("results").hidden = $("legend").hidden = true;
@@ -211,6 +215,7 @@ async function search() {
     if (number !== latest) return;
     found = { ...answer, key: JSON.stringify(searchParameters()), number, order: [] };
     limit = PAGE;
+    if ($("q").value === $("q").dataset.shown) showQuery(answer.query);
     describe(performance.now() - started);
     $("start").hidden = true;
     $("results").hidden = false;
