@@ -48,9 +48,19 @@ class Tab:
         self.page.emulate_media(reduced_motion="reduce")
         self.page.set_default_timeout(15_000)
         self.requests: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        self._pending = 0
+        self.page.on("request", self._begin)
+        self.page.on("requestfinished", self._end)
+        self.page.on("requestfailed", self._end)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("console", self._hear)
+
+    def _begin(self, request: Any) -> None:
+        self.requests.append(request.url)
+        self._pending += 1
+
+    def _end(self, request: Any) -> None:
+        self._pending -= 1
 
     def _hear(self, message: Any) -> None:
         # Policy violations are errors, too.
@@ -66,8 +76,11 @@ class Tab:
 
     def wait(self) -> None:
         """Wait until the results and their shades are there."""
-        self.page.wait_for_load_state("networkidle")
-        expect(self.page.locator("body")).not_to_have_attribute("aria-busy", "true")
+        expect(self.page.locator("body")).to_have_attribute("aria-busy", "false")
+        quiet = 0
+        while quiet < 3:  # One request for shades follows another.
+            self.page.wait_for_timeout(20)
+            quiet = 0 if self._pending else quiet + 1
 
     def order(self, side: str) -> list[str]:
         """doc_ids of a list."""

@@ -195,6 +195,8 @@ function showWeight() {
 
 // ---------------------------------------------------------------- search
 
+const setBusy = (isBusy) => document.body.setAttribute("aria-busy", String(isBusy));
+
 async function search() {
   const number = ++latest;
   fillForm();
@@ -205,9 +207,10 @@ async function search() {
     $("start").hidden = !collection.topics.length;
     $("status").textContent = "";
     close();
+    setBusy(false);
     return;
   }
-  document.body.setAttribute("aria-busy", "true");
+  setBusy(true);
   $("status").textContent = "Searching …";
   const started = performance.now();
   try {
@@ -231,7 +234,7 @@ async function search() {
     $("results").hidden = true;
     showError(error);
   } finally {
-    if (number === latest) document.body.removeAttribute("aria-busy");
+    if (number === latest) setBusy(false);
   }
 }
 
@@ -954,6 +957,7 @@ async function begin() {
   try {
     collection = await ask("collection");
   } catch (error) {
+    setBusy(false);
     return showError(error);
   }
   fillChoices();
