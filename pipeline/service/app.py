@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from pipeline.service.envelope import STATIC, Envelope
+from pipeline.service.envelope import PUBLIC, STATIC, Envelope
 from pipeline.service.faults import Fault
 from pipeline.service.formats import PATHS, assumed
 from pipeline.service.record import Record, write
@@ -163,6 +163,12 @@ def _description(app: FastAPI, needs_key: bool) -> dict[str, Any]:
             bearer = {"type": "http", "scheme": "bearer"}
             app.openapi_schema["components"]["securitySchemes"] = {"key": bearer}
             app.openapi_schema["security"] = [{"key": []}]
+            for path in app.openapi_schema["paths"].keys() - PATHS:
+                operation = app.openapi_schema["paths"][path]["get"]
+                if path in PUBLIC:
+                    operation["security"] = []
+                else:
+                    operation["responses"]["401"] = {"description": "No key"}
     return app.openapi_schema
 
 

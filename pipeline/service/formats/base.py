@@ -25,8 +25,9 @@ def _whole(value: object) -> object:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int), Field(ge=0)]
-Positive = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int), Field(ge=1)]
+_AtLeast0, _AtLeast1 = Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]
+Count = Annotated[_AtLeast0, BeforeValidator(_whole, json_schema_input_type=_AtLeast0)]
+Positive = Annotated[_AtLeast1, BeforeValidator(_whole, json_schema_input_type=_AtLeast1)]
 Score = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
 Flag = StrictBool
 Mix = Literal["neural", "interpolated"]
@@ -54,10 +55,14 @@ class Request(BaseModel):
     )
 
 
+Documents = Annotated[list[str | Document], Field(json_schema_extra={"minItems": 1})]
+"""An empty list is no wrong value: each format has its own answer to it."""
+
+
 class WithDocuments(Request):
     """Fields of every format that has ``documents``."""
 
-    documents: list[str | Document]
+    documents: Documents
 
 
 class Usage(BaseModel):
@@ -183,7 +188,7 @@ class Format(ABC):
     request: ClassVar[type[BaseModel]]
     response: ClassVar[Any]
     """Type of the answer, for the description of the interface."""
-    error: ClassVar[type[BaseModel]]
+    error: ClassVar[Any]
     """Type of a fault's body, for the same."""
     takes_any_model: ClassVar[bool] = False
     """Whether clients of this format send names of their vendor's models."""

@@ -49,13 +49,27 @@ class InfinityAnswer(BaseModel):
     created: int
 
 
+class InfinityProblem(BaseModel):
+    """What was wrong in the body, and where."""
+
+    type: str
+    loc: list[str | int]
+    msg: str
+
+
+class InfinityError(BaseModel):
+    """Why there are no scores: a wrong body, or no key."""
+
+    detail: str | list[InfinityProblem]
+
+
 class Infinity(Format):
     """``/rerank`` with ``raw_scores`` or ``return_documents``."""
 
     name = "infinity"
     request = InfinityRequest
     response = InfinityAnswer
-    error = OpenAIError
+    error = OpenAIError | InfinityError
     statuses: ClassVar[Mapping[str, int]] = {"empty": 422, "many": 422, "model": 400}
 
     def read(self, request: InfinityRequest) -> Ask:

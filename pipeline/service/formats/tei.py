@@ -11,7 +11,7 @@ from pipeline.service.faults import Fault
 from pipeline.service.formats.base import (
     Ask,
     Count,
-    Document,
+    Documents,
     Flag,
     Format,
     Ranking,
@@ -33,7 +33,7 @@ _KINDS = {
 class TeiRequest(Request):
     """A request with ``texts``; ``top_n`` is Elasticsearch's."""
 
-    texts: list[str | Document]
+    texts: Documents
     raw_scores: Flag | None = None
     return_text: Flag | None = None
     top_n: Count | None = None

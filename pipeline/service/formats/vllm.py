@@ -12,6 +12,7 @@ from pipeline.service.formats.base import (
     Ask,
     Count,
     Document,
+    Documents,
     Flag,
     Format,
     Ranking,
@@ -122,14 +123,14 @@ class Vllm(Format):
         return openai_error(fault, self.status(fault))
 
 
-OneOrMore = str | Document | list[str | Document]
+OneOrMore = str | Document | Documents
 
 
 class ScoreRequest(BaseModel):
     """One query and N documents, or N queries and N documents."""
 
     queries: Annotated[
-        str | list[str],
+        str | Annotated[list[str], Field(json_schema_extra={"minItems": 1})],
         Field(validation_alias=AliasChoices("queries", "text_1", "data_1")),
     ]
     documents: Annotated[
