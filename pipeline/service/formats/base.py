@@ -25,7 +25,8 @@ def _whole(value: object) -> object:
     return value
 
 
-_AtLeast0, _AtLeast1 = Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]
+_AtLeast0 = Annotated[int, Field(ge=0)]
+_AtLeast1 = Annotated[int, Field(ge=1)]
 Count = Annotated[_AtLeast0, BeforeValidator(_whole, json_schema_input_type=_AtLeast0)]
 Positive = Annotated[_AtLeast1, BeforeValidator(_whole, json_schema_input_type=_AtLeast1)]
 Score = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
