@@ -41,10 +41,13 @@ Command = Callable[..., Result]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read the real collections."""
+    """Mark the tests that read the real collections; those of search engines, which may still be
+    starting, come last."""
     for item in items:
         if "data_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
+    engines = ("opensearch", "opensearch3", "elasticsearch")
+    items.sort(key=lambda item: any(map(item.get_closest_marker, engines)))
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def _wait(url: str, verify: str | bool) -> None:
     """Wait until a server that has just been started answers."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
-        with suppress(requests.RequestException):
+        with suppress(OSError):  # Also a certificate that is not there yet.
             answer = requests.get(url, verify=verify, timeout=10)
             if answer.status_code < 500:
                 return

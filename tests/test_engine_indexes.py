@@ -20,6 +20,8 @@ from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood
 from indexes.posts import Post
+from pipeline.collections import named
+from pipeline.evaluation.measures import evaluate, mean
 
 METHODS = [pytest.param(method, id=name) for name, method in RANKED.items()]
 
@@ -325,3 +327,28 @@ def test_time_limits_that_an_index_cannot_apply(shop: EngineAddress, tmp_path: P
         pytest.raises(CollectionError, match="more than 10,000 hits need a field of ids"),
     ):
         index.search([Topic("1", "alpha")], EngineQuery(), hits=10_001)
+
+
+# --- real tweets ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("years", [("mb2011", "mb2012"), ("mb2013", "mb2014")])
+def test_rankings_of_tweets_are_those_of_lucene(
+    server: Server, years: tuple[str, ...], tmp_path: Path, data_dir: Path
+) -> None:
+    if "mb2013" in years and server.name != "opensearch3":
+        pytest.skip("one server is enough for the second pool")
+    collections = [named.find(year, data_dir) for year in years]
+    address = server.address()
+    build(address, collections[0].posts(), [], tmp_path / "kept", "again")
+    local = collections[0].open_index()
+    with open_index(address, tmp_path / "kept") as index:
+        for collection in collections:
+            for method in RANKED.values():
+                expected = local.search(collection.topics, method)
+                found = index.search(collection.topics, method)
+                assert_same(found, expected)
+                qrels = collection.qrels or {}
+                values = [mean(evaluate(qrels, run)["AP"]) for run in (found, expected)]
+                assert values[0] == pytest.approx(values[1], abs=0.0005)

@@ -79,7 +79,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
         part = through(proxy, address)
         Engine.connect(part)
         # A handshake of TLS has several parts.
-        proxy.broken = Cuts(0.15 if server.url.startswith("http:") else 0.05)
+        proxy.broken = Cuts(0.3 if server.url.startswith("http:") else 0.08)
         done = repeated(lambda: build(part, POSTS, [], tmp_path / "kept", "again"))
         assert proxy.broken.count > 2
     assert 0 <= done.sent <= len(POSTS)

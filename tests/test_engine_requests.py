@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_stub import OPENSEARCH, Answer, Request, stub
+from engine_stub import OPENSEARCH, Answer, Proxy, Request, stub
 
 from indexes.engines import building, client, dsl
 from indexes.engines.address import EngineAddress, check_url, index_name
@@ -177,6 +177,25 @@ def test_refusals(version: Any, status: int, content: Any, message: str) -> None
     with stub(answer) as url, pytest.raises(EngineError, match=message) as error:
         connect(url).request("POST", "/things/_search", {})
     assert "\n" not in str(error.value)
+
+
+def test_answers_that_break_off_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of the headers, or of the content of an answer without a length."""
+    parts = [b"HTTP/1.1 200 OK\r\ncontent-ty", b'HTTP/1.1 200 OK\r\n\r\n{"took": 1, "hi']
+    for version in (OPENSEARCH, {"version": {"number": "9.1.0"}}):
+        with (
+            stub(lambda request, version=version: (200, version)) as url,  # type: ignore[misc]
+            Proxy(url) as proxy,
+        ):
+            engine = connect(proxy.url)
+            for part in parts:
+                proxy.cut()
+                proxy.broken = lambda size, whole, part=part: part  # type: ignore[misc]
+                with pytest.raises(EngineError) as error:
+                    engine.request("GET", "/x")
+                assert error.value.is_passing, error.value
+            proxy.broken = lambda size, whole: whole
+            assert engine.patiently("GET", "/x") == version
 
 
 def test_errors_that_pass_are_waited_for() -> None:

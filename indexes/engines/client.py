@@ -178,8 +178,11 @@ class Engine:
         content = body if isinstance(body, bytes | None) else encoded(body)
         headers = {"accept": "application/json", "content-type": kind}
         status, found = self.send(method, path, content, headers)
-        if 200 <= status < 300 and isinstance(found, dict | list):
-            return found
+        if 200 <= status < 300:
+            if isinstance(found, dict | list):
+                return found
+            if not found:  # Cut within the headers.
+                raise _broken_off(self.address)
         raise refusal(self.address, status, found)
 
     def patiently(
@@ -325,6 +328,17 @@ def _cut(text: object, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def _unreadable(address: EngineAddress, error: Exception) -> _Answer:
+    """An answer of another type; raises EngineError for one that breaks off."""
+    if str(error).startswith("Unknown mimetype"):
+        return _Answer(200, str(error))
+    raise _broken_off(address)
+
+
+def _broken_off(address: EngineAddress) -> EngineError:
+    return EngineError(f"{', '.join(address.urls)}: the answer breaks off", kind=_LOST)
+
+
 def _missing(kind: str) -> EngineError:
     return EngineError(
         f"found {NAMES[kind]}, and its client is not installed; run "
@@ -352,7 +366,7 @@ def _opensearch(address: EngineAddress, credentials: Credentials) -> _Send:
         try:
             return _Answer(200, transport.perform_request(method, path, body=body, headers=headers))
         except opensearchpy.SerializationError as error:
-            return _Answer(200, str(error))
+            return _unreadable(address, error)
         except opensearchpy.ConnectionError as error:
             cause = error.info if isinstance(error.info, Exception) else error
             raise unreachable(address, cause) from None
@@ -388,7 +402,7 @@ def _elasticsearch(address: EngineAddress, credentials: Credentials) -> _Send:
         try:
             answer = transport.perform_request(method, path, body=body, headers=headers)
         except elastic_transport.SerializationError as error:
-            return _Answer(200, str(error))
+            return _unreadable(address, error)
         except elastic_transport.TransportError as error:
             raise unreachable(address, error) from None
         return _Answer(answer.meta.status, answer.body)
