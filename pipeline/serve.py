@@ -35,6 +35,8 @@ KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that only this machine reaches."""
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -90,7 +92,7 @@ class Options:
 def main(options: Options) -> None:
     """Load the models, listen, and serve until a signal."""
     keys = read_keys(options.api_key_file) if options.api_key_file else []
-    listening = listen(options.host, options.port)
+    listening = bind(options.host, options.port)
     import_nltk_alone()
     try:
         import uvicorn
@@ -124,6 +126,7 @@ def main(options: Options) -> None:
     )
     if not keys and options.host not in LOOPBACK:
         print(f"warning: everybody who reaches {options.host} is served", file=sys.stderr)
+    listening.listen(BACKLOG)  # From now on nobody is refused.
     host, number = listening.getsockname()[:2]
     where = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
     print(f"serving {', '.join(models.served)} on {where}", file=sys.stderr, flush=True)
@@ -175,8 +178,8 @@ def read_keys(path: Path) -> Sequence[str]:
     return keys
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+def bind(host: str, port: int) -> socket.socket:
+    """A socket with an address, which does not listen yet.
 
     Raises:
         DataError: the port is in use, or the address is not of this machine.

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import operations, plain, processes, scoring, staged_search, training_step
+from benchmarks import (
+    operations,
+    plain,
+    processes,
+    scoring,
+    service,
+    staged_search,
+    training_step,
+)
 from benchmarks.workload import Workload
 from data_samples import write_answers
 from reranking_samples import all_pairs, encoder, small_model
@@ -224,3 +232,17 @@ def test_answer_selection_is_measured_with_the_model_of_tweets(tmp_path: Path) -
     assert processes.arguments(work)[-2:] == ["--checkpoint", str(work.directory)]
     assert scoring.measure_growth(work, sizes=(2,))
     assert not processes.indexing(work)
+
+
+def test_the_service_is_measured(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "RESTARTS": 1, "CROSS_ENCODED": 20}
+    for name, value in {**small, "CLIENTS": 2, "LOAD": 20}.items():
+        monkeypatch.setattr(service, name, value)
+    run(script, "--parts", "10")
+    printed = capsys.readouterr().out
+    assert re.search(r"2 clients at once, 20 posts each \| [\d,]+ pairs/s, .* 0 errors", printed)
+    found = re.search(r"largest difference from `predict` \| (\S+) \|", printed)
+    assert found and float(found[1]) < 5e-6
+    assert "from its start to the first scores" in printed

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -30,7 +30,8 @@ CLIENTS, LOAD = 16, 100
 """Clients at once, and documents of each of their requests."""
 OVERLOAD = 4
 """Times as many clients as the service is made for."""
-SECONDS = 10
+SECONDS, MINUTE = 10, 60
+RESTARTS = 3
 CROSS_ENCODED = 400
 CACHE = 2_000_000_000
 
@@ -104,6 +105,7 @@ def asks(workload: Workload, documents: int) -> list[Ask]:
     candidates = workload.candidates
     posts = [(post.text, post.url) for post in candidates.posts.values()]
     np.random.default_rng(1).shuffle(posts)
+    documents = min(documents, len(posts))
     topics, count = candidates.topics, len(posts) // documents
     return [
         Ask(topics[n % len(topics)].text, posts[n * documents : (n + 1) * documents])
@@ -210,7 +212,7 @@ def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
     statuses: dict[str, int] = {}
     memory = []
     for _ in range(minutes):
-        loaded = load(service, bodies, OVERLOAD * CLIENTS, 60)
+        loaded = load(service, bodies, OVERLOAD * CLIENTS, MINUTE)
         for status, found in loaded["milliseconds"].items():
             statuses[status] = statuses.get(status, 0) + len(found)
         memory.append(service.memory)
@@ -245,23 +247,13 @@ def _equality(service: Running, workload: Workload, some: Sequence[Ask]) -> list
 def _restart(workload: Workload, ask: Ask) -> list[Row]:
     """Seconds from the start of a service that was killed during a request to its next answer."""
     seconds = []
-    for _ in range(3):
+    for _ in range(RESTARTS):
         with serving(workload) as service:
             connection = service.connection()
             connection.request("POST", "/rerank", ask.body(), {"Content-Type": "application/json"})
             os.kill(service.process.pid, signal.SIGKILL)
         started = time.perf_counter()
         with serving(workload, service.port) as again:
-            _wait_for(again)
             again.ask(ask.body(), again.connection())
             seconds.append(time.perf_counter() - started)
     return [("service, from its start to the first scores", f"{median(seconds):.1f} s")]
-
-
-def _wait_for(service: Running) -> None:
-    """Connect until the service listens, as a client does that tries again."""
-    for _ in range(1000):
-        with suppress(ConnectionRefusedError):
-            service.connection().connect()
-            return
-        time.sleep(0.01)
