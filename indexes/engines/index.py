@@ -120,13 +120,34 @@ class EngineIndex(ABC):
     def _queries(self, texts: Sequence[str]) -> list[str]:
         """Texts as the engine is to analyze them."""
 
+    @property
     @abstractmethod
-    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
-        """The posts with these ids, in any order."""
+    def _source(self) -> Any:
+        """The fields of a post, as the engine is asked for them; True for all."""
 
     @abstractmethod
+    def _post(self, hit: Hit) -> Post:
+        """The post of a hit with its source."""
+
+    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
+        """The posts with these ids, in any order."""
+        field, bodies = self._address.id_field, {}
+        for start in range(0, len(doc_ids), _POSTS):
+            part = doc_ids[start : start + _POSTS]
+            query = {"terms": {field: part}} if field else {"ids": {"values": part}}
+            bodies[f"of the posts {part[0]} …"] = {
+                "query": query,
+                "size": _POSTS,
+                "sort": ["_doc"],
+                "_source": self._source,
+                "track_total_hits": False,
+            }
+        for found in search(self._engine, bodies, 10_000, several_shards=False).values():
+            yield from map(self._post, found)
+
     def _fetch_all(self) -> Iterator[Post]:
         """All posts."""
+        return map(self._post, all_hits(self._engine, {"_source": self._source}))
 
     def _analyze(self, texts: Sequence[str]) -> list[dict[str, int]]:
         """The terms of each text, and how often each is there."""
@@ -308,16 +329,14 @@ class OwnIndex(EngineIndex):
         limit = id_limit(topic, self.manifest.numeric_ids, self._address)
         return None if limit is None else dsl.up_to(NUMBER, limit)
 
-    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
-        for start in range(0, len(doc_ids), _POSTS):
-            part = {"ids": doc_ids[start : start + _POSTS]}
-            path, shown = f"/{self._address.index}/_mget", {"_source": f"{ID},{TEXT},{URL}"}
-            for one in self._engine.patiently("POST", path, part, shown)["docs"]:
-                if one.get("found"):
-                    yield _own_post(one)
+    @property
+    def _source(self) -> bool:
+        # To leave out fields takes an engine longer than to send them.
+        return True
 
-    def _fetch_all(self) -> Iterator[Post]:
-        return map(_own_post, all_hits(self._engine, {"_source": [ID, TEXT, URL]}))
+    def _post(self, hit: Hit) -> Post:
+        source = hit["_source"]
+        return Post(source[ID], source[TEXT], source[URL])
 
 
 class ForeignIndex(EngineIndex):
@@ -428,26 +447,10 @@ class ForeignIndex(EngineIndex):
     def _id(self, hit: Hit) -> str:
         return str(hit["_id"] if self._address.id_field is None else hit["sort"][1])
 
-    def _shown(self) -> dict[str, Any]:
+    @property
+    def _source(self) -> list[str]:
         address = self._address
-        names = [name for name in (address.text_field, address.url_field, address.id_field) if name]
-        return {"_source": names}
-
-    def _fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
-        field, bodies = self._address.id_field, {}
-        for start in range(0, len(doc_ids), _POSTS):
-            part = doc_ids[start : start + _POSTS]
-            query = {"terms": {field: part}} if field else {"ids": {"values": part}}
-            bodies[f"with the posts {part[0]} …"] = {
-                "query": query,
-                "size": _POSTS,
-                **self._shown(),
-            }
-        for found in search(self._engine, bodies, max(_POSTS, self._window), False).values():
-            yield from map(self._post, found)
-
-    def _fetch_all(self) -> Iterator[Post]:
-        return map(self._post, all_hits(self._engine, self._shown()))
+        return [name for name in (address.text_field, address.url_field, address.id_field) if name]
 
     def _post(self, hit: Hit) -> Post:
         """The post of a hit; a text or link of several values is that of the first one."""
@@ -474,11 +477,6 @@ def _check_sources(address: EngineAddress, layout: Layout, sources: Sequence[Pat
         "--engine-index, or delete it if nobody needs it, and build it again with\n"
         f"  {layout.manifest.rebuild}"
     )
-
-
-def _own_post(hit: Hit) -> Post:
-    source = hit["_source"]
-    return Post(source[ID], source[TEXT], source[URL])
 
 
 def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
