@@ -67,7 +67,6 @@ def running(*arguments: object) -> Iterator[Running]:
     found = Running(process, "", lines)
     try:
         address = found.wait_for("serving ").split()[-1]
-        found.wait_for("startup complete")
         yield found._replace(address=address)
     finally:
         process.kill()

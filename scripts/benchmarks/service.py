@@ -86,7 +86,7 @@ def measure(workload: Workload) -> list[Row]:
     few, many = asks(workload, LOAD), asks(workload, 1000)
     rows: list[Row] = []
     in_process = _in_process(workload, few)
-    with tempfile.TemporaryDirectory() as folder, serving(workload) as service:
+    with tempfile.TemporaryDirectory() as folder, serving(workload.directory) as service:
         bodies = Path(folder) / "bodies"
         bodies.write_bytes(b"\n".join(ask.body() for ask in few))
         for title, some in (("100", few), ("1,000", many)):
@@ -114,10 +114,10 @@ def asks(workload: Workload, documents: int) -> list[Ask]:
 
 
 @contextmanager
-def serving(workload: Workload, port: int = 0) -> Iterator[Running]:
-    """A service of the measured checkpoint, in a process of its own."""
-    command = [sys.executable, "-m", "pipeline.serve", "--port", str(port), "--cache", str(CACHE)]
-    command += ["--checkpoint", str(workload.directory)]
+def serving(checkpoint: Path | str, port: int = 0, cache: int = CACHE) -> Iterator[Running]:
+    """A service of a checkpoint, in a process of its own."""
+    command = [sys.executable, "-m", "pipeline.serve", "--port", str(port), "--cache", str(cache)]
+    command += ["--checkpoint", str(checkpoint)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=log)
         assert process.stderr is not None
@@ -248,12 +248,12 @@ def _restart(workload: Workload, ask: Ask) -> list[Row]:
     """Seconds from the start of a service that was killed during a request to its next answer."""
     seconds = []
     for _ in range(RESTARTS):
-        with serving(workload) as service:
+        with serving(workload.directory) as service:
             connection = service.connection()
             connection.request("POST", "/rerank", ask.body(), {"Content-Type": "application/json"})
             os.kill(service.process.pid, signal.SIGKILL)
         started = time.perf_counter()
-        with serving(workload, service.port) as again:
+        with serving(workload.directory, service.port) as again:
             again.ask(ask.body(), again.connection())
             seconds.append(time.perf_counter() - started)
     return [("service, from its start to the first scores", f"{median(seconds):.1f} s")]
