@@ -13,7 +13,7 @@ from test_lucene import POSTS, WORDS, random_posts
 from indexes import lucene
 from indexes.engines.address import EngineAddress
 from indexes.engines.building import build
-from indexes.engines.client import encoded
+from indexes.engines.client import EngineError, encoded
 from indexes.engines.index import OwnIndex, open_index
 from indexes.engines.layout import RANKED
 from indexes.errors import CollectionError
@@ -290,6 +290,38 @@ def test_a_search_template(server: Server, shop: EngineAddress, tmp_path: Path, 
     engine.request("DELETE", f"/_scripts/{query}")
     with open_index(shop, tmp_path) as index:
         assert index.search([Topic("1", "alpha")], EngineQuery())["1"] == found
+
+
+def test_a_pipeline_that_reranks_every_search_is_no_first_stage(
+    server: Server, shop: EngineAddress, tmp_path: Path
+) -> None:
+    """OpenSearch fails in it for searches that do not say what to rerank by."""
+    if server.name != "opensearch":
+        pytest.skip("only this distribution has the processor")
+    engine, own = server.engine(shop), server.address()
+    build(own, random_posts(50), [], tmp_path / "kept", "")
+    opened = [(shop, EngineQuery()), (own, QueryLikelihood())]
+    before = [search_and_read(address, method, tmp_path) for address, method in opened]
+    model = {"ml_opensearch": {"model_id": "none"}, "context": {"document_fields": ["body"]}}
+    pipeline = {"response_processors": [{"rerank": model}]}
+    engine.request("PUT", "/_search/pipeline/tests-rerank", pipeline)
+    for index in (shop.index, own.index):
+        setting = {"index.search.default_pipeline": "tests-rerank"}
+        engine.request("PUT", f"/{index}/_settings", setting)
+    with pytest.raises(EngineError):
+        engine.request("POST", f"/{shop.index}/_search", {})
+    after = [search_and_read(address, method, tmp_path / "new") for address, method in opened]
+    assert after == before
+    for index in (shop.index, own.index):
+        engine.request("PUT", f"/{index}/_settings", {"index.search.default_pipeline": None})
+    engine.request("DELETE", "/_search/pipeline/tests-rerank")
+
+
+def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any:
+    with open_index(address, folder) as index:
+        run = index.search([Topic("1", "alpha bravo")], method)
+        posts = index.posts.get_many(run["1"])
+        return run, posts, sorted(index.posts), index.document_frequencies(["alpha"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,17 @@ from indexes.engines import dsl, feedback
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import Engine, EngineError, listed
 from indexes.engines.feedback import Term
-from indexes.engines.layout import CUT_HERE, ID, NUMBER, TEXT, URL, Layout, cut_words, without_scale
+from indexes.engines.layout import (
+    CUT_HERE,
+    ID,
+    NUMBER,
+    TEXT,
+    URL,
+    Layout,
+    cut_words,
+    default_pipeline,
+    without_scale,
+)
 from indexes.engines.posts import KeptPosts
 from indexes.engines.searching import Hit, all_hits, search
 from indexes.errors import CollectionError
@@ -67,8 +77,10 @@ class EngineIndex(ABC):
         posts: fetched once and kept.
     """
 
-    def __init__(self, engine: Engine, file: Path) -> None:
+    def __init__(self, engine: Engine, file: Path, bypasses: bool) -> None:
         self._engine, self._address = engine, engine.address
+        # Added to every search.
+        self._keys = {"search_pipeline": "_none"} if bypasses else {}
         self.posts = KeptPosts(file, self._fetch, self._fetch_all)
 
     @property
@@ -141,13 +153,14 @@ class EngineIndex(ABC):
                 "sort": ["_doc"],
                 "_source": self._source,
                 "track_total_hits": False,
+                **self._keys,
             }
         for found in search(self._engine, bodies, 10_000, several_shards=False).values():
             yield from map(self._post, found)
 
     def _fetch_all(self) -> Iterator[Post]:
         """All posts."""
-        return map(self._post, all_hits(self._engine, {"_source": self._source}))
+        return map(self._post, all_hits(self._engine, {"_source": self._source, **self._keys}))
 
     def _analyze(self, texts: Sequence[str]) -> list[dict[str, int]]:
         """The terms of each text, and how often each is there."""
@@ -195,7 +208,7 @@ class EngineIndex(ABC):
             part = terms[start : start + _POSTS]
             # Filters by name: one search counts many terms at a time.
             filters = {str(n): {"term": {self._words_field: t}} for n, t in enumerate(part)}
-            body = {"size": 0, "aggs": {"terms": {"filters": {"filters": filters}}}}
+            body = {**self._keys, "size": 0, "aggs": {"terms": {"filters": {"filters": filters}}}}
             answer = self._engine.patiently("POST", f"/{self._address.index}/_search", body)
             buckets = answer["aggregations"]["terms"]["buckets"]
             found |= {term: buckets[str(n)]["doc_count"] for n, term in enumerate(part)}
@@ -224,7 +237,8 @@ class OwnIndex(EngineIndex):
             )
         if sources is not None:
             _check_sources(engine.address, layout, sources)
-        super().__init__(engine, cache_file(directory, layout.uuid))
+        # Any pipeline would give others than the methods' scores.
+        super().__init__(engine, cache_file(directory, layout.uuid), bool(layout.pipeline))
 
     @property
     def size(self) -> int:
@@ -263,6 +277,7 @@ class OwnIndex(EngineIndex):
             return None
         ends = {
             order: dsl.search({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}])
+            | self._keys
             for order in ("asc", "desc")
         }
         found = search(self._engine, ends, self.layout.window, several_shards=False)
@@ -279,7 +294,8 @@ class OwnIndex(EngineIndex):
         sort = self.layout.sort
         bodies = {
             # The values of the sort have all that is needed; stored fields need not be read.
-            query_id: dsl.search(query, limits[query_id], hits, sort) | {"stored_fields": "_none_"}
+            query_id: dsl.search(query, limits[query_id], hits, sort)
+            | {"stored_fields": "_none_", **self._keys}
             for query_id, query in queries.items()
         }
         answers = search(self._engine, bodies, self.layout.window, self.layout.shards > 1, threads)
@@ -371,7 +387,8 @@ class ForeignIndex(EngineIndex):
         self._query = {"query": dsl.match(address.text_field or "", dsl.PLACEHOLDER)}
         if isinstance(address.query, Path):
             self._query = dsl.read_query(address.query)
-        super().__init__(engine, cache_file(directory, settings["uuid"]))
+        bypasses = _reranks(engine, default_pipeline(settings))
+        super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses)
 
     def search(
         self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
@@ -397,6 +414,7 @@ class ForeignIndex(EngineIndex):
         sort = [{"_score": "desc"}, *([{id_field: "desc"}] if id_field else [])]
         bodies = {
             topic.query_id: dsl.search(self._search(topic), self._limit(topic), hits, sort)
+            | self._keys
             for topic in topics
         }
         found = search(self._engine, bodies, self._window, self._several, threads)
@@ -463,6 +481,14 @@ class ForeignIndex(EngineIndex):
         doc_id = hit["_id"] if address.id_field is None else _value(source, address.id_field)
         url = _value(source, address.url_field)
         return Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+
+
+def _reranks(engine: Engine, pipeline: str | None) -> bool:
+    """Whether a search pipeline has a reranker, which belongs to no first stage."""
+    if pipeline is None:
+        return False
+    found = engine.patiently("GET", f"/_search/pipeline/{pipeline}")[pipeline]
+    return any("rerank" in processor for processor in found.get("response_processors", []))
 
 
 def _check_sources(address: EngineAddress, layout: Layout, sources: Sequence[Path]) -> None:

@@ -53,6 +53,7 @@ class Layout:
         uuid: the engine's own id of the index; "" for one that is to be.
         shards: its number of shards.
         window: hits of a search, at most; more are read page by page.
+        pipeline: search pipeline of every search that names none (OpenSearch); None without one.
     """
 
     manifest: Manifest
@@ -62,6 +63,7 @@ class Layout:
     uuid: str = ""
     shards: int = 1
     window: int = 10_000
+    pipeline: str | None = None
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
@@ -88,6 +90,7 @@ class Layout:
             settings["uuid"],
             int(settings["number_of_shards"]),
             int(settings.get("max_result_window", 10_000)),
+            default_pipeline(settings),
         )
 
     @property
@@ -200,6 +203,12 @@ class Layout:
         if self.analyzer != other.analyzer:
             found.append(f"the analyzer {other.analyzer}, expected {self.analyzer}")
         return found
+
+
+def default_pipeline(settings: Mapping[str, Any]) -> str | None:
+    """The search pipeline that an index has by its settings, None without one."""
+    found = settings.get("search", {}).get("default_pipeline")
+    return None if found in (None, "_none") else str(found)
 
 
 def new_layout(engine: Engine, manifest: Manifest, methods: Mapping[str, Method]) -> Layout:
