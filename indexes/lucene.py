@@ -6,6 +6,7 @@ where ids and texts are found several times faster than in Lucene's stored field
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -243,6 +244,16 @@ class LuceneIndex:
                     self._reader.docFreq(term_class(CONTENTS, term)) for term in terms
                 )
         return frequencies
+
+    def words(self, texts: Iterable[str]) -> list[dict[str, int]]:
+        """The words of each text, after text analysis, and how often each is there."""
+        return [dict(Counter(analyze(text, self._analyzer))) for text in texts]
+
+    def occurrences(self, words: Iterable[str]) -> tuple[dict[str, int], int]:
+        """How often each of these words is in all posts, and how many words these have."""
+        term_class = java_class("org.apache.lucene.index.Term")
+        found = {word: self._reader.totalTermFreq(term_class(CONTENTS, word)) for word in words}
+        return found, self._reader.getSumTotalTermFreq(CONTENTS)
 
     def close(self) -> None:
         """Close the files."""

@@ -84,6 +84,17 @@ class Options:
         metavar="SIZE",
     )
     log_texts: bool = option("write queries and documents into the log", flag=True)
+    statistics: str | None = option(
+        "index from whose word frequencies the first stage's scores are computed for requests with "
+        '"mix": "lexical"; URL/INDEX/FIELD for one that pipeline.index has not made',
+        metavar="URL/INDEX|DIR",
+    )
+    engine_auth: Path | None = option(
+        "file of user and password, or api_key, and ca, for --statistics (default: "
+        "$TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, _CA)",
+        parse=existing_file,
+        metavar="FILE",
+    )
     index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
     collection: str | None = option("collection that the page searches", metavar="NAME|FILE")
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
@@ -106,11 +117,15 @@ def main(options: Options) -> None:
         ) from None
     from pipeline.service.models import Models
     from pipeline.service.search import routes
+    from pipeline.service.statistics import Statistics
 
     threads = options.threads or len(os.sched_getaffinity(0))
     models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache)
     limits = Limits.of(options.max_documents, options.max_body)
-    service = Service(models, limits, threads, options.log_texts)
+    statistics = None
+    if options.statistics:
+        statistics = Statistics.open(options.statistics, options.engine_auth)
+    service = Service(models, limits, threads, options.log_texts, statistics)
     page = open_page(options, models)
     log_as_json()
     config = uvicorn.Config(
@@ -138,6 +153,8 @@ def main(options: Options) -> None:
     writer.close()
     if page:
         page.close()
+    if statistics:
+        statistics.close()
 
 
 def open_page(options: Options, models: Models) -> SearchPage | None:

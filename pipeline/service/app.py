@@ -104,8 +104,16 @@ def _information(service: Service) -> dict[str, Any]:
 
     async def models() -> Response:
         data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
-            for name in service.models.served
+            {
+                "id": name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "tweetrerank",
+                # λ, and whether `"mix": "lexical"` is to be had: for pipeline.engine.
+                "weight": model.weight,
+                "lexical": service.statistics is not None,
+            }
+            for name, model in service.models.served.items()
         ]
         return _json({"object": "list", "data": data})
 

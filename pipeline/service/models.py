@@ -81,11 +81,14 @@ class ServedModel:
             later_first: of equal scores, in place of the earlier.
         """
         keys: Scores = logits.astype(np.float64).round(7)
-        mix: Mix = "neural" if ask.first_stage is None or ask.mix == "neural" else "interpolated"
-        if mix == "interpolated":
+        mix: Mix = ask.mix or "interpolated"
+        if ask.first_stage is None or mix == "neural":
+            mix = "neural"
+        if mix != "neural":
             keys = np.round(self._mixed(ask, keys), 12)
             texts = list(map(probability, keys.tolist()))
-        elif ask.raw:
+        elif ask.raw or ask.shift:
+            keys = keys - keys.min() if ask.shift else keys
             texts = [f"{key:.7f}" if abs(key) < 1e9 else f"{key:.9e}" for key in keys.tolist()]
         else:
             slope, intercept = self.calibration

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from pipeline.service.metrics import Metrics
 from pipeline.service.models import Models, ServedModel
 from pipeline.service.record import LOG, Record
 from pipeline.service.scheduler import Job, Scheduler
+from pipeline.service.statistics import Statistics
 from rerankers.base import PRIOR, prior_of_rank
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -67,12 +68,19 @@ class Service:
         limits: of requests.
         threads: that score.
         log_texts: whether texts are written to the log.
+        statistics: for the first stage's scores, where a request wants them computed.
     """
 
     def __init__(
-        self, models: Models, limits: Limits, threads: int, log_texts: bool = False
+        self,
+        models: Models,
+        limits: Limits,
+        threads: int,
+        log_texts: bool = False,
+        statistics: Statistics | None = None,
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
+        self.statistics = statistics
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
         self.scheduler = Scheduler(
             threads, limits.waiting_documents, limits.waiting_requests, self.metrics.batch
@@ -137,6 +145,8 @@ class Service:
         record.characters = sum(map(len, ask.texts)) + sum(map(len, ask.queries))
         if self.log_texts:
             record.texts = [*ask.queries, *ask.texts]
+        if ask.mix == "lexical":
+            ask = replace(ask, first_stage=await self._lexical(ask))
         job, rows = job_of(ask, model)
         job.deadline = _deadline(request, record.started)
         record.words = sum(text.count(" ") + 1 for text in [*job.queries, *job.texts])
@@ -162,6 +172,18 @@ class Service:
         response = Response(content, media_type="application/json")
         response.raw_headers += [*record.headers(), (b"x-mix", finished.mix.encode())]
         return response
+
+    async def _lexical(self, ask: Ask) -> Sequence[float]:
+        """[D] the first stage's scores, computed here.
+
+        Raises:
+            Fault: the service has no statistics, or their index does not answer.
+        """
+        if self.statistics is None:
+            problem = "found lexical, expected neural or interpolated, as this service was started "
+            raise Fault("value", f"{problem}without --statistics", ("mix",))
+        texts = [text[:MAX_CHARACTERS] for text in ask.texts]
+        return await self.statistics.scores([q[:MAX_CHARACTERS] for q in ask.queries], texts)
 
 
 def job_of(ask: Ask, model: ServedModel) -> tuple[Job, npt.NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ Count = Annotated[_AtLeast0, BeforeValidator(_whole, json_schema_input_type=_AtL
 Positive = Annotated[_AtLeast1, BeforeValidator(_whole, json_schema_input_type=_AtLeast1)]
 Score = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
 Flag = StrictBool
-Mix = Literal["neural", "interpolated"]
+Mix = Literal["neural", "interpolated", "lexical"]
+"""What a score is: the model's, or mixed with the first stage's, or with one computed here."""
 
 
 class Document(BaseModel):
@@ -51,8 +53,19 @@ class Request(BaseModel):
     model: str | None = Field(None, description="one of /v1/models; needed if there are several")
     mix: Mix | None = Field(
         None,
-        description="interpolated with the first stage's scores (default: if there are any), or "
-        "the neural score alone",
+        description="interpolated with the first stage's scores (default: if there are any), the "
+        "neural score alone, or lexical: interpolated with scores that the service computes itself "
+        "(serve --statistics)",
+    )
+    links: Literal["around"] | None = Field(
+        None,
+        description="around: a document's text has its link before and after it, without blanks, "
+        "as search engines join the fields link, text, link",
+    )
+    shift: Flag | None = Field(
+        None,
+        description="logits less the lowest one of the request, so from 0 on: for Elasticsearch, "
+        "which bends negative scores",
     )
 
 
@@ -87,6 +100,7 @@ class Ask:
         raw: logits, not probabilities.
         echo: give the texts back.
         mix: as in the request.
+        shift: logits less the lowest one.
     """
 
     queries: Sequence[str]
@@ -98,6 +112,7 @@ class Ask:
     raw: bool = False
     echo: bool = False
     mix: Mix | None = None
+    shift: bool = False
 
 
 def ask_of(
@@ -117,8 +132,9 @@ def ask_of(
     scores = dict[int, float]()
     for row, document in enumerate(documents):
         if isinstance(document, str):
-            texts.append(document)
-            urls.append("")
+            text, url = between_links(document) if request.links else (document, "")
+            texts.append(text)
+            urls.append(url)
         else:
             texts.append(document.text)
             urls.append(document.url or "")
@@ -141,7 +157,27 @@ def ask_of(
         bool(raw),
         bool(echo),
         request.mix,
+        bool(request.shift),
     )
+
+
+_LINK = re.compile(r"((?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//|www\.)\S")
+
+_LONGEST = 8192
+"""Characters of a link between which a text is looked for."""
+
+
+def between_links(document: str) -> tuple[str, str]:
+    """Text and link of ``link + text + link``; the link is "" where there is none."""
+    if (found := _LINK.match(document)) is None:
+        return document, ""
+    start = max((len(document) + 1) // 2, len(document) - _LONGEST) - 1
+    # The longest: a shorter beginning may also be an end.
+    while (start := document.find(found[0], start + 1)) >= 0:
+        link = document[start:]
+        if 2 * len(link) <= len(document) and document.startswith(link):
+            return document[len(link) : start], link
+    return document, ""
 
 
 def _score_at(name: str, row: int) -> tuple[str | int, ...]:

@@ -1,0 +1,1 @@
+"""Reranking switched on inside a search engine: what :mod:`pipeline.engine` makes there."""
