@@ -148,7 +148,8 @@ class OpenSearch:
             self._deployed(model)
             self._predict(model)
         except EngineError as error:
-            return not any(sign in str(error) for sign in ("known key", "401"))
+            # The engine passes the service's status on.
+            return error.status != 401
         return True
 
     def _registered(self, task: str) -> str:
@@ -317,6 +318,11 @@ class OpenSearch:
             found = self.engine.request("POST", path, body, params)["hits"]["hits"]
             return f"a search in {index} reranks {len(found)} posts"
         except EngineError as error:
+            if error.status == 401:
+                raise DataError(
+                    "the trial failed: the service does not accept the connector's key; run engine "
+                    "install with --api-key-file"
+                ) from None
             raise DataError(
                 f"the trial failed: {error}; does the engine reach the service, and is that the "
                 "address of --service as seen from the engine?"

@@ -1,0 +1,265 @@
+"""Reranking switched on inside search engines: by imitations of both, and on a real OpenSearch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from conftest import Command
+from engine_stub import stub
+from mlcommons_stub import FakeElasticsearch, FakeOpenSearch
+from service_samples import app_of, listening
+
+from pipeline.installation.opensearch import lacking
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    with listening(app_of()) as url:
+        yield url
+
+
+@pytest.fixture
+def fake() -> FakeOpenSearch:
+    return FakeOpenSearch()
+
+
+@pytest.fixture
+def engine(fake: FakeOpenSearch) -> Iterator[str]:
+    with stub(fake) as url:
+        yield url
+
+
+def install(command: Command, engine: str, service: str, *more: str) -> str:
+    done = command("engine", "install", "--engine", engine, "--service", service, "--yes", *more)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def test_install_twice_then_remove(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    out = install(command, engine, service)
+    assert "settings                  changed\n" in out
+    assert "trial                     a search in posts reranks 1 posts" in out
+    trusted = fake.persistent["plugins.ml_commons.trusted_connector_endpoints_regex"]
+    assert trusted[0] == "^https://api\\.other/.*$"
+    assert trusted[1].endswith("/.*$")
+    assert fake.persistent["plugins.ml_commons.connector.private_ip_enabled"] is True
+    assert fake.persistent["plugins.ml_commons.only_run_on_ml_node"] is False
+    (connector,) = fake.made["connectors"].values()
+    assert connector["credential"] == {"key": "none"}
+    assert connector["client_config"]["read_timeout"] == 30
+    rerank = fake.pipelines["tweetrerank"]["response_processors"][0]["rerank"]
+    assert rerank["context"]["document_fields"] == ["url", "contents", "url"]
+    assert rerank["ignore_failure"] is False
+    fake.changes.clear()
+    again = install(command, engine, service)
+    assert fake.changes == []
+    assert again.count("unchanged") == 4
+    done = command("engine", "status", "--engine", engine)
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("ok ") == len(done.out.splitlines()) == 7
+    assert command("engine", "remove", "--engine", engine).code == 0
+    assert fake.persistent == fake.pipelines == {}
+    assert not any(fake.made.values())
+    gone = command("engine", "status", "--engine", engine)
+    assert gone.code == 1
+    assert gone.out.count("BROKEN") == 3
+    fake.changes.clear()
+    assert command("engine", "remove", "--engine", engine).code == 0
+    assert fake.changes == []
+
+
+def test_what_differs_is_changed(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    install(command, engine, service)
+    (old,) = fake.made["models"]
+    out = install(command, engine, service, "--fields", "contents")
+    assert "pipeline tweetrerank      changed" in out
+    assert "model                     the old one removed" in out
+    assert len(fake.made["models"]) == len(fake.made["connectors"]) == 1
+    (new,) = fake.made["models"]
+    assert new != old
+    rerank = fake.pipelines["tweetrerank"]["response_processors"][0]["rerank"]
+    assert rerank["ml_opensearch"] == {"model_id": new}
+    assert rerank["context"]["document_fields"] == ["contents"]
+    fake.made["models"][new]["model_state"] = "UNDEPLOYED"
+    assert "deployed (it was UNDEPLOYED)" not in command("engine", "status", "--engine", engine).out
+    assert "model                     unchanged" in install(
+        command, engine, service, "--fields", "contents"
+    )
+    assert fake.made["models"][new]["model_state"] == "DEPLOYED"
+
+
+def test_a_default_pipeline_passes_other_searches(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    install(command, engine, service, "--default-for", "posts")
+    assert fake.default_pipelines == {"posts": "tweetrerank-default"}
+    lenient = fake.pipelines["tweetrerank-default"]["response_processors"][0]["rerank"]
+    assert lenient["ignore_failure"] is True
+    fake.changes.clear()
+    install(command, engine, service, "--default-for", "posts")
+    assert fake.changes == []
+    assert "tweetrerank-default passes" in command("engine", "status", "--engine", engine).out
+    fake.default_pipelines["posts"] = "tweetrerank"
+    done = command("engine", "status", "--engine", engine)
+    assert (done.code, "search without ext.rerank fail" in done.out) == (1, True)
+    command("engine", "remove", "--engine", engine)
+    assert fake.default_pipelines == fake.pipelines == {}
+
+
+def refused(command: Command, engine: str, service: str, *more: str) -> str:
+    done = command("engine", "install", "--engine", engine, "--service", service, *more)
+    assert done.code in (1, 2)
+    return done.err
+
+
+def test_what_stands_in_the_way(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    assert "nobody to ask; allow it by --yes" in refused(command, engine, service)
+    assert "private_ip_enabled: true in place of false" in refused(command, engine, service)
+    nowhere = "http://127.0.0.1:9"
+    assert "the service does not answer" in refused(command, engine, nowhere, "--yes")
+    assert "found no service of tweetrerank" in refused(command, engine, engine, "--yes")
+    problem = refused(command, engine, service, "--yes", "--model", "sm_cnn")
+    assert "found the models mp_hcnn, expected sm_cnn" in problem
+    assert "found 'a,b,c', expected the field" in refused(
+        command, engine, service, "--yes", "--fields", "a,b,c"
+    )
+    fake.default_pipelines["posts"] = "theirs"
+    yes = ("--yes", "--default-for", "posts")
+    assert "default pipeline theirs" in refused(command, engine, service, *yes)
+    fake.default_pipelines.clear()
+    assert "no field body, expected one of contents, url" in refused(
+        command, engine, service, *yes, "--fields", "body"
+    )
+    fake.indexes["posts"]["_source"] = {"enabled": False}
+    assert "_source switched off" in refused(command, engine, service, *yes)
+    fake.pipelines["tweetrerank"] = {"response_processors": []}
+    assert "has not made; choose another name" in refused(command, engine, service, "--yes")
+    assert fake.changes == []
+    assert "--service is missing" in command("engine", "install", "--engine", engine).err
+    assert "expected one of install" in command("engine", "instal", "--engine", engine).err
+
+
+def test_settings_of_others_are_left(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    private = "plugins.ml_commons.connector.private_ip_enabled"
+    fake.persistent[private] = True
+    install(command, engine, service)
+    install(command, engine, service, "--pipeline", "second")
+    out = command("engine", "remove", "--engine", engine).out
+    assert "left: other search pipelines" in out
+    fake.persistent["plugins.ml_commons.only_run_on_ml_node"] = True
+    out = command("engine", "remove", "--engine", engine, "--pipeline", "second").out
+    assert "only_run_on_ml_node: left" in out
+    assert fake.persistent == {private: True, "plugins.ml_commons.only_run_on_ml_node": True}
+
+
+def test_a_service_with_keys(
+    command: Command, fake: FakeOpenSearch, engine: str, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("first\nsecond\n")
+    keys = ("--api-key-file", str(tmp_path / "keys"))
+    with listening(app_of(keys=["first", "second"])) as service:
+        problem = refused(command, engine, service, "--yes")
+        assert "does not accept the key" in problem
+        install(command, engine, service, *keys)
+        (connector,) = fake.made["connectors"].values()
+        assert connector["credential"] == {"key": "first"}
+        connector["credential"] = {"key": "old"}
+        done = command("engine", "status", "--engine", engine, *keys)
+        assert done.code == 1
+        assert "BROKEN  trial             the trial failed: the service does not accept" in done.out
+        assert "connector                 made anew" in install(command, engine, service, *keys)
+        assert command("engine", "status", "--engine", engine, *keys).code == 0
+        assert "BROKEN  service" in command("engine", "status", "--engine", engine).out
+
+
+def test_an_opensearch_without_the_plugins(command: Command, service: str) -> None:
+    def answer(request: Any) -> Any:
+        if request.path == "/":
+            return 200, {"version": {"number": "3.6.0", "distribution": "opensearch"}}
+        return 400, {"error": f"no handler found for uri [{request.path}]"}
+
+    with stub(answer) as engine:
+        assert "lacks ML Commons" in refused(command, engine, service, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "problem"),
+    [
+        ({"properties": {"a": {}}}, ""),
+        ({"properties": {"b": {}}}, "found no field a, expected one of b"),
+        ({"properties": {"a": {}}, "_source": {"excludes": ["a*"]}}, "found a left out of _source"),
+        ({"properties": {"a": {}}, "_source": {"includes": ["b"]}}, "found a left out of _source"),
+    ],
+)
+def test_fields_that_searches_do_not_give(mapping: dict[str, Any], problem: str) -> None:
+    assert lacking(mapping, ["a"]).startswith(problem)
+    assert bool(lacking(mapping, ["a"])) == bool(problem)
+
+
+# --- Elasticsearch, imitated: the endpoints are the documented ones -------------------------------
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+def test_elasticsearch(command: Command, service: str, quotes: bool) -> None:
+    fake = FakeElasticsearch(quotes=quotes)
+    with stub(fake) as engine:
+        done = command("engine", "install", "--engine", engine, "--service", service)
+        assert done.code == 0, done.err
+        assert ("does not escape queries" in done.out) == (not quotes)
+        retriever = json.loads(done.out[done.out.index("{") :])["retriever"]["linear"]
+        reranked, first = retriever["retrievers"]
+        assert (reranked["weight"], first["weight"]) == (0.35, 0.65)
+        assert {one["normalizer"] for one in (reranked, first)} == {"minmax"}
+        inner = reranked["retriever"]["text_similarity_reranker"]
+        assert (inner["inference_id"], inner["field"]) == ("tweetrerank", "contents")
+        assert inner["retriever"] == first["retriever"]
+        fake.changes.clear()
+        assert "endpoint                  unchanged" in install(command, engine, service)
+        assert fake.changes == []
+        status = command("engine", "status", "--engine", engine)
+        assert status.code == 0, status.out
+        fake.endpoints["tweetrerank"]["service_settings"]["url"] = service + "/else"
+        assert command("engine", "status", "--engine", engine).code == 1
+        assert "endpoint                  changed" in install(command, engine, service)
+        assert command("engine", "remove", "--engine", engine).code == 0
+        assert fake.endpoints == {}
+
+
+def test_elasticsearch_that_refuses(command: Command, service: str) -> None:
+    fake = FakeElasticsearch()
+    with stub(fake) as engine:
+        problem = refused(command, engine, service, "--fields", "contents,url")
+        assert "Elasticsearch sends one" in problem
+        assert "is for OpenSearch" in refused(command, engine, service, "--default-for", "posts")
+        fake.endpoints["tweetrerank"] = {"service_settings": {}}
+        assert "has not made; choose another" in refused(command, engine, service)
+        fake.licensed = False
+        assert "the licence has no inference endpoints" in refused(command, engine, service)
+    with stub(FakeElasticsearch("9.0.4")) as engine:
+        assert "expected 8.19, or 9.1 or newer" in refused(command, engine, service)
+
+
+def test_shifted_scores_begin_at_0(service: str) -> None:
+    body = {"query": "storm", "documents": ["storm", "lunch", "a storm"], "shift": True}
+    shifted = requests.post(f"{service}/v2/rerank", json=body).json()["results"]
+    body = {"query": "storm", "documents": body["documents"], "raw_scores": True}
+    raw = requests.post(f"{service}/rerank", json=body).json()["results"]
+    lowest = raw[-1]["relevance_score"]
+    assert [one["index"] for one in shifted] == [one["index"] for one in raw]
+    assert shifted[-1]["relevance_score"] == 0
+    for one, other in zip(shifted, raw, strict=True):
+        expected = other["relevance_score"] - lowest
+        assert one["relevance_score"] == pytest.approx(expected, abs=1e-5)
