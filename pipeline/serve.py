@@ -3,6 +3,7 @@
 python -m pipeline.serve
 python -m pipeline.serve --checkpoint mp_hcnn --checkpoint my-checkpoint --port 8080
 python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
+python -m pipeline.serve --engine http://localhost:9200 --text-field body
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.errors import DataError
+from pipeline.command.engine import addresses
+from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import existing_file, option, positive_int
+from pipeline.command.options import existing_file, option, positive_float, positive_int
 from pipeline.command.runtime import import_nltk_alone
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.service.models import Models
+    from pipeline.service.proxy.routes import Proxy
     from pipeline.service.search import SearchPage
+    from pipeline.service.service import Service
 
 DEFAULT_CHECKPOINT = "mp_hcnn"
 GRACE = 30
@@ -90,14 +94,34 @@ class Options:
         metavar="URL/INDEX|DIR",
     )
     engine_auth: Path | None = option(
-        "file of user and password, or api_key, and ca, for --statistics (default: "
-        "$TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, _CA)",
+        "file of user and password, or api_key, for --statistics, and of ca, also for --engine, "
+        "whose callers name themselves (default: $TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, "
+        "_CA)",
         parse=existing_file,
         metavar="FILE",
     )
     index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
     collection: str | None = option("collection that the page searches", metavar="NAME|FILE")
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+    engine: str | None = option(
+        "answer the searches of OpenSearch or Elasticsearch at this address, reranked; several "
+        "nodes are separated by commas",
+        parse=addresses,
+        metavar="URL",
+    )
+    text_field: str | None = option(
+        "field of the texts in the engine's indexes (default: contents, and url of the links)",
+        metavar="FIELD",
+    )
+    url_field: str | None = option("its field of links", metavar="FIELD")
+    rerank_window: int = option(
+        "hits of a search of the engine to rerank", default=100, parse=positive_int
+    )
+    rerank_timeout: float = option(
+        "seconds for it; then the engine's own ranking goes out",
+        default=5.0,
+        parse=positive_float,
+    )
 
 
 def main(options: Options) -> None:
@@ -129,7 +153,7 @@ def main(options: Options) -> None:
     page = open_page(options, models)
     log_as_json()
     config = uvicorn.Config(
-        app.build(service, keys, routes(page), writer := Writer()),
+        app.build(service, keys, routes(page), writer := Writer(), proxy_of(options, service)),
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -155,6 +179,34 @@ def main(options: Options) -> None:
         page.close()
     if statistics:
         statistics.close()
+
+
+def proxy_of(options: Options, service: Service) -> Proxy | None:
+    """The searches of the engine that the options name, if they do.
+
+    Raises:
+        UsageError: there are options of an engine and no engine.
+    """
+    if options.engine is None:
+        given = [name for name in ("text_field", "url_field") if getattr(options, name)]
+        if given:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{flags}: found no --engine, expected the address of one")
+        return None
+    from indexes.engines.client import Credentials
+    from pipeline.service.proxy.plan import Settings
+    from pipeline.service.proxy.routes import Proxy
+    from pipeline.service.proxy.upstream import Upstream
+
+    fields = (options.text_field,) if options.text_field else ("contents",)
+    url_field = options.url_field or (None if options.text_field else "url")
+    settings = Settings(
+        *(fields, url_field, options.rerank_window, options.max_documents),
+        options.rerank_timeout,
+    )
+    urls = [url.strip().rstrip("/") for url in options.engine.split(",")]
+    ca = Credentials.read(options.engine_auth).ca
+    return Proxy(service, Upstream(urls, ca), settings)
 
 
 def open_page(options: Options, models: Models) -> SearchPage | None:

@@ -21,6 +21,9 @@ from starlette.types import ASGIApp
 
 from pipeline.service.app import build
 from pipeline.service.models import Models
+from pipeline.service.proxy.plan import Settings
+from pipeline.service.proxy.routes import Proxy
+from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.search import routes
 from pipeline.service.service import Limits, Service
 from rerankers.base import Pairs
@@ -46,11 +49,13 @@ def chance(logit: float) -> float:
 def app_of(
     limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
 ) -> ASGIApp:
-    """A new service over the shipped model."""
+    """A new service over the shipped model, in front of an ``engine`` at an address if given."""
+    engine, settings = options.pop("engine", None), options.pop("settings", Settings())
     service = Service(
         options.pop("models", None) or models(), limits or Limits(), threads, **options
     )
-    return build(service, keys, routes(None))
+    proxy = Proxy(service, Upstream([engine]), settings) if engine else None
+    return build(service, keys, routes(None), proxy=proxy)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pipeline.collections.own import query_file
 from pipeline.command.options import existing_file, option
 
 
-def _address(text: str) -> str:
+def addresses(text: str) -> str:
     """Addresses of nodes, separated by commas."""
     try:
         for url in text.split(","):
@@ -29,7 +29,7 @@ class EngineOptions:
     engine: str | None = option(
         "search in OpenSearch or Elasticsearch at this address, in place of a local index; several "
         "nodes are separated by commas",
-        parse=_address,
+        parse=addresses,
         metavar="URL",
     )
     engine_index: str | None = option(

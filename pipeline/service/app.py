@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from pipeline.service.envelope import PUBLIC, STATIC, Envelope
 from pipeline.service.faults import Fault
 from pipeline.service.formats import PATHS, assumed
+from pipeline.service.proxy.routes import Proxy, unknown
 from pipeline.service.record import Record, write
 from pipeline.service.service import Service, refusal
 from rerankers.text.words import MAX_CHARACTERS
@@ -36,6 +37,7 @@ def build(
     keys: Sequence[str] = (),
     page: Sequence[BaseRoute] = (),
     write: Callable[[Record], None] = write,
+    proxy: Proxy | None = None,
 ) -> ASGIApp:
     """The application.
 
@@ -44,6 +46,7 @@ def build(
         keys: one of them is needed, if there are any.
         page: routes of the page.
         write: writes a line of the log.
+        proxy: answers the searches of an engine.
     """
 
     @asynccontextmanager
@@ -55,6 +58,8 @@ def build(
             loop.add_signal_handler(signal.SIGHUP, reload)
         yield
         await asyncio.to_thread(service.scheduler.stop)
+        if proxy:
+            await proxy.upstream.close()
 
     app = FastAPIOffline(
         redoc_url=None,
@@ -69,10 +74,14 @@ def build(
         kind = PlainTextResponse if path == "/metrics" else JSONResponse
         app.add_api_route(path, handler, methods=["GET"], response_class=kind)
     app.router.routes.extend(page)
-    app.add_exception_handler(HTTPException, _refuse)  # type: ignore[arg-type]
+    # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
+    guarded = frozenset(getattr(route, "path", "") for route in app.routes) - {"/"}
+    if proxy:
+        app.router.routes[:0] = proxy.routes()
+    app.add_exception_handler(HTTPException, partial(_refuse, guarded if proxy else None))
     app.add_exception_handler(Exception, _fail)
     app.openapi = partial(_description, app, bool(keys))  # type: ignore[method-assign]
-    return Envelope(app, service, keys, write)
+    return Envelope(app, service, keys, write, guarded if proxy else None)
 
 
 def _information(service: Service) -> dict[str, Any]:
@@ -134,8 +143,11 @@ def _json(content: Any) -> Response:
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-async def _refuse(request: Request, error: HTTPException) -> Response:
-    """An unknown path, or a method that it does not have."""
+async def _refuse(own: Container[str] | None, request: Request, error: Exception) -> Response:
+    """An unknown path, or a method that it does not have; an engine's if there are own ones."""
+    assert isinstance(error, HTTPException)
+    if own is not None and request.scope["path"] not in own:
+        return unknown(request)
     record, path = request.scope["state"]["record"], request.url.path
     kind = "method" if error.status_code == 405 else "path"
     found = f"found {request.method} {path[:100]}"

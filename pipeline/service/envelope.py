@@ -6,7 +6,7 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,6 +39,7 @@ class Envelope:
         service: its metrics count the requests for scores.
         keys: one of them is needed, if there are any.
         write: writes a line of the log.
+        guarded: paths that need a key; None is all but the public ones.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Envelope:
         service: Service,
         keys: Sequence[str] = (),
         write: Callable[[Record], None] = records.write,
+        guarded: Container[str] | None = None,
     ) -> None:
         self.app, self.service, self.write = app, service, write
+        self._guarded = guarded
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,6 +91,8 @@ class Envelope:
 
     def _may_pass(self, path: str, headers: Headers) -> bool:
         if not self._keys or path in PUBLIC or path.startswith(f"{STATIC}/"):
+            return True
+        if self._guarded is not None and path not in self._guarded:
             return True
         scheme, _, key = headers.get("authorization", "").partition(" ")
         found = key.strip().encode("latin-1", errors="replace")

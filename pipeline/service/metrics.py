@@ -61,6 +61,9 @@ class Metrics:
         self._successes = _Count(self.registry, "te_request_success", "Answered", "method")
         self._failures = _Count(self.registry, "te_request_failure", "Refused or failed", "err")
         self._formats = _Count(self.registry, "tweetrerank_requests", "By wire format", "format")
+        self._searches = _Count(
+            self.registry, "tweetrerank_searches", "In front of an engine", "outcome"
+        )
 
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(name, text, registry=self.registry, buckets=[*buckets])
@@ -75,6 +78,10 @@ class Metrics:
     def batch(self, size: int) -> None:
         """Count a batch of a worker."""
         self._batches.observe(size)
+
+    def search(self, outcome: str) -> None:
+        """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""
+        self._searches.add(outcome)
 
     def request(self, record: Record) -> None:
         """Count a finished request for scores."""

@@ -27,6 +27,7 @@ class Record:
         request_id: of the client, or made here.
         format: wire format; "" if the request was not for scores.
         kind: of the fault, if there was one.
+        engine: of the search engine behind this service.
         texts: query and documents, if they may be logged.
     """
 
@@ -43,6 +44,7 @@ class Record:
     words: int = 0
     queue: float = 0.0
     inference: float = 0.0
+    engine: float = 0.0
     total: float = 0.0
     kind: str = ""
     error: str = ""
@@ -68,6 +70,8 @@ class Record:
                 "queue_ms": _milliseconds(self.queue),
                 "inference_ms": _milliseconds(self.inference),
             }
+        if self.engine:
+            found["engine_ms"] = _milliseconds(self.engine)
         if self.kind:
             found |= {"fault": self.kind, "error": self.error}
         if self.texts:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,16 +93,15 @@ class Service:
         path = request.scope["path"]
         wire = assumed(path)
         record.format = wire.name
-        body = bytearray()
         try:
-            await self._fill(body, request)
-            content = await _content(bytes(body))
-            wire = reading.format_for(path, content)
-            record.format = wire.name
-            if wire.needs_media_type:
-                _check_media_type(request)
-            ask = reading.read(content, wire, self.limits.documents)
-            return await _unless_gone(self._ranked(ask, wire, request, record), request)
+            async with self.body_of(request) as body:
+                content = await _content(body)
+                wire = reading.format_for(path, content)
+                record.format = wire.name
+                if wire.needs_media_type:
+                    _check_media_type(request)
+                ask = reading.read(content, wire, self.limits.documents)
+                return await unless_gone(self._ranked(ask, wire, request, record), request)
         except Fault as fault:
             return refusal(fault, wire, record)
         except ClientDisconnect:
@@ -111,15 +110,22 @@ class Service:
             LOG.exception("request %s failed", record.request_id)
             problem = f"an internal error; see the log for {record.request_id}"
             return refusal(Fault("internal", problem), wire, record)
-        finally:
-            self._held -= len(body)
 
-    async def _fill(self, body: bytearray, request: Request) -> None:
-        """Read a request's body.
+    @asynccontextmanager
+    async def body_of(self, request: Request) -> AsyncIterator[bytes]:
+        """A request's body, which counts among those that are held until it is left.
 
         Raises:
             Fault: it is too large, too slow, or too much beside those of other requests.
         """
+        body = bytearray()
+        try:
+            await self._fill(body, request)
+            yield bytes(body)
+        finally:
+            self._held -= len(body)
+
+    async def _fill(self, body: bytearray, request: Request) -> None:
         limit = self.limits.body
         large = Fault("body", f"found a body of more than {limit} bytes, expected at most that")
         with suppress(ValueError):
@@ -148,7 +154,7 @@ class Service:
         if ask.mix == "lexical":
             ask = replace(ask, first_stage=await self._lexical(ask))
         job, rows = job_of(ask, model)
-        job.deadline = _deadline(request, record.started)
+        job.deadline = deadline_of(request, record.started)
         record.words = sum(text.count(" ") + 1 for text in [*job.queries, *job.texts])
         before = model.scorer.hits
         logits = await self.scheduler.score(job)
@@ -249,7 +255,7 @@ def _check_media_type(request: Request) -> None:
         raise Fault("media", f"found {found}, expected application/json")
 
 
-def _deadline(request: Request, started: float) -> float | None:
+def deadline_of(request: Request, started: float) -> float | None:
     """When the client stops waiting, on the clock of ``started``; None if it does not say."""
     for name in DEADLINES:
         if (text := request.headers.get(name)) is not None:
@@ -261,7 +267,7 @@ def _deadline(request: Request, started: float) -> float | None:
     return None
 
 
-async def _unless_gone(work: Awaitable[Response], request: Request) -> Response:
+async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
     """The result of ``work``, which is cancelled if the client goes away.
 
     Raises:

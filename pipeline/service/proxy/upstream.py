@@ -1,0 +1,134 @@
+"""Requests to the engine: one pool of connections that stay open."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import aiohttp
+from yarl import URL
+
+CONNECTIONS = 200
+"""To the engine at a time; more requests wait."""
+
+CONNECTING = 5.0
+"""Seconds for a connection."""
+
+TIMEOUT = 60.0
+"""Seconds for an answer, unless the client says how long it waits."""
+
+_OURS = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "content-length", "content-encoding", "accept-encoding"),
+        *("host", "expect", "cookie", "set-cookie", "date", "server", "x-request-id"),
+        *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    )
+)
+"""Headers of one connection, or of one side; all others pass, ``Authorization`` among them."""
+
+Headers = Sequence[tuple[str, str]]
+
+
+class AwayError(Exception):
+    """The engine does not answer.
+
+    Attributes:
+        status: 502, or 504 if it was too slow.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Reply(NamedTuple):
+    """What the engine answers."""
+
+    status: int
+    headers: Headers
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content; raises ValueError if it is no UTF-8."""
+        return self.content.decode("utf-8")
+
+
+class Upstream:
+    """A search engine.
+
+    Args:
+        urls: of its nodes; the next one is tried where one does not answer.
+        ca: file of the authority that has signed its certificate; None for the known ones.
+    """
+
+    def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
+        self._urls = list(urls)
+        self._context = ssl.create_default_context(cafile=ca)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session:
+            await self._session.close()
+
+    async def send(
+        self, method: str, target: str, headers: Headers, body: bytes, seconds: float | None
+    ) -> Reply:
+        """The answer to a request.
+
+        Args:
+            method: of HTTP.
+            target: path and parameters, in visible ASCII.
+            headers: of the client; those of its connection are left out.
+            body: empty for none.
+            seconds: for the answer.
+
+        Raises:
+            AwayError: no node answers.
+        """
+        sent = [*passed(headers), ("accept-encoding", "identity")]
+        limit = aiohttp.ClientTimeout(seconds or TIMEOUT, sock_connect=CONNECTING)
+        # A connection that was kept open may be closed by now: a search may be sent twice.
+        for last in [False] * len(self._urls) + [True]:
+            url = self._urls[0]
+            try:
+                async with self._open().request(
+                    method,
+                    URL(url + target, encoded=True),
+                    headers=sent,
+                    data=body or None,
+                    timeout=limit,
+                    allow_redirects=False,
+                ) as answer:
+                    content = await answer.read()
+                    return Reply(answer.status, passed(answer.headers.items()), content)
+            except TimeoutError:
+                raise AwayError(504, f"{url}: the engine does not answer in time") from None
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                if last:
+                    found = type(error).__name__
+                    raise AwayError(502, f"{url}: the engine does not answer: {found}") from None
+                self._urls = [*self._urls[1:], url]
+        raise AssertionError
+
+    def _open(self) -> aiohttp.ClientSession:
+        """The pool, made in the event loop at its first use."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._context),
+                # Cookies of one caller are not for the next.
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("user-agent", "content-type", "accept"),
+                # Answers with many nodes have long headers.
+                max_line_size=65_536,
+                max_field_size=65_536,
+            )
+        return self._session
+
+
+def passed(headers: Iterable[tuple[str, str]]) -> Headers:
+    """The headers that pass."""
+    return [(name, value) for name, value in headers if name.lower() not in _OURS]
