@@ -29,6 +29,8 @@ def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Head and body in one packet: the second would wait for the first one's receipt.
+        wbufsize = -1
 
         def do(self) -> None:
             content = self.rfile.read(int(self.headers.get("content-length", 0))).decode()

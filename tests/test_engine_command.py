@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 import requests
 from conftest import Command
+from engine_servers import Server, running
 from engine_stub import stub
 from mlcommons_stub import FakeElasticsearch, FakeOpenSearch
-from service_samples import app_of, listening
+from service_samples import QUERY, app_of, listening
+from test_lucene import POSTS
 
+from indexes.engines.building import build
+from pipeline.collections.named import open_collection
+from pipeline.collections.trec import read_run
 from pipeline.installation.opensearch import lacking
+from pipeline.service.statistics import Statistics
+from rerankers.checkpoint import SHIPPED
 
 
 @pytest.fixture(scope="module")
@@ -263,3 +270,139 @@ def test_shifted_scores_begin_at_0(service: str) -> None:
     for one, other in zip(shifted, raw, strict=True):
         expected = other["relevance_score"] - lowest
         assert one["relevance_score"] == pytest.approx(expected, abs=1e-5)
+
+
+# --- a real OpenSearch ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running("opensearch") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def index(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    address = server.address()
+    build(address, POSTS, [], tmp_path_factory.mktemp("kept"), "make it again")
+    return address.index
+
+
+@pytest.fixture
+def name(server: Server, index: str, command: Command) -> Iterator[str]:
+    """Of a search pipeline that nobody else uses."""
+    found = index[-12:].translate(str.maketrans("0123456789", "ghijklmnop"))
+    yield found
+    assert command("engine", "remove", "--engine", server.url, "--pipeline", found).code == 0
+
+
+def searched(server: Server, index: str, text: str | None, **params: str) -> Any:
+    body: dict[str, Any] = {"size": 20, "query": {"match": {"contents": "alpha bravo"}}}
+    if text is not None:
+        body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
+    return requests.post(f"{server.url}/{index}/_search", json=body, params=params, timeout=60)
+
+
+@pytest.mark.opensearch
+def test_a_real_opensearch(
+    server: Server, index: str, name: str, command: Command, tmp_path: Path
+) -> None:
+    # One test: both parts change the cluster's settings.
+    installed_and_removed(server, index, name, command)
+    moved_to_a_service_with_keys(server, index, name, command, tmp_path)
+
+
+def installed_and_removed(server: Server, index: str, name: str, command: Command) -> None:
+    options = ("--engine", server.url, "--pipeline", name)
+    before = requests.get(f"{server.url}/_cluster/settings", timeout=60).json()
+    found = Statistics.open(f"{server.url}/{index}")
+    with listening(app_of(statistics=found)) as service:
+        out = install(command, server.url, service, *options[2:], "--default-for", index)
+        assert f"a search in {index} reranks 10 posts" in out
+        again = install(command, server.url, service, *options[2:], "--default-for", index)
+        assert again.count("unchanged") == 6
+        status = command("engine", "status", *options)
+        assert (status.code, "BROKEN" in status.out) == (0, False), status.out
+        mixed = searched(server, index, "alpha bravo", search_pipeline=name).json()["hits"]["hits"]
+        scores = [hit["_score"] for hit in mixed]
+        assert scores == sorted(scores, reverse=True)
+        assert 0 <= scores[-1] < scores[0] <= 1
+        # The scores are those of the service for what a search without the pipeline finds.
+        plain = searched(server, index, None, search_pipeline="_none").json()["hits"]["hits"]
+        documents = [{"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain]
+        body = {"query": "alpha bravo", "documents": documents, "mix": "lexical"}
+        answer = requests.post(f"{service}/v2/rerank", json=body, timeout=60).json()["results"]
+        assert [plain[one["index"]]["_id"] for one in answer] == [hit["_id"] for hit in mixed]
+        assert scores == pytest.approx([one["relevance_score"] for one in answer], abs=1e-6)
+        # By default: with a text, without one, without posts, without their count.
+        assert searched(server, index, "alpha bravo").json()["hits"]["hits"] == mixed
+        assert searched(server, index, None).json()["hits"]["hits"] == plain
+        assert searched(server, index, None, search_pipeline=name).status_code == 500
+    broken = command("engine", "status", *options)
+    assert broken.code == 1
+    assert {line.split()[1] for line in broken.out.splitlines() if line.startswith("BROKEN")} == {
+        "service",
+        "trial",
+    }
+    done = command("engine", "remove", *options)
+    assert f"default of {index}" in done.out
+    if "left: other search pipelines" not in done.out:
+        assert requests.get(f"{server.url}/_cluster/settings", timeout=60).json() == before
+    assert requests.get(f"{server.url}/_search/pipeline/{name}", timeout=60).json() in ({}, None)
+    assert searched(server, index, None).status_code == 200
+    assert command("engine", "status", *options).code == 1
+
+
+def moved_to_a_service_with_keys(
+    server: Server, index: str, name: str, command: Command, tmp_path: Path
+) -> None:
+    options = ("--pipeline", name, "--fields", "contents", "--api-key-file", str(tmp_path / "key"))
+    (tmp_path / "key").write_text("first")
+    with listening(app_of(keys=["first", "second"])) as service:
+        install(command, server.url, service, *options)
+        (tmp_path / "key").write_text("second")
+        assert "connector                 unchanged" in install(
+            command, server.url, service, *options
+        )
+        answer = searched(server, index, QUERY, search_pipeline=name)
+        assert len(answer.json()["hits"]["hits"]) == 20
+    # The service has moved, and its keys are others.
+    with listening(app_of(keys=["second"])) as service:
+        out = install(command, server.url, service, *options)
+        assert "connector                 made anew" in out
+        assert searched(server, index, QUERY, search_pipeline=name).status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.opensearch
+def test_pages_are_ranked_as_by_a_search(
+    server: Server, index: str, name: str, command: Command, data_dir: Path, tmp_path: Path
+) -> None:
+    posts = f"{index}-mb2012"
+    engine = ("--engine", server.url, "--engine-index", posts)
+    assert command("index", "--collection", "mb2012", *engine).code == 0
+    run_file = tmp_path / "run.txt"
+    checkpoint = ("--reranker", "mp_hcnn", "--checkpoint", SHIPPED / "mp_hcnn" / "all")
+    options = ("--hits", 100, "--output", run_file, "--show", "none")
+    done = command("search", "--topics", "mb2012", *engine, *checkpoint, *options)
+    assert done.code == 0, done.err
+    run = read_run(run_file)
+    with listening(app_of(statistics=Statistics.open(f"{server.url}/{posts}"))) as service:
+        install(command, server.url, service, "--pipeline", name)
+        for topic in open_collection("mb2012").topics:
+            limit = {"range": {"number": {"lte": int(topic.max_doc_id or 0)}}}
+            must = {"match": {"contents": topic.text}}
+            body = {
+                "size": 100,
+                "query": {"bool": {"must": must, "filter": limit}},
+                "sort": [{"_score": "desc"}, {"number": "desc"}],
+                "ext": {"rerank": {"query_context": {"query_text": topic.text}}},
+            }
+            path = f"{server.url}/{posts}/_search?search_pipeline={name}"
+            hits = requests.post(path, json=body, timeout=60).json()["hits"]["hits"]
+            expected = run[topic.query_id]
+            found = {hit["_id"]: hit["_score"] for hit in hits}
+            assert found == pytest.approx(expected, abs=1e-6)
+            # In the same order, but for scores that differ by less than single precision tells.
+            ordered = [expected[doc_id] for doc_id in found]
+            assert ordered == pytest.approx(sorted(ordered, reverse=True), abs=1e-7)

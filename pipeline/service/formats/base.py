@@ -161,7 +161,7 @@ def ask_of(
     )
 
 
-_LINK = re.compile(r"((?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//|www\.)\S")
+_LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
 
 _LONGEST = 8192
 """Characters of a link between which a text is looked for."""
