@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from service_samples import QUERY, app_of, listening
 from test_lucene import POSTS
 
 from indexes.engines.building import build
+from pipeline import engine as engine_command
+from pipeline import serve
 from pipeline.collections.named import open_collection
 from pipeline.collections.trec import read_run
+from pipeline.command.options import parse_arguments
 from pipeline.installation.opensearch import lacking
 from pipeline.service.statistics import Statistics
 from rerankers.checkpoint import SHIPPED
@@ -270,6 +274,19 @@ def test_shifted_scores_begin_at_0(service: str) -> None:
     for one, other in zip(shifted, raw, strict=True):
         expected = other["relevance_score"] - lowest
         assert one["relevance_score"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_commands_of_the_containers_exist() -> None:
+    folder = Path(__file__).parent.parent / "scripts" / "docker"
+    compose = (folder / "compose.yaml").read_text().replace("\\\n#", "")
+    (arguments,) = re.findall(r"tweetrerank engine (.*)", compose)
+    options = parse_arguments(engine_command.Options, "", "", arguments.split())
+    assert (options.action, options.service) == ("install", "http://service:8080")
+    lines = (folder / "Dockerfile").read_text().splitlines()
+    (start,) = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+    assert start[0] == "serve"
+    assert parse_arguments(serve.Options, "", "", start[1:]).host == "0.0.0.0"
+    assert 'ENTRYPOINT ["tweetrerank"]' in lines
 
 
 # --- a real OpenSearch ----------------------------------------------------------------------------

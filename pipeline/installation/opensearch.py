@@ -394,7 +394,8 @@ class OpenSearch:
             text = f"{url} was started without --statistics, which the connector asks for"
             yield Part("service", False, text)
         else:
-            yield Part("service", True, str(service))
+            more = "; install again to mix with it" if service.lexical and not asked else ""
+            yield Part("service", True, f"{service}{more}")
 
     def _pipeline_status(self, model: str | None) -> Iterator[Part]:
         for name, is_lenient in self.pipelines.items():
@@ -402,7 +403,8 @@ class OpenSearch:
             if found:
                 same = self._model_of(name) == model
                 rerank = found["response_processors"][0]["rerank"]
-                fields = ", ".join(dict.fromkeys(reversed(rerank["context"]["document_fields"])))
+                joined = rerank["context"]["document_fields"]
+                fields = ", ".join(joined[1:] or joined)
                 text = f"reranks by {fields}" if same else "names another model"
                 yield Part(f"pipeline {name}", same, text)
             elif not is_lenient:
