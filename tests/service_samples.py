@@ -51,10 +51,11 @@ def app_of(
 ) -> ASGIApp:
     """A new service over the shipped model, in front of an ``engine`` at an address if given."""
     engine, settings = options.pop("engine", None), options.pop("settings", Settings())
+    ca = options.pop("ca", None)
     service = Service(
         options.pop("models", None) or models(), limits or Limits(), threads, **options
     )
-    proxy = Proxy(service, Upstream([engine]), settings) if engine else None
+    proxy = Proxy(service, Upstream([engine], ca), settings) if engine else None
     return build(service, keys, routes(None), proxy=proxy)
 
 
