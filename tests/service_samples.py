@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -192,3 +194,9 @@ WIRES = {
 }
 """Name -> wire format."""
 WIRES["score"] = WIRES["score"]._replace(extra={"text_1": QUERY})
+
+
+def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The result of a coroutine, from a thread of its own: a browser's loop may run in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(main())).result()

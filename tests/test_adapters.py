@@ -1,6 +1,5 @@
 """Rerankers in PyTerrier and LangChain."""
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pyterrier as pt
 import pytest
 from langchain_core.documents import Document
 from reranking_samples import POSTS, QUERIES
+from service_samples import run_apart
 
 import rerankers
 from rerankers import adapters
@@ -71,7 +71,7 @@ def test_a_compressor_of_langchain(reranker: TrainedReranker) -> None:
     compressor = adapters.for_langchain(reranker, top_n=3)
     for found in (
         compressor.compress_documents(documents, QUERIES[0]),
-        asyncio.run(compressor.acompress_documents(documents, QUERIES[0])),
+        run_apart(lambda: compressor.acompress_documents(documents, QUERIES[0])),
     ):
         assert [(one.id, one.page_content) for one in found] == [
             (str(one.index), one.text) for one in expected

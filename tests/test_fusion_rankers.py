@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
@@ -48,7 +49,9 @@ def source(folder: Path | None = None) -> Any:
     if folder:
         runs["rm3"] = folder / "rm3.run"
         write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
-    return SimpleNamespace(name="mb", open_index=lambda: Index(), runs=runs, adapted_space=None)
+    return SimpleNamespace(
+        name="mb", open_index=lambda: Index(), runs=runs, adapted_space=None, methods=METHODS
+    )
 
 
 def test_every_ranker_brings_its_best(tmp_path: Path) -> None:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from httpx import Response
 from reranking_samples import AWKWARD
-from service_samples import QUERY, TEXTS, WIRES, GatedScorer, Wire, client_of, models, scored_by
+from service_samples import (
+    QUERY,
+    TEXTS,
+    WIRES,
+    GatedScorer,
+    Wire,
+    client_of,
+    models,
+    run_apart,
+    scored_by,
+)
 from starlette.testclient import TestClient
 
 from pipeline.service.app import build
@@ -346,7 +356,7 @@ def test_a_client_that_goes_away_costs_nothing_more(capfd: pytest.CaptureFixture
         scorer.gate.set()
         await asyncio.to_thread(service.scheduler.stop)
 
-    asyncio.run(main())
+    run_apart(main)
     assert len(scorer.seen) <= 1
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line["fault"] for line in lines] == ["gone", "gone"]
@@ -365,5 +375,5 @@ def test_a_body_that_never_ends() -> None:
         scope, receive = asgi_request(wire, part)
         await asyncio.wait_for(build(service)(scope, receive, send), 10)  # type: ignore[arg-type]
 
-    asyncio.run(main())
+    run_apart(main)
     assert sent[0]["status"] == 408

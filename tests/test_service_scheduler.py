@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_samples import GatedScorer, scored_by
+from service_samples import GatedScorer, run_apart, scored_by
 
 from pipeline.service.faults import Fault
 from pipeline.service.models import ServedModel
@@ -46,7 +46,7 @@ def run(
         finally:
             await asyncio.to_thread(scheduler.stop)
 
-    asyncio.run(main())
+    run_apart(main)
     assert (scheduler.pairs, scheduler.jobs) == (0, 0)
 
 
