@@ -313,8 +313,11 @@ def name(server: Server, index: str, command: Command) -> Iterator[str]:
     assert command("engine", "remove", "--engine", server.url, "--pipeline", found).code == 0
 
 
-def searched(server: Server, index: str, text: str | None, **params: str) -> Any:
+def searched(
+    server: Server, index: str, text: str | None, more: dict[str, Any] | None = None, **params: str
+) -> Any:
     body: dict[str, Any] = {"size": 20, "query": {"match": {"contents": "alpha bravo"}}}
+    body |= more or {}
     if text is not None:
         body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
     return requests.post(f"{server.url}/{index}/_search", json=body, params=params, timeout=60)
@@ -355,6 +358,15 @@ def installed_and_removed(server: Server, index: str, name: str, command: Comman
         assert searched(server, index, "alpha bravo").json()["hits"]["hits"] == mixed
         assert searched(server, index, None).json()["hits"]["hits"] == plain
         assert searched(server, index, None, search_pipeline=name).status_code == 500
+        for more in ({"_source": False}, {"size": 0}, {"track_total_hits": False}, {"from": 9000}):
+            answer = searched(server, index, "alpha bravo", more, search_pipeline=name)
+            assert answer.status_code >= 400
+            assert ("empty texts" in answer.text) == ("_source" in more)
+            passed = searched(server, index, "alpha bravo", more).json()
+            assert (
+                passed["hits"].get("hits")
+                == searched(server, index, None, more).json()["hits"]["hits"]
+            )
     broken = command("engine", "status", *options)
     assert broken.code == 1
     assert {line.split()[1] for line in broken.out.splitlines() if line.startswith("BROKEN")} == {

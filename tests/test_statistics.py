@@ -167,6 +167,17 @@ def test_links_around_texts(link: str, text: str) -> None:
     assert between_links(long + text + long) == (text, long)
 
 
+def test_pages_without_texts_are_refused() -> None:
+    body = {"query": "gale", "documents": ["", ""], "links": "around", "needs_text": True}
+    with client_of() as client:
+        refused = client.post("/v2/rerank", json=body)
+        assert refused.status_code == 422
+        assert "found 2 empty texts" in refused.json()["message"]
+        for documents in (["", "gale"], [""]):
+            answer = client.post("/v2/rerank", json=body | {"documents": documents})
+            assert answer.status_code == 200
+
+
 def test_documents_with_links_around() -> None:
     link, text = "http://met.example/gale", "gale warning"
     body = {"query": "gale", "documents": [f"{link}{text}{link}", text], "links": "around"}

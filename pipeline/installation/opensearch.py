@@ -76,7 +76,8 @@ class OpenSearch:
     def _connector(self, wish: Wish) -> dict[str, Any]:
         """The connector as it is to be."""
         service = wish.service
-        more = ', "links": "around"' if len(wish.fields) > 1 else ""
+        more = ', "needs_text": true'
+        more += ', "links": "around"' if len(wish.fields) > 1 else ""
         more += ', "mix": "lexical"' if service.lexical else ""
         action = {
             "action_type": "PREDICT",
@@ -354,7 +355,8 @@ class OpenSearch:
         elif model not in models:
             yield Part("model", False, f"the pipeline names {model}, which is not there")
         else:
-            state = models[model]["model_state"]
+            # A search may not see the latest state yet.
+            state = self.engine.request("GET", _at("models", model))["model_state"]
             yield Part("model", state == "DEPLOYED", f"{model} is {state}")
         yield from self._pipeline_status(model)
         yield from self._default_status()

@@ -62,6 +62,11 @@ class Request(BaseModel):
         description="around: a document's text has its link before and after it, without blanks, "
         "as search engines join the fields link, text, link",
     )
+    needs_text: Flag | None = Field(
+        None,
+        description="refuse two or more documents that are all empty: a search engine sends such "
+        "ones where a search leaves their fields out",
+    )
     shift: Flag | None = Field(
         None,
         description="logits less the lowest one of the request, so from 0 on: for Elasticsearch, "
@@ -144,6 +149,11 @@ def ask_of(
         row = next(row for row in range(len(texts)) if row not in scores)
         found = f"found none, but {len(scores)} of the {len(texts)} documents have one"
         raise Fault("value", f"{found}; expected one for all or for none", _score_at(name, row))
+    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
+        found = (
+            f"found {len(texts)} empty texts, expected some text: leave the fields of the search"
+        )
+        raise Fault("value", f"{found} pipeline in the search's _source, and the index's", (name,))
     if request.mix == "interpolated" and not scores:
         found = "found none, expected one for each document, as mix is interpolated"
         raise Fault("value", found, _score_at(name, 0))
