@@ -127,6 +127,8 @@ UNCHANGED: dict[str, tuple[str, Any]] = {
     "another sort": ("", search(sort=["n"])),
     "worst first": ("", search(sort=[{"_score": "asc"}])),
     "sort in the path": ("?sort=n", search()),
+    "sort in the body": ("?sort=_score", search(sort=["n"])),
+    "no number below one in the path": ("?from=3", search(**{"from": "x"})),
     "no hits": ("", search(size=0)),
     "search after": ("", search(search_after=[1, 2])),
     "point in time": ("", search(pit={"id": "x"})),

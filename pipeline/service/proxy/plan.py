@@ -187,8 +187,7 @@ def _plan(
     content: Json, given: Mapping[str, str], wanted: _Wanted, settings: Settings
 ) -> Plan | None:
     """How to rerank a search; None if it passes unchanged."""
-    start = _whole(given.get("from", content.get("from", 0)))
-    size = _whole(given.get("size", content.get("size", 10)))
+    start, size = _number("from", 0, content, given), _number("size", 10, content, given)
     asked = content.get("fields")
     text = _text(content, given, wanted)
     if (
@@ -196,10 +195,10 @@ def _plan(
         or not size
         or start is None
         or start + size > settings.most
-        or not _by_score(given["sort"].split(",") if "sort" in given else content.get("sort"))
+        or not all(map(_by_score, (given.get("sort", "_score").split(","), content.get("sort"))))
         or not (text and text.strip())
         or not (asked is None or isinstance(asked, list))
-        or "_none_" in _names(given.get("stored_fields", content.get("stored_fields")))
+        or any("_none_" in _names(one.get("stored_fields")) for one in (given, content))
     ):
         return None
     text_fields, url_field = settings.text_fields, settings.url_field
@@ -209,7 +208,7 @@ def _plan(
     needed = [*text_fields, *([url_field] if url_field else [])]
     patterns = [
         *_names(asked),
-        *_names(given.get("docvalue_fields", content.get("docvalue_fields"))),
+        *(name for one in (given, content) for name in _names(one.get("docvalue_fields"))),
         *_names(content.get("script_fields")),
     ]
     added = [name for name in needed if not any(_matches(one, name) for one in patterns)]
@@ -218,6 +217,12 @@ def _plan(
     if added:
         body["fields"] = [*(asked or []), *added]
     return Plan(text, start, size, text_fields, url_field, added, wanted.model, dumped(body))
+
+
+def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
+    """A number of the path, else of the body; None if one of both is none."""
+    inside = _whole(content.get(name, default))
+    return None if inside is None else _whole(given.get(name, inside))
 
 
 def _whole(value: Any) -> int | None:
