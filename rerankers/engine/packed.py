@@ -196,10 +196,13 @@ class PackedTower:
         places[np.arange(len(rows)) + self.gap * texts.owners] = rows
         sizes, ends, count = self.sizes[1:], starts + texts.lengths, used + 1
         vectors = torch.empty(count, sum(sizes))
+        vectors[used:] = 0.0
         found = PackedVectors(self._terms.values, places[:count], vectors, sizes, starts, ends)
         products = [
             self._buffers.rows(depth, len(asked), count) for depth, asked in enumerate(query)
         ]
+        for product in products:
+            product[:, used:] = 0.0
         for start in range(0, used, TILE):
             end = min(start + TILE, used)
             if sizes:
