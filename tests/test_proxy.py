@@ -269,6 +269,9 @@ def test_several_searches(client: TestClient, direct: httpx.Client, engine: Stub
     assert answers[1:3] == before.json()["responses"][1:3]
     for row in (0, 3):
         alone = client.post("/posts/_search", json=bodies[row]).json()
+        # The page's sizes differ, and so does the last digit of a score.
+        for one in [*answers[row]["hits"]["hits"], *alone["hits"]["hits"]]:
+            one["_score"] = round(one["_score"], 4)
         assert answers[row] == alone | {"status": 200}
         assert "_first_stage_score" in answers[row]["hits"]["hits"][0]["fields"]
 

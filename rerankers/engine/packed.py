@@ -9,7 +9,7 @@ of fixed sizes, which stay in the processor's cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,10 +131,18 @@ class PackedVectors:
         terms = self.table.index_select(0, torch.from_numpy(self.rows[start:end]))
         return [terms, *self.vectors[start:end].split(self.sizes, dim=1)]
 
-    def products(self, query: Sequence[Tensor]) -> Iterator[npt.NDArray[np.float32]]:
-        """Products [Lq, T] with a query's vectors [Lq, F], at each depth."""
-        for asked, level in zip(query, self.levels(0, len(self.rows)), strict=True):
-            yield (asked @ level.T).numpy()
+    def products(self, query: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
+        """Products [Lq, T] with a query's vectors [Lq, F], at each depth.
+
+        By tiles, as when the texts were encoded, so that rounding does not tell the two apart.
+        """
+        count = len(self.rows)
+        found = [torch.zeros(len(asked), count) for asked in query]
+        for start in range(0, count - 1, TILE):
+            end = min(start + TILE, count - 1)
+            for product, asked, level in zip(found, query, self.levels(start, end), strict=True):
+                product[:, start:end] = asked @ level.T
+        return [product.numpy() for product in found]
 
     def part(self, first: int, end: int) -> PackedVectors:
         """The texts from ``first`` up to ``end``, which is not among them."""
