@@ -73,12 +73,12 @@ def test_idle_threads_share_a_request(scorer: GatedScorer, model: ServedModel) -
     async def use(scheduler: Scheduler) -> None:
         while scheduler.idle < 2:
             await asyncio.sleep(0.001)
-        task = await started(scheduler, job_of(model, 100))
+        task = await started(scheduler, job_of(model, 300))
         while len(scorer.seen) < 2:
             await asyncio.sleep(0.001)
         scorer.gate.set()
-        assert (await task).tolist() == list(range(100))
-        assert scorer.seen == [50, 50]
+        assert (await task).tolist() == list(range(300))
+        assert scorer.seen == [150, 150]
         # A small one is not worth it.
         while scheduler.idle < 2:
             await asyncio.sleep(0.001)

@@ -31,8 +31,8 @@ SLICE = 256
 BEGUN_TURN = 4
 """Every so many turns, requests that are begun come before new ones."""
 
-LEAST = 32
-"""Pairs of a part that is worth another thread."""
+LEAST = 128
+"""Pairs of a part that is worth another thread: Python's lock takes much of what two gain."""
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
 from rerankers.layers.similarity import LEAST_LENGTH
 from rerankers.text.ragged import Ragged, Rows
 
-TILE, STEP = 1024, 128
+TILE, STEP = 2048, 128
 """Positions of a tile, and of what its size is a multiple of: each size has a kernel of its own,
 which is made on first use."""
 
