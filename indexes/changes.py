@@ -16,8 +16,8 @@ from indexes import lucene
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
 from indexes.manifest import Change, Manifest, Source
-from indexes.posts import Post, read_posts
-from indexes.store import POSTS_FILE, PostStore
+from indexes.posts import Post, places_of, read_posts
+from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 
 def change(
@@ -108,10 +108,7 @@ def _read(files: Sequence[Path | str]) -> dict[str, Post]:
         size = len(new)
         for post in lucene.progress(read_posts(path), None, "reading"):
             if post.doc_id in new:
-                raise CollectionError(
-                    f"{path}: found the id {post.doc_id!r}, which another file has too, expected "
-                    "every id once over all files"
-                )
+                raise RepeatedIdError(post.doc_id, places_of(post.doc_id, files))
             new[post.doc_id] = post
         if len(new) == size:
             raise CollectionError(f"{path}: found no posts, expected at least one")

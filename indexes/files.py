@@ -6,10 +6,12 @@ files behind; the next writer of the same target removes them, but never those o
 or of another host that shares the disk.
 """
 
+import ctypes
 import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +48,9 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` when the block ends without an error.
 
     All files are on the disk (fsync) before the folder gets its name. An existing folder is
-    replaced as a whole; on any error it stays as it was and the new one is removed.
+    replaced as a whole; on any error it stays as it was and the new one is removed. If a process
+    was killed before its end, the next one removes what that left, says so on stderr, and begins
+    anew.
     """
     target = _prepared(path)
     temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
@@ -55,7 +59,9 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
         for entry in (*temporary.rglob("*"), temporary):
             _sync(entry)
         temporary.chmod(0o777 & ~_umask())
-        if target.exists():
+        if not target.exists():
+            temporary.replace(target)
+        elif not _exchanged(temporary, target):
             retired = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
             target.replace(retired)
             try:
@@ -64,11 +70,17 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
                 retired.replace(target)
                 raise
             shutil.rmtree(retired)
-        else:
-            temporary.replace(target)
         _sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Give each of two folders the other's name in one step; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    names = os.fsencode(one), os.fsencode(other)
+    return rename is not None and rename(here, names[0], here, names[1], exchange) == 0
 
 
 def sha256_of(path: Path) -> str:
@@ -155,6 +167,11 @@ def _prepared(path: Path | str) -> Path:
         if found and _is_gone(int(found[1]), int(found[2])):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
+                print(
+                    f"note: {target} was being written when its process was killed; what that left "
+                    "is removed, and it is written anew",
+                    file=sys.stderr,
+                )
             else:
                 path.unlink(missing_ok=True)
     return target

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
-from indexes.jvm import detach_thread, java_class, java_errors
+from indexes.jvm import detach_thread, java_class, java_errors, start
 from indexes.manifest import (
     Change,
     Manifest,
@@ -25,13 +25,16 @@ from indexes.manifest import (
     unusable,
 )
 from indexes.methods import Method
-from indexes.posts import Post
+from indexes.posts import Post, places_of
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
 from indexes.search import SearchTopic, id_limit
-from indexes.store import POSTS_FILE, PostStore
+from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
 _BUFFER = 256.0
+
+_LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
+"""Posts of an index, and bytes of their files, from which on Java's optimising compiler pays."""
 
 _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
 
@@ -44,7 +47,8 @@ def build(
 ) -> Manifest:
     """Build an index; an older one is replaced at the very end, atomically.
 
-    One thread adds the posts, so that the same posts give the same index.
+    Memory does not grow with the number of posts. One thread adds them, so that the same posts give
+    the same index.
 
     Args:
         posts: in any order, every id once.
@@ -59,10 +63,13 @@ def build(
     directory = Path(directory)
     check_replaceable(directory)
     described = tuple(Source.read(Path(source)) for source in sources)
+    rebuild = rebuild or rebuild_command(sources, directory)
+    start(sum(source.size for source in described) >= _LARGE_BYTES)
     with atomic_directory(directory) as folder:
-        return write(
-            posts, folder, directory, described, rebuild or rebuild_command(sources, directory)
-        )
+        try:
+            return write(posts, folder, directory, described, rebuild)
+        except RepeatedIdError as error:
+            raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
 
 
 def write(
@@ -127,7 +134,9 @@ def _writer(folder: Path) -> Iterator[Any]:
     config.setUseCompoundFile(False)
     config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
     config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
-    writer = java_class("org.apache.lucene.index.IndexWriter")(_lucene_directory(folder), config)
+    # Files are read through small buffers: when they are merged, mapped ones would fill the memory.
+    directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
+    writer = java_class("org.apache.lucene.index.IndexWriter")(directory, config)
     try:
         yield writer
         writer.commit()
@@ -158,10 +167,9 @@ def _document() -> tuple[Any, Any, Any]:
     return document, text.setStringValue, place.setIntValue
 
 
-def _lucene_directory(path: Path) -> Any:
-    """Lucene's object for a folder."""
-    paths = java_class("java.nio.file.Paths")
-    return java_class("org.apache.lucene.store.FSDirectory").open(paths.get(str(path.absolute())))
+def _java_path(path: Path) -> Any:
+    """Java's object for a path."""
+    return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
 class LuceneIndex:
@@ -177,17 +185,37 @@ class LuceneIndex:
     def open(cls, directory: Path | str, sources: Sequence[Path | str] | None = None) -> Self:
         """Open an index and, if given, check that ``sources`` are its files of posts.
 
+        If another process replaces the index meanwhile, the new one is opened. An open index is
+        read to its end as it was, whatever happens to its folder.
+
         Raises:
             CollectionError: the folder is missing, damaged, of another version or of other posts
                 (the message has the command that rebuilds); or there is no Java.
         """
         directory = Path(directory)
+        while True:
+            folder = _identity(directory)
+            try:
+                index = cls._open(directory, sources)
+            except CollectionError:
+                if _identity(directory) == folder:
+                    raise
+                continue
+            if _identity(directory) == folder:
+                return index
+            index.close()
+
+    @classmethod
+    def _open(cls, directory: Path, sources: Sequence[Path | str] | None) -> Self:
+        """Open an index, whose folder must stay the same meanwhile."""
         manifest = Manifest.read(directory)
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
+        start(manifest.posts >= _LARGE)
         posts = PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            readers = java_class("org.apache.lucene.index.DirectoryReader")
-            reader = readers.open(_lucene_directory(directory))
+            # Mapped into memory, so that all processes that search it share its pages.
+            files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
+            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
         if not len(posts) == reader.maxDoc() == manifest.posts:
             problem = (
                 f"found {reader.maxDoc()} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
@@ -270,6 +298,16 @@ class LuceneIndex:
         """The place of the newest post within the topic's time limit."""
         limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
         return 0 if limit is None else self.posts.first_up_to(limit)
+
+
+def _identity(directory: Path) -> tuple[int, int, int] | None:
+    """What tells a folder from another that takes its name; None if there is none."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    # With the time, as a new folder may get the number of one that was removed.
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Post]:

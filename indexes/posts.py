@@ -1,7 +1,8 @@
 """Posts, and the reader of JSON lines in our own or Twitter's form."""
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +28,18 @@ def read_posts(path: Path | str) -> Iterator[Post]:
     optionally ``url``, or Twitter's ``entities.urls[].expanded_url``, of which the first is taken.
     Longer texts in Twitter's ``extended_tweet`` and, for truncated retweets, ``retweeted_status``
     are preferred. Blank lines and the streaming API's notices (``delete``, ``limit``, …) are
-    skipped. A text may be empty. The check for duplicate ids takes about 100 bytes a post.
+    skipped. A text may be empty. Whether an id is repeated is not checked here: who collects posts
+    does it (:mod:`indexes.store`).
 
     Raises:
-        CollectionError: a line has another form or repeats an id, or the file cannot be read.
+        CollectionError: a line has another form, or the file cannot be read.
     """
-    seen: dict[str, int] = {}
+    for _, post in numbered_posts(path):
+        yield post
+
+
+def numbered_posts(path: Path | str) -> Iterator[tuple[int, Post]]:
+    """The posts of :func:`read_posts` with the numbers of their lines, from 1."""
     for number, line in numbered_lines(path):
         if not line.strip():
             continue
@@ -40,17 +47,24 @@ def read_posts(path: Path | str) -> Iterator[Post]:
         record = _parse(line, where)
         if record.keys() and record.keys() <= _NOTICES:
             continue
-        post = Post(
-            _doc_id(record, where),
-            well_formed(_text(record, where)),
-            well_formed(_url(record, where)),
+        yield (
+            number,
+            Post(
+                _doc_id(record, where),
+                well_formed(_text(record, where)),
+                well_formed(_url(record, where)),
+            ),
         )
-        if (first := seen.setdefault(post.doc_id, number)) != number:
-            raise CollectionError(
-                f"{where}: found the id {post.doc_id!r} again, expected every id once; "
-                f"the first is on line {first}"
-            )
-        yield post
+
+
+def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
+    """``FILE:LINE`` of the posts with an id, in those files that :func:`read_posts` reads."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(CollectionError):
+            posts = numbered_posts(path)
+            found += [f"{path}:{number}" for number, post in posts if post.doc_id == doc_id]
+    return found
 
 
 def is_doc_id(text: str) -> bool:

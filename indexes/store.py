@@ -13,6 +13,7 @@ from indexes.posts import Post, is_doc_id
 # Older sqlite libraries allow 999 parameters in a statement.
 _CHUNK = 900
 
+_SORTED_KIB = 64 * 1024
 
 POSTS_FILE = "posts.sqlite"
 """File name in an index's folder."""
@@ -24,6 +25,17 @@ class Summary(NamedTuple):
     posts: int
     empties: int
     numeric_ids: bool
+
+
+class RepeatedIdError(CollectionError):
+    """Two posts have the same id."""
+
+    def __init__(self, doc_id: str, places: Sequence[str] = ()) -> None:
+        where = f" ({', '.join(places)})" if places else ""
+        super().__init__(
+            f"found the id {doc_id!r} twice{where}, expected every id once over all files"
+        )
+        self.doc_id = doc_id
 
 
 class PostStore:
@@ -49,30 +61,29 @@ class PostStore:
             )
         except sqlite3.Error as error:
             raise self._unusable(error) from None
-        ((size,),) = self._select("SELECT count(*) FROM posts")
-        self._size = int(size)
+        # Not the count of posts, for which all of them would be read.
+        ((last,),) = self._select("SELECT max(place) FROM posts")
+        self._size = 0 if last is None else int(last) + 1
 
     @staticmethod
     def build(path: Path | str, posts: Iterable[Post]) -> Summary:
         """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
 
+        Memory does not grow with the number of posts: sqlite sorts them in temporary files, in
+        ``$SQLITE_TMPDIR``, else ``$TMPDIR`` or ``/var/tmp``, which take twice the posts' size.
+
         Raises:
-            CollectionError: an id is repeated, empty or has spaces; a text has an unpaired
-                surrogate; the disk is full.
+            RepeatedIdError: an id is repeated.
+            CollectionError: an id is empty or has spaces; a text has an unpaired surrogate; the
+                disk is full.
         """
         checked = _Checked(posts)
         try:
-            # sqlite sorts on disk, so that the collection need not fit into memory.
             connection = sqlite3.connect(path, isolation_level=None)
             try:
                 _fill(connection, checked)
             finally:
                 connection.close()
-        except sqlite3.IntegrityError:
-            raise CollectionError(
-                f"found the id {checked.current.doc_id!r} twice, "
-                "expected every id once over all files"
-            ) from None
         except UnicodeEncodeError as error:
             raise CollectionError(f"post {checked.current.doc_id}: found {error}") from None
         except sqlite3.Error as error:
@@ -160,13 +171,15 @@ def is_number(doc_id: str) -> bool:
 
 
 def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
-    # No journal: an unfinished file is thrown away, never repaired.
+    # No journal: an unfinished file is thrown away, never repaired. The cache's size is also that
+    # of the parts that are sorted in memory; sqlite merges 16 of them at a time.
     connection.executescript(
-        """
+        f"""
         PRAGMA journal_mode = OFF;
         PRAGMA synchronous = OFF;
-        CREATE TEMP TABLE unsorted (doc_id TEXT PRIMARY KEY, text TEXT, url TEXT) WITHOUT ROWID;
-        CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT);
+        PRAGMA cache_size = -{_SORTED_KIB};
+        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT);
+        CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT);
         BEGIN;
         """
     )
@@ -176,4 +189,13 @@ def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
         f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, doc_id, text, url "
         "FROM unsorted"
     )
+    try:
+        connection.execute("CREATE UNIQUE INDEX places ON posts (doc_id)")
+    except sqlite3.IntegrityError:
+        # Equal ids are neighbours.
+        ((doc_id,),) = connection.execute(
+            "SELECT one.doc_id FROM posts one JOIN posts other ON other.place = one.place + 1 "
+            "WHERE other.doc_id = one.doc_id LIMIT 1"
+        )
+        raise RepeatedIdError(doc_id) from None
     connection.execute("COMMIT")

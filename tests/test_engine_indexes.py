@@ -103,10 +103,22 @@ def test_feedback_is_that_of_lucene(index: OwnIndex, local: LuceneIndex) -> None
 
 
 def test_equal_scores_come_from_new_to_old(index: OwnIndex) -> None:
+    assert index.layout.plain_ids
     scores = index.search([Topic("q", "alpha")], BM25())["q"]
     order = [(-score, -int(doc_id)) for doc_id, score in scores.items()]
     assert order == sorted(order)
     assert len({score for score, _ in order}) < len(order)
+
+
+def test_numbers_with_zeros_before_them_are_ids_too(server: Server, tmp_path: Path) -> None:
+    """Of the same number, they come from the highest text to the lowest."""
+    address, doc_ids = server.address(), ["10", "08", "7", "007", "0"]
+    build(address, [Post(doc_id, "alpha") for doc_id in doc_ids], [], tmp_path / "kept", "again")
+    with open_index(address, tmp_path / "kept") as index:
+        assert isinstance(index, OwnIndex)
+        assert not index.layout.plain_ids
+        found = index.search([Topic("1", "alpha")], QueryLikelihood())["1"]
+    assert list(found) == doc_ids
 
 
 def test_posts_and_statistics(index: OwnIndex, local: LuceneIndex) -> None:

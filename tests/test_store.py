@@ -2,13 +2,17 @@
 
 import gc
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from indexes.errors import CollectionError
 from indexes.posts import Post
-from indexes.store import PostStore, Summary, is_number
+from indexes.store import PostStore, RepeatedIdError, Summary, is_number
+
+ROOT = Path(__file__).resolve().parent.parent
 
 ODD_TEXTS = ["", "nul\0byte", "💥 emoji", "مرحبا", "x" * 10_000, "line\nend", "'; DROP TABLE posts"]
 
@@ -48,6 +52,36 @@ def test_numbers_are_ordered_as_numbers_and_other_ids_as_text(tmp_path: Path) ->
     with store_of(tmp_path / "t", names) as store:
         assert [post.doc_id for post in store] == ["é", "b", "a", "9", "100"]
     assert not PostStore.build(tmp_path / "t2", names).numeric_ids
+
+
+def test_equal_ids_are_found_wherever_they_are(tmp_path: Path) -> None:
+    for name, ids in (("numbers", ["9", "100", "7", "100", "10"]), ("names", ["b", "100", "b"])):
+        with pytest.raises(RepeatedIdError, match="twice, expected every id once") as error:
+            PostStore.build(tmp_path / name, [Post(doc_id, "") for doc_id in ids])
+        assert ids.count(error.value.doc_id) == 2
+
+
+def test_memory_does_not_grow_with_the_posts(tmp_path: Path) -> None:
+    code = (
+        "import random, re, sys\n"
+        "from indexes import store\n"
+        "from indexes.posts import Post\n"
+        "store._SORTED_KIB = 1024\n"
+        "drawn = random.Random(0)\n"
+        "posts = (\n"
+        "    Post(str(drawn.getrandbits(60)), f'{n} ' * 40) for n in range(int(sys.argv[2]))\n"
+        ")\n"
+        "store.PostStore.build(sys.argv[1], posts)\n"
+        "with store.PostStore(sys.argv[1]) as opened: sum(1 for _ in opened)\n"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+    )
+    peaks = []
+    for count in (1_000, 100_000):  # 30 MB of text
+        command = [sys.executable, "-c", code, str(tmp_path / str(count)), str(count)]
+        # The peak since the start of the program; getrusage counts the parent's memory too.
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    assert peaks[1] - peaks[0] < 8_000  # kilobytes
 
 
 def test_the_first_place_up_to_a_number(tmp_path: Path) -> None:

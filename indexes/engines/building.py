@@ -74,8 +74,15 @@ def build(
     described = tuple(Source.read(Path(source)) for source in sources)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".posts.", dir=directory) as folder:
-        path = Path(folder) / POSTS_FILE
-        summary = PostStore.build(path, lucene.progress(posts, None, "reading"))
+        path, are_plain = Path(folder) / POSTS_FILE, True
+
+        def watched() -> Iterator[Post]:
+            nonlocal are_plain
+            for post in lucene.progress(posts, None, "reading"):
+                are_plain = are_plain and (post.doc_id == "0" or not post.doc_id.startswith("0"))
+                yield post
+
+        summary = PostStore.build(path, watched())
         if not summary.posts:
             names = ", ".join(source.name for source in described) or "the input"
             raise CollectionError(f"{names}: found no posts, expected at least one")
@@ -88,7 +95,9 @@ def build(
             rebuild=rebuild,
             versions=software_versions(**{engine.kind: version}),
         )
-        wanted = replace(new_layout(engine, manifest, methods or RANKED), shards=shards)
+        plain_ids = summary.numeric_ids and are_plain
+        layout = new_layout(engine, manifest, methods or RANKED)
+        wanted = replace(layout, shards=shards, plain_ids=plain_ids)
         layout = _prepared(engine, wanted)
         with PostStore(path) as store:
             sent = _completed(engine, layout, store)

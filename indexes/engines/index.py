@@ -22,7 +22,7 @@ from indexes.engines.layout import (
     without_scale,
 )
 from indexes.engines.posts import KeptPosts
-from indexes.engines.searching import Hit, all_hits, search
+from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
 from indexes.manifest import Source
 from indexes.methods import RM3, EngineQuery, Method
@@ -301,7 +301,13 @@ class OwnIndex(EngineIndex):
         answers = search(self._engine, bodies, self.layout.window, self.layout.shards > 1, threads)
         place = len(sort) - 1  # Elasticsearch adds another key to those of a point in time.
         return {
-            query_id: [(hit["sort"][place], float(hit["sort"][0])) for hit in found]
+            query_id: list(
+                zip(
+                    [str(hit["sort"][place]) for hit in found],
+                    single_precision(hit["sort"][0] for hit in found),
+                    strict=True,
+                )
+            )
             for query_id, found in answers.items()
         }
 
@@ -420,7 +426,9 @@ class ForeignIndex(EngineIndex):
         found = search(self._engine, bodies, self._window, self._several, threads)
         run = {}
         for topic in topics:
-            scores = {self._id(hit): float(hit["_score"]) for hit in found[topic.query_id]}
+            hits_of_topic = found[topic.query_id]
+            singles = single_precision(hit["_score"] for hit in hits_of_topic)
+            scores = dict(zip(map(self._id, hits_of_topic), singles, strict=True))
             self._require_ids(scores)
             ordered = sorted(scores.items(), key=lambda item: item[0], reverse=True)
             run[topic.query_id] = dict(sorted(ordered, key=lambda item: -item[1]))

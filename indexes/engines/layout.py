@@ -50,6 +50,8 @@ class Layout:
         analyzer: :data:`ENGLISH` or :data:`CUT_HERE`.
         similarities: method's name -> settings of its similarity.
         complete: whether all posts have been sent.
+        plain_ids: whether ids are whole numbers without zeros before them, so that the number tells
+            the id; to sort by a text and to give it back takes an engine most of a search's time.
         uuid: the engine's own id of the index; "" for one that is to be.
         shards: its number of shards.
         window: hits of a search, at most; more are read page by page.
@@ -60,6 +62,7 @@ class Layout:
     analyzer: str
     similarities: Mapping[str, Mapping[str, Any]]
     complete: bool = False
+    plain_ids: bool = False
     uuid: str = ""
     shards: int = 1
     window: int = 10_000
@@ -87,6 +90,7 @@ class Layout:
             meta["analyzer"],
             _similarities(settings),
             meta["complete"],
+            meta.get("plain_ids", False),
             settings["uuid"],
             int(settings["number_of_shards"]),
             int(settings.get("max_result_window", 10_000)),
@@ -160,6 +164,7 @@ class Layout:
                 "manifest": self.manifest.fields(),
                 "analyzer": self.analyzer,
                 "complete": self.complete,
+                "plain_ids": self.plain_ids,
             }
         }
 
@@ -188,7 +193,7 @@ class Layout:
     def sort(self) -> list[dict[str, str]]:
         """Best first; posts of equal score from the highest id to the lowest, as in Lucene."""
         number = [{NUMBER: "desc"}] if self.manifest.numeric_ids else []
-        return [{"_score": "desc"}, *number, {ID: "desc"}]
+        return [{"_score": "desc"}, *number, *([] if self.plain_ids else [{ID: "desc"}])]
 
     def differences(self, other: "Layout") -> list[str]:
         """What is another in an index that is there (``other``) than in this one."""

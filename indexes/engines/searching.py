@@ -1,6 +1,7 @@
 """Many searches at a time, and one of any depth: every topic is answered, or named in the error."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -11,8 +12,8 @@ from indexes.engines.client import Engine, EngineError, encoded, listed, refusal
 Hit = dict[str, Any]
 """A post that was found, as the engine shows it."""
 
-_HITS = 20_000
-"""Hits of one request to the engine, about: some megabytes."""
+_HITS = 10_000
+"""Hits of one request to the engine, about: while one answer is read, the next is made."""
 
 _KEEP = "2m"
 """How long the engine keeps a point in time, or a scroll, for the next page."""
@@ -104,6 +105,11 @@ def _hits(engine: Engine, answer: Mapping[str, Any]) -> list[Hit]:
     if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
         raise EngineError(f"{engine.address}: a shard of the index did not answer", 503)
     return list(answer.get("hits", {}).get("hits", []))
+
+
+def single_precision(scores: Iterable[float]) -> list[float]:
+    """Scores as the engine has them: its JSON shows the shortest decimals of each."""
+    return array("f", scores).tolist()
 
 
 def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
