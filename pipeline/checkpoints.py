@@ -13,7 +13,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +29,8 @@ from pipeline.command.runtime import bar, choose_device
 from pipeline.interpolation import check_normalization
 from pipeline.reranking import NeuralReranker
 from rerankers import checkpoint as checkpoints
-from rerankers import models
+from rerankers import features, models
+from rerankers.base import PRIOR
 from rerankers.engine import precomputed as engine
 from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
@@ -166,6 +167,18 @@ def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
         )
 
 
+def check_scores_alone(checkpoint: TrainedReranker) -> None:
+    """Raise RerankerError for a model that cannot score a post by itself."""
+    families = checkpoint.model.feature_families
+    signals = sorted(features.signals_of(families) - {PRIOR})
+    if signals or (families and not checkpoint.model.post_inputs):
+        reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
+        raise RerankerError(
+            f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
+            "model that scores each post by itself, such as mp_hcnn"
+        )
+
+
 class Calibration(NamedTuple):
     """Logistic calibration (Platt 1999) of a checkpoint's scores.
 
@@ -287,6 +300,16 @@ def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | 
     return max(found.items(), key=lambda item: figures[item[0]], default=None)
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """Text and URL of the posts of a store, read from the disk whenever they are iterated over."""
+
+    store: PostStore
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((post.text, post.url) for post in self.store)
+
+
 class Written(NamedTuple):
     """A folder of precomputed posts, its size in bytes, and the seconds that it took."""
 
@@ -302,10 +325,12 @@ def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
     parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
     loaded = [checkpoints.load(checkpoint)]
     loaded += [part for part in parts if engine.can_precompute(part.model)]
-    with PostStore(index / POSTS_FILE) as store:
-        posts = [(post.text, post.url) for post in store]
     written = []
-    with bar(len(loaded) * len(posts), "precomputing", "post") as progress:
+    with (
+        PostStore(index / POSTS_FILE) as store,
+        bar(len(loaded) * len(store), "precomputing", "post") as progress,
+    ):
+        posts = _Texts(store)
         for each in loaded:
             directory, started = _precomputed(index, each.directory), time.perf_counter()
             with atomic_directory(directory) as new:
@@ -321,7 +346,11 @@ def keep_precomputed(index: Path, changed: Path) -> None:
     a warning.
     """
     with PostStore(changed / POSTS_FILE) as store:
-        posts = [(post.text, post.url) for post in store]
+        _keep_precomputed(index, changed, store)
+
+
+def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
+    """:func:`keep_precomputed` with the changed posts."""
     for folder in sorted((index / PRECOMPUTED).iterdir()):
         try:
             checkpoint = checkpoints.load(engine.checkpoint_of(folder))
@@ -336,8 +365,8 @@ def keep_precomputed(index: Path, changed: Path) -> None:
             )
             continue
         new = changed / PRECOMPUTED / folder.name
-        with bar(len(posts), "precomputing", "post") as progress:
-            engine.precompute(checkpoint, posts, new, progress, known)
+        with bar(len(store), "precomputing", "post") as progress:
+            engine.precompute(checkpoint, _Texts(store), new, progress, known)
 
 
 def with_precomputed(

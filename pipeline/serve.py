@@ -9,20 +9,21 @@ python -m pipeline.serve --engine http://localhost:9200 --text-field body
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
-import re
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.engine import addresses
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import existing_file, option, positive_float, positive_int
+from pipeline.command.options import existing_file, option, positive_float, positive_int, size
 from pipeline.command.runtime import import_nltk_alone
 
 if TYPE_CHECKING:
@@ -41,15 +42,6 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that only this machine reaches."""
 BACKLOG = 2048
 """Connections that wait to be accepted."""
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
-
-
-def size(text: str) -> int:
-    """Bytes: a whole number, also with KB, MB or GB behind it."""
-    found = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
-    if not found or not int(found[1]):
-        raise ValueError(f"found {text!r}, expected a size such as 500KB, 8MB or 1GB")
-    return int(found[1]) * UNITS[found[2].upper()]
 
 
 def port(text: str) -> int:
@@ -76,7 +68,10 @@ class Options:
         parse=existing_file,
         metavar="FILE",
     )
-    threads: int | None = option("threads that score (default: all cores)", parse=positive_int)
+    threads: int | None = option(
+        "cores that score, each in a process of its own if there are several (default: all)",
+        parse=positive_int,
+    )
     max_documents: int = option("documents of a request", default=2000, parse=positive_int)
     max_body: int = option(
         "bytes of a request, or 500KB, 8MB, …", default=8_000_000, parse=size, metavar="SIZE"
@@ -128,6 +123,11 @@ def main(options: Options) -> None:
     """Load the models, listen, and serve until a signal."""
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     listening = bind(options.host, options.port)
+    threads = options.threads or len(os.sched_getaffinity(0))
+    if threads > 1:
+        # The process that others are forked from imports while this one does.
+        multiprocessing.set_forkserver_preload(["pipeline.service.preload"])
+        forkserver.ensure_running()
     import_nltk_alone()
     try:
         import uvicorn
@@ -143,8 +143,7 @@ def main(options: Options) -> None:
     from pipeline.service.search import routes
     from pipeline.service.statistics import Statistics
 
-    threads = options.threads or len(os.sched_getaffinity(0))
-    models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache)
+    models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
     limits = Limits.of(options.max_documents, options.max_body)
     statistics = None
     if options.statistics:
@@ -152,8 +151,17 @@ def main(options: Options) -> None:
     service = Service(models, limits, threads, options.log_texts, statistics)
     page = open_page(options, models)
     log_as_json()
+
+    def reload() -> None:
+        models.reload()
+        if page:
+            page.reload()
+        if statistics:
+            statistics.reload()
+
+    writer, proxy = Writer(), proxy_of(options, service)
     config = uvicorn.Config(
-        app.build(service, keys, routes(page), writer := Writer(), proxy_of(options, service)),
+        app.build(service, keys, routes(page), writer, proxy, reload),
         loop="uvloop",
         http="httptools",
         ws="none",

@@ -51,13 +51,13 @@ def chance(logit: float) -> float:
 def app_of(
     limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
 ) -> ASGIApp:
-    """A new service over the shipped model, in front of an ``engine`` at an address if given."""
+    """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
     engine, settings = options.pop("engine", None), options.pop("settings", Settings())
     ca = options.pop("ca", None)
     service = Service(
         options.pop("models", None) or models(), limits or Limits(), threads, **options
     )
-    proxy = Proxy(service, Upstream([engine], ca), settings) if engine else None
+    proxy = Proxy(service, Upstream(engine.split(","), ca), settings) if engine else None
     return build(service, keys, routes(None), proxy=proxy)
 
 
@@ -69,9 +69,9 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 
 
 @contextmanager
-def listening(app: ASGIApp) -> Iterator[str]:
+def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """The address, without a slash at its end, where an application answers in this process."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():

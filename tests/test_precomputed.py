@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, MASKED_WORDS, PRIOR, Pairs
 from rerankers.checkpoint import TrainedReranker
 from rerankers.engine.precomputed import (
+    Precomputed,
     PrecomputedPosts,
     PrecomputedVectors,
     keys_of,
@@ -121,6 +124,38 @@ def test_blocks_do_not_change_scores(
     assert size == sum(path.stat().st_size for path in files)
     scores = scores_with(ready, open_precomputed(ready, tmp_path / "posts", REMEDY), pairs)
     np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("save", [saved, saved_fusion])
+def test_memory_does_not_grow_with_the_posts(
+    save: Callable[[Path], TrainedReranker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's and NumPy's memory; the posts are as large as the difference allowed."""
+    ready = save(tmp_path / "checkpoint")
+    monkeypatch.setattr("rerankers.engine.precomputed.BLOCK", 64)
+    words, peaks = " ".join(text for text, _ in POSTS).split(), []
+    for count in (200, 4000):
+        drawn = random.Random(count)
+        posts = [(" ".join(drawn.choices(words, k=20)), "") for _ in range(count)]
+        tracemalloc.start()
+        precompute(ready, posts, tmp_path / str(count))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 400_000
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 1000])
+def test_keys_are_found_where_they_are(count: int) -> None:
+    drawn = np.random.default_rng(count)
+    keys = drawn.integers(0, 50 * max(1, count), (count, 2)).astype(np.uint64)
+    keys = keys[np.unique(keys[:, 0], return_index=True)[1]]
+    rows = drawn.permutation(len(keys))
+    found: Any = Precomputed({"keys": keys, "rows": rows})  # type: ignore[arg-type]
+    others = drawn.integers(0, 50 * max(1, count), (30, 2)).astype(np.uint64)
+    places = {tuple(key): row for key, row in zip(keys.tolist(), rows.tolist(), strict=True)}
+    for wanted in (keys, keys[::-1], others, keys[:0]):
+        expected = [places.get(tuple(key), -1) for key in wanted.tolist()]
+        assert found.rows_of(wanted).tolist() == expected
 
 
 def test_no_posts(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import gzip
 import json
 import re
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -15,7 +17,7 @@ from service_samples import QUERY, GatedScorer, client_of, models, scored_by
 from starlette.testclient import TestClient
 
 from pipeline.interpolation import interpolate
-from pipeline.service.proxy import plan
+from pipeline.service.proxy import answers, plan, upstream
 from pipeline.service.proxy.plan import Settings
 from pipeline.service.service import Limits
 
@@ -118,6 +120,29 @@ def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.C
     )
     assert before == after
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"' in answer
+
+
+@pytest.mark.parametrize(
+    "hit",
+    [
+        '{"_index":"a","_id":"1","_score":2.50,"_source":{"_score":3},"fields":{"t":["a"]}}',
+        '{ "_index" : "a\\"_score\\":1", "_score" : 2.50, "fields" : {"t" : ["a"]} }',
+        '{"fields":{"u":[1.0],"t":["a"]},"_score":2.50,"highlight":{"t":["a"]}}',
+        '{"_index":"a","ignored_field_values":{"t":["a"]},"_score":2.50}',
+        '{"_score":2.50}',
+    ],
+)
+def test_members_of_a_hit_in_any_order(hit: str) -> None:
+    answer = answers.read(f'{{"hits":{{"hits":[{hit}, {hit}]}}}}')
+    assert answer.hits
+    assert answer.hits[0].score == 2.5
+    found = json.loads(answer.page([(1, "0.75")], ["t"]))["hits"]["hits"]
+    kept = {"u": [1.0]} if '"u"' in hit else {}
+    expected = json.loads(hit) | {"_score": 0.75, "fields": kept | {"_first_stage_score": [2.5]}}
+    expected.pop("ignored_field_values", None)
+    assert found == [expected]
+    plain = json.loads(answer.page([(0, None)], []))["hits"]["hits"]
+    assert plain == [json.loads(hit)]
 
 
 UNCHANGED: dict[str, tuple[str, Any]] = {
@@ -408,6 +433,28 @@ def test_an_engine_that_is_away(served: tuple[str, StubEngine], engine: StubEngi
         answer = client.post("/posts/_search", json=search(), headers=headers)
         assert answer.status_code == 504
         assert answer.json()["status"] == 504
+
+
+def test_a_node_that_takes_no_connection(
+    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is asked, within the time of the request."""
+    monkeypatch.setattr(upstream, "CONNECTING", 0.3)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        silent = f"http://127.0.0.1:{full.getsockname()[1]}"
+        with client_of(engine=f"{silent},{served[0]}") as client:
+            assert client.post("/posts/_search", json=search()).status_code == 200
+            assert len(engine.requests) == 1
+        with client_of(engine=f"{silent},{silent}") as client:
+            headers = {"x-request-timeout-ms": "400"}
+            started = time.perf_counter()
+            answer = client.post("/posts/_search", json=search(), headers=headers)
+            assert answer.status_code in (502, 504)
+            assert time.perf_counter() - started < 0.8
 
 
 def failing(*_: Any) -> np.ndarray[Any, Any]:

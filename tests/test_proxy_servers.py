@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 from engine_servers import SERVERS, running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,9 @@ REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "300"))
 tests/test_proxy_servers.py`` sends more."""
 
 WINDOW = 100
+
+SESSION = requests.Session()
+SESSION.trust_env = False
 
 
 class Served(NamedTuple):
@@ -288,16 +292,14 @@ def bodies(draw: st.DrawFn) -> bytes:
 def test_mutated_searches_differ_in_order_and_scores_alone(
     served: Served, body: bytes, parameters: str
 ) -> None:
-    import requests
-
     user = served.credentials.get("TWEETRERANK_ENGINE_USER")
     options: dict[str, Any] = {"headers": {"content-type": "application/json"}, "timeout": 60}
     if user:
         options["auth"] = (user, served.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""))
     options["verify"] = served.credentials.get("TWEETRERANK_ENGINE_CA", True)
     path = f"/{served.index}/_search"
-    before = requests.post(served.direct + path + parameters, data=body, **options)
-    answer = requests.post(served.proxy + path + parameters, data=body, **options)
+    before = SESSION.post(served.direct + path + parameters, data=body, **options)
+    answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
     assert answer.status_code == before.status_code, answer.text
     reranked = answer.headers.get("x-reranked")
     if before.status_code != 200:
@@ -315,7 +317,7 @@ def test_mutated_searches_differ_in_order_and_scores_alone(
         for name, default in (("from", 0), ("size", 10))
     )
     content |= {"from": 0, "size": max(WINDOW, start + size)}
-    window = requests.post(served.direct + path, json=content, **options).json()
+    window = SESSION.post(served.direct + path, json=content, **options).json()
     check(expected, found, window)
 
 

@@ -159,11 +159,27 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
         ("/v1/nothing", "POST", 404),
         ("/rerank", "GET", 405),
         ("/health", "DELETE", 405),
+        ("/health/", "GET", 404),
+        ("/v1/rerank/x/", "POST", 404),
     ):
-        answer = client.request(method, path)
+        answer = client.request(method, path, follow_redirects=False)
         assert answer.status_code == status
         assert answer.json()
     assert client.get("/rerank").headers["allow"] == "POST"
+
+
+def test_a_slash_at_the_end_of_a_path(client: TestClient, name: str) -> None:
+    """As without it; faults have the shape of the format."""
+    wire = WIRES[name]
+    answers = [
+        client.post(f"{wire.path}{end}", json=wire.body(), follow_redirects=False)
+        for end in ("", "/")
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    without, found = (wire.found(answer.json()) for answer in answers)
+    assert found == without
+    refused = client.post(f"{wire.path}/", json=wire.body(5))
+    assert wire.documents in message_of(name, refused)
 
 
 def test_an_unknown_model(client: TestClient, name: str) -> None:

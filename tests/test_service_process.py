@@ -19,6 +19,8 @@ import pytest
 from conftest import Command
 from service_samples import QUERY, TEXTS, WIRES
 
+from indexes import lucene
+from indexes.posts import Post
 from pipeline import serve
 from pipeline.checkpoints import TUNING_FILE
 from rerankers import checkpoint as checkpoints
@@ -160,20 +162,58 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
+    """For the page and for computed scores; one that is damaged changes nothing."""
+    posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
+    lucene.build(posts, folder, [])
+    with running("--index", folder, "--statistics", folder, "--threads", 1) as service:
+
+        def found(query: str) -> list[str]:
+            address = f"{service.address}/api/search"
+            answer = httpx.get(address, params={"q": query, "model": "mp_hcnn"}, timeout=60)
+            return [post["doc_id"] for post in answer.json()["posts"]]
+
+        def lexical() -> list[float]:
+            documents = ["storm", "sea"]
+            body = {"query": "storm sea", "documents": documents, "mix": "lexical"}
+            answer = httpx.post(f"{service.address}/v2/rerank", json=body, timeout=60)
+            results = sorted(answer.json()["results"], key=lambda one: one["index"])
+            return [one["relevance_score"] for one in results]
+
+        assert (found("storm"), found("sea")) == (["1"], ["1"])
+        before = lexical()
+        lucene.build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("opened again, 4 posts")
+        service.wait_for("--statistics: opened again")
+        assert sorted(found("storm")) == ["1", "3", "4"]
+        # The word has become common.
+        assert lexical() != before
+        (folder / "manifest.json").write_text("{")
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("--statistics: the index stays as it was")
+        service.wait_for("the index stays as it was")
+        assert sorted(found("storm")) == ["1", "3", "4"]
+
+
+@pytest.mark.slow
 def test_a_terminated_service_finishes_its_requests() -> None:
-    texts = [f"{text} {n}" for n in range(60) for text in TEXTS]
+    texts = [f"{text} word{n}" for n in range(200) for text in TEXTS][:1000]
     with running("--threads", 1) as service:
         answers: list[httpx.Response] = []
-        body = {"query": QUERY, "texts": texts}
-        asking = [
-            threading.Thread(target=lambda: answers.append(service.ask(body))) for _ in range(4)
-        ]
+
+        def ask(number: int) -> None:
+            # Each has posts of its own, which takes longer.
+            body = {"query": QUERY, "texts": [f"{text} {number}" for text in texts]}
+            answers.append(service.ask(body))
+
+        asking = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
         for thread in asking:
             thread.start()
-        # Until all are in the queue or in work: connections that were not accepted yet are lost.
-        asked = f'te_request_count{{method="batch"}} {len(asking)}.0'
-        while asked not in (text := httpx.get(f"{service.address}/metrics").text):
-            assert len(answers) < len(asking), text
+        # Until all wait, of the first one its rest: connections not accepted yet are lost.
+        all_wait = f"te_queue_size {len(asking)}.0"
+        while all_wait not in (text := httpx.get(f"{service.address}/metrics").text):
+            assert not answers, text
         service.process.send_signal(signal.SIGTERM)
         for thread in asking:
             thread.join()
@@ -182,6 +222,31 @@ def test_a_terminated_service_finishes_its_requests() -> None:
         assert service.process.wait(20) == 0
         with pytest.raises(httpx.ConnectError):
             service.ask()
+
+
+def test_processes_that_score_live_and_die_with_the_service() -> None:
+    def scoring() -> set[int]:
+        """Processes that a process of the service has started."""
+        started = [service.process.pid]
+        for pid in started:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            started += map(int, children.read_text().split()) if children.exists() else []
+        return {*started[1:]}
+
+    with running("--threads", "2", "--cache", "32MB") as service:
+        expected = service.ask().json()
+        before = scoring()
+        # The last ones: a tracker and the process that the others are forked from came first.
+        os.kill(max(before), signal.SIGKILL)
+        assert service.ask().json() == expected
+        service.wait_for("has died")
+        found = scoring()
+        service.process.kill()
+        service.process.wait()
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in found) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [pid for pid in found if Path(f"/proc/{pid}").exists()]
 
 
 def test_wrong_options(command: Command, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def build(
     page: Sequence[BaseRoute] = (),
     write: Callable[[Record], None] = write,
     proxy: Proxy | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> ASGIApp:
     """The application.
 
@@ -47,15 +48,16 @@ def build(
         page: routes of the page.
         write: writes a line of the log.
         proxy: answers the searches of an engine.
+        reload: what SIGHUP does; default: the models are loaded again.
     """
 
     @asynccontextmanager
     async def running(app: FastAPI) -> AsyncIterator[None]:
         service.scheduler.start()
         loop = asyncio.get_running_loop()
-        reload = partial(loop.run_in_executor, None, service.models.reload)
+        work = partial(loop.run_in_executor, None, reload or service.models.reload)
         with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
-            loop.add_signal_handler(signal.SIGHUP, reload)
+            loop.add_signal_handler(signal.SIGHUP, work)
         yield
         await asyncio.to_thread(service.scheduler.stop)
         if proxy:
@@ -67,9 +69,11 @@ def build(
         version=version("tweetrerank"),
         lifespan=running,
         static_url=STATIC,
+        redirect_slashes=False,
     )
     for path in PATHS:
         app.add_api_route(path, service.answer, methods=["POST"])
+        app.add_api_route(f"{path}/", service.answer, methods=["POST"], include_in_schema=False)
     for path, handler in _information(service).items():
         kind = PlainTextResponse if path == "/metrics" else JSONResponse
         app.add_api_route(path, handler, methods=["GET"], response_class=kind)
@@ -151,7 +155,8 @@ async def _refuse(own: Container[str] | None, request: Request, error: Exception
     record, path = request.scope["state"]["record"], request.url.path
     kind = "method" if error.status_code == 405 else "path"
     found = f"found {request.method} {path[:100]}"
-    refused = refusal(Fault(kind, f"{found}, expected a path of /docs"), assumed(path), record)
+    fault = Fault(kind, f"{found}, expected a path of /docs")
+    refused = refusal(fault, assumed(path.rstrip("/")), record)
     refused.headers.update(error.headers or {})
     return refused
 

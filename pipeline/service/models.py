@@ -11,16 +11,22 @@ import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
 
-from pipeline.checkpoints import Calibration, calibration_of, tuned_weight
+from pipeline.checkpoints import (
+    Calibration,
+    calibration_of,
+    check_scores_alone,
+    tuned_weight,
+)
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.ranking import UNTUNED_WEIGHT
 from pipeline.interpolation import interpolate
 from pipeline.service.faults import Fault
 from pipeline.service.formats.base import Ask, Mix
+from pipeline.service.processes import ParallelScorer
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers import features
-from rerankers.base import PRIOR, Pairs
+from rerankers.base import PRIOR
 from rerankers.checkpoint import TrainedReranker
 from rerankers.engine.cached import CachedScorer
 from rerankers.engine.precomputed import version_of
@@ -30,6 +36,8 @@ NORMALIZATION = "minmax"
 """Of scores before they are mixed."""
 
 Scores = npt.NDArray[np.float64]
+
+Scorer = CachedScorer | ParallelScorer
 
 
 @dataclass(frozen=True)
@@ -47,25 +55,33 @@ class ServedModel:
 
     name: str
     checkpoint: TrainedReranker
-    scorer: CachedScorer
+    scorer: Scorer
     weight: float
     calibration: Calibration
     version: str
 
     @classmethod
-    def load(cls, name: str, directory: Path, cache: int) -> ServedModel:
+    def load(cls, name: str, directory: Path, cache: int, processes: int) -> ServedModel:
         """Read a checkpoint folder.
+
+        Args:
+            name: of the model in requests.
+            directory: the folder.
+            cache: bytes of kept encodings.
+            processes: that score; 1 is the calling one.
 
         Raises:
             RerankerError: it is damaged, or the model needs more than a query and posts.
             DataError: its λ or its calibration is damaged.
         """
-        version = version_of(directory)
-        checkpoint = checkpoints.load(directory)
-        _check(checkpoint)
-        scorer = CachedScorer(checkpoint, cache)
-        _warm_up(scorer)
-        return cls(name, checkpoint, scorer, *_tuned(directory), version)
+        tuned = *_tuned(directory), version_of(directory)
+        if processes > 1:
+            scorer: Scorer = ParallelScorer(directory, cache, processes)
+        else:
+            scorer = CachedScorer(checkpoints.load(directory), cache)
+        check_scores_alone(scorer.checkpoint)
+        scorer.warm_up()
+        return cls(name, scorer.checkpoint, scorer, *tuned)
 
     @property
     def reads_prior(self) -> bool:
@@ -123,24 +139,6 @@ def probability(value: float) -> str:
     return f"{value:.12f}" if value >= 1e-3 or not value else f"{value:.9e}"
 
 
-def _check(checkpoint: TrainedReranker) -> None:
-    """Raise RerankerError for a model that cannot score a post by itself."""
-    families = checkpoint.model.feature_families
-    signals = sorted(features.signals_of(families) - {PRIOR})
-    if signals or (families and not checkpoint.model.post_inputs):
-        reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
-        raise RerankerError(
-            f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
-            "model that scores each post by itself, such as mp_hcnn"
-        )
-
-
-def _warm_up(scorer: CachedScorer) -> None:
-    """Score two posts: the first request must not pay for what PyTorch does at its first use."""
-    rows = np.arange(2)
-    scorer.score(Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], rows * 0, rows))
-
-
 def _tuned(directory: Path) -> tuple[float, Calibration]:
     """λ and calibration of a checkpoint."""
     tuned = tuned_weight(directory, NORMALIZATION)
@@ -154,17 +152,18 @@ class Models:
     Args:
         checkpoints: names of shipped models, or folders.
         cache: bytes of kept encodings, shared equally.
+        processes: of each model that score; 1 is the calling one.
 
     Raises:
         UsageError: two have the same name.
         RerankerError: one cannot be loaded or served.
     """
 
-    def __init__(self, checkpoints: Sequence[str], cache: int) -> None:
-        self._cache = cache // len(checkpoints)
+    def __init__(self, checkpoints: Sequence[str], cache: int, processes: int = 1) -> None:
+        self._cache, self._processes = cache // len(checkpoints), processes
         self._folders = _folders(checkpoints)
         self._served = {
-            name: ServedModel.load(name, folder, self._cache)
+            name: ServedModel.load(name, folder, self._cache, processes)
             for name, folder in self._folders.items()
         }
         self._lock = Lock()
@@ -208,7 +207,7 @@ class Models:
                     if found == (old.weight, old.calibration, old.version):
                         LOG.info("%s: unchanged", name)
                         continue
-                    model = ServedModel.load(name, folder, self._cache)
+                    model = ServedModel.load(name, folder, self._cache, self._processes)
                 except (RerankerError, DataError, OSError, ValueError) as error:
                     LOG.error("%s: the old model stays: %s", name, error)
                     continue

@@ -1,9 +1,9 @@
 """The queue of requests, and the threads that score them.
 
-A worker takes a slice of at most :data:`SLICE` pairs: a part of a large request, or several small
-ones of the same model together. The rest of a large request waits in a second queue, which has
-every fourth turn, and all turns while the first is empty: large requests do not hold up small ones,
-and are not held up for ever.
+A worker takes a slice of some hundred pairs: a part of a large request, or several small ones of
+the same model together. The rest of a large request waits in a second queue, which has every fourth
+turn, and all turns while the first is empty: large requests do not hold up small ones, and are not
+held up for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.service.models import ServedModel
 from rerankers.base import Pairs
 
 SLICE = 256
-"""Pairs that a worker scores at once: a few milliseconds."""
+"""Pairs that are scored at once by a core: a few milliseconds."""
 
 BEGUN_TURN = 4
 """Every so many turns, requests that are begun come before new ones."""
@@ -89,6 +89,7 @@ class Scheduler:
         most_pairs: in the queue and in work.
         most_jobs: the same for requests.
         report: called with the number of pairs of each slice, in a worker's thread.
+        slice_size: pairs of a slice, at most.
 
     Attributes:
         idle: workers without work.
@@ -100,8 +101,9 @@ class Scheduler:
         most_pairs: int,
         most_jobs: int,
         report: Callable[[int], None] = lambda pairs: None,
+        slice_size: int = SLICE,
     ) -> None:
-        self.threads, self.report = threads, report
+        self.threads, self.report, self.slice_size = threads, report, slice_size
         self.most_pairs, self.most_jobs = most_pairs, most_jobs
         self.pairs, self.jobs = 0, 0
         self._waiting: deque[Job] = deque()
@@ -189,17 +191,17 @@ class Scheduler:
                 self.idle -= 1
 
     def _take(self) -> list[Slice]:
-        """The next slices of one model, :data:`SLICE` pairs at most; fewer if threads are idle."""
+        """The next slices of one model, ``slice_size`` pairs at most; fewer if threads are idle."""
         self._turns += 1
         queues = [self._waiting, self._begun]
         if self._turns % BEGUN_TURN == 0:
             queues.reverse()
         slices: list[Slice] = []
-        room, now = SLICE, time.perf_counter()
+        room, now = self.slice_size, time.perf_counter()
         if self.idle and self.queued == 1:
             (job,) = (*self._waiting, *self._begun)
             share = -(-(len(job.texts) - job.taken) // (1 + self.idle))
-            room = min(SLICE, max(LEAST, share))
+            room = min(room, max(LEAST, share))
         for queue in queues:
             others: list[Job] = []
             while queue and room:

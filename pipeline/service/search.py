@@ -48,6 +48,7 @@ from pipeline.explanation.rank_changes import RerankedTopic, grade_text, rank_ch
 from pipeline.fusion import Fusion
 from pipeline.interpolation import normalized_pair
 from pipeline.reranking import Candidates, NeuralReranker
+from pipeline.service.record import LOG
 from rerankers.base import Pairs
 from rerankers.checkpoint import TrainedReranker
 from rerankers.errors import RerankerError
@@ -216,13 +217,8 @@ class SearchPage:
     """
 
     def __init__(self, collection: Collection, served: Served) -> None:
-        self.index = collection.open_index()
-        self.collection = cast(Collection, _Opened(collection, self.index))
-        # Official runs are of the topics alone.
-        self._without_runs = cast(Collection, _Opened(collection, self.index, runs={}))
-        self._served = served
-        self._answers: dict[Question, Answer] = {}
-        self._fusions: dict[Path, Fusion] = {}
+        self._given, self._served = collection, served
+        self._use(collection.open_index())
         self._worker = ThreadPoolExecutor(1, "search")
         self._waiting = 0
 
@@ -235,6 +231,32 @@ class SearchPage:
             return await asyncio.get_running_loop().run_in_executor(self._worker, _detached, work)
         finally:
             self._waiting -= 1
+
+    def _use(self, index: SearchIndex) -> None:
+        """Search an index from now on; nothing of another one is kept."""
+        self.index = index
+        self.collection = cast(Collection, _Opened(self._given, index))
+        # Official runs are of the topics alone.
+        self._without_runs = cast(Collection, _Opened(self._given, index, runs={}))
+        self._answers: dict[Question, Answer] = {}
+        self._fusions: dict[Path, Fusion] = {}
+        self.__dict__.pop("clocks", None)
+
+    def reload(self) -> None:
+        """Open the index again, between two searches; the old one stays if that fails."""
+
+        def work() -> None:
+            try:
+                index = self._given.open_index()
+            except (CollectionError, DataError, UsageError, OSError) as error:
+                LOG.error("%s: the index stays as it was: %s", self._given.name, error)
+                return
+            old = self.index
+            self._use(index)
+            old.close()
+            LOG.info("%s: opened again, %d posts", self._given.name, index.size)
+
+        self._worker.submit(_detached, work).result()
 
     def close(self) -> None:
         """End the thread of searches, after the one that runs."""

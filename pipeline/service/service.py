@@ -22,7 +22,7 @@ from pipeline.service.formats.base import Ask, Format, Ranking
 from pipeline.service.metrics import Metrics
 from pipeline.service.models import Models, ServedModel
 from pipeline.service.record import LOG, Record
-from pipeline.service.scheduler import Job, Scheduler
+from pipeline.service.scheduler import SLICE, Job, Scheduler
 from pipeline.service.statistics import Statistics
 from rerankers.base import PRIOR, prior_of_rank
 from rerankers.text.words import MAX_CHARACTERS
@@ -83,14 +83,15 @@ class Service:
         self.statistics = statistics
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
         self.scheduler = Scheduler(
-            threads, limits.waiting_documents, limits.waiting_requests, self.metrics.batch
+            *(threads, limits.waiting_documents, limits.waiting_requests, self.metrics.batch),
+            SLICE * threads,  # Each is divided among as many processes.
         )
         self._held = 0
 
     async def answer(self, request: Request) -> Response:
         """The answer to a request for scores, or its fault in the shape of its format."""
         record: Record = request.scope["state"]["record"]
-        path = request.scope["path"]
+        path = request.scope["path"].rstrip("/")
         wire = assumed(path)
         record.format = wire.name
         try:

@@ -30,6 +30,7 @@ from indexes.lucene import LuceneIndex
 from indexes.methods import QueryLikelihood
 from indexes.posts import well_formed
 from pipeline.service.faults import Fault
+from pipeline.service.record import LOG
 
 KEPT_TEXTS = 20_000
 """Texts whose words are remembered."""
@@ -245,17 +246,44 @@ class Statistics:
     Args:
         source: the index.
         now: a clock, in seconds.
+        open_again: the index as it is now.
     """
 
-    def __init__(self, source: Source, now: Callable[[], float] = time.monotonic) -> None:
-        self._source, self._now = source, now
-        self._queries, self._texts = _Kept[_Asked](KEPT_QUERIES), _Kept[Words](KEPT_TEXTS)
+    def __init__(
+        self,
+        source: Source,
+        now: Callable[[], float] = time.monotonic,
+        open_again: Callable[[], Source] | None = None,
+    ) -> None:
+        self._source, self._now, self._open_again = source, now, open_again
+        self._forget()
         self._threads = ThreadPoolExecutor(source.threads, thread_name_prefix="statistics")
 
     @classmethod
     def open(cls, text: str, auth: Path | None = None) -> Self:
         """Those of the index that ``--statistics`` names; raises CollectionError."""
-        return cls(source_of(text, auth))
+        open_again = partial(source_of, text, auth)
+        return cls(open_again(), open_again=open_again)
+
+    def _forget(self) -> None:
+        self._queries, self._texts = _Kept[_Asked](KEPT_QUERIES), _Kept[Words](KEPT_TEXTS)
+
+    def reload(self) -> None:
+        """Open the index again; the old one stays if that fails."""
+        if (open_again := self._open_again) is None:
+            return
+
+        def work() -> None:
+            try:
+                old, self._source = self._source, open_again()
+            except CollectionError as error:
+                LOG.error("--statistics: the index stays as it was: %s", error)
+                return
+            self._forget()
+            old.close()
+            LOG.info("--statistics: opened again")
+
+        self._threads.submit(work).result()
 
     async def scores(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
         """[D] the score of each text for the only query, or for its own.

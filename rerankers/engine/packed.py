@@ -98,7 +98,7 @@ class PackedVectors:
     """
 
     table: Tensor
-    rows: Rows
+    rows: npt.NDArray[np.int32]
     vectors: Tensor
     sizes: Sequence[int]
     starts: Rows
@@ -120,11 +120,6 @@ class PackedVectors:
             np.concatenate([part.starts + n for part, n in zip(parts, before, strict=False)]),
             np.concatenate([part.ends + n for part, n in zip(parts, before, strict=False)]),
         )
-
-    @property
-    def bytes(self) -> int:
-        """Size of the arrays, without the table."""
-        return self.rows.nbytes + self.vectors.nbytes + self.starts.nbytes + self.ends.nbytes
 
     def levels(self, start: int, end: int) -> list[Tensor]:
         """Vectors [end - start, F] of these places at each depth."""
@@ -189,23 +184,41 @@ class PackedTower:
         """Vectors [Lq, F] of one query at each depth; the query is given as one text."""
         return self.encode(query)[0].levels(0, len(query.values))
 
+    def size_of(self, texts: Ragged) -> int:
+        """Numbers of four bytes that the vectors of texts take."""
+        return (self._used(texts) + 1) * (1 + sum(self.sizes[1:]))
+
+    def _used(self, texts: Ragged) -> int:
+        """Places of texts and of the gaps between them, rounded up."""
+        return -(-(len(texts.values) + self.gap * (len(texts) - 1)) // STEP) * STEP
+
     def encode(
-        self, texts: Ragged, query: Sequence[Tensor] = ()
+        self, texts: Ragged, query: Sequence[Tensor] = (), memory: Tensor | None = None
     ) -> tuple[PackedVectors, list[npt.NDArray[np.float32]]]:
         """Vectors of the terms of texts, and their products with a query's vectors.
 
         An identifier 0 is read as padding. The products are computed while the vectors are in the
         processor's cache, and are valid until the next call in the same thread.
+
+        Args:
+            texts: at least one.
+            query: its vectors [Lq, F] at each depth.
+            memory: for the vectors, :meth:`size_of` numbers.
         """
         starts = texts.starts[:-1] + self.gap * np.arange(len(texts))
         rows = self._rows_of(texts.values)
-        used = -(-(len(rows) + self.gap * (len(texts) - 1)) // STEP) * STEP
+        used = self._used(texts)
         places = np.zeros(used + self.halo, dtype=np.int64)
         places[np.arange(len(rows)) + self.gap * texts.owners] = rows
         sizes, ends, count = self.sizes[1:], starts + texts.lengths, used + 1
-        vectors = torch.empty(count, sum(sizes))
+        memory = torch.empty(self.size_of(texts)) if memory is None else memory
+        kept_rows, vectors = (
+            memory[:count].view(torch.int32),
+            memory[count:].view(count, sum(sizes)),
+        )
+        kept_rows.copy_(torch.from_numpy(places[:count]))
         vectors[used:] = 0.0
-        found = PackedVectors(self._terms.values, places[:count], vectors, sizes, starts, ends)
+        found = PackedVectors(self._terms.values, kept_rows.numpy(), vectors, sizes, starts, ends)
         products = [
             self._buffers.rows(depth, len(asked), count) for depth, asked in enumerate(query)
         ]

@@ -21,13 +21,15 @@ is computed when it is scored.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,10 +64,14 @@ DESCRIPTION = "precomputed.json"
 BLOCK = 4096
 """Posts that are computed together; more would need more memory."""
 
+_SORTED_KIB = 64 * 1024
+
 Progress = Callable[[int], None]
 """Called with the number of posts of each finished block."""
 
 Texts = Sequence[str]
+
+TextAndUrl = tuple[str, str]
 
 
 def can_precompute(model: Reranker) -> bool:
@@ -75,18 +81,20 @@ def can_precompute(model: Reranker) -> bool:
 
 def precompute(
     checkpoint: TrainedReranker,
-    posts: Sequence[tuple[str, str]],
+    posts: Iterable[TextAndUrl],
     directory: Path,
     progress: Progress = lambda posts_done: None,
     known: PrecomputedVectors | PrecomputedPosts | None = None,
 ) -> int:
     """Write the precomputed posts of a checkpoint into an empty folder.
 
-    The caller removes a half-written folder (``indexes.files.atomic_directory``).
+    Memory grows with the vocabulary alone. The caller removes a half-written folder
+    (``indexes.files.atomic_directory``).
 
     Args:
         checkpoint: on the CPU.
-        posts: text and URL ("" without one) of each; equal posts are written once.
+        posts: text and URL ("" without one) of each; equal posts are written once. They are
+            iterated over several times, so not an iterator.
         directory: empty or missing.
         progress: called with the number of posts of each finished block.
         known: of the same checkpoint. Posts that it has are copied, only the others are computed.
@@ -106,20 +114,8 @@ def precompute(
             "do not make other models faster"
         )
     is_table = _has_features_alone(model)
-    if is_table:
-        posts = [*posts, ("", "")]  # Candidates from runs may have no text.
-    # In the order of the collection, where retweets are neighbours.
-    distinct_posts = list(dict.fromkeys(posts))
-    texts, urls = [text for text, _ in distinct_posts], [url for _, url in distinct_posts]
-    keys, kept = keys_of(texts, urls), np.zeros(0, np.int64)
-    if known is not None:
-        found = known.rows_of(keys)
-        # Posts that are copied come first.
-        order = np.argsort(found < 0, kind="stable")
-        kept = found[found >= 0]
-        keys, new = keys[order], order[len(kept) :].tolist()
-        texts, urls = [texts[post] for post in new], [urls[post] for post in new]
-    rows = np.lexsort((keys[:, 1], keys[:, 0]))
+    # Candidates from runs may have no text.
+    more = [("", "")] if is_table else []
     description = {
         "version": version_of(checkpoint.directory),
         "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
@@ -130,19 +126,23 @@ def precompute(
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise RerankerError(f"{directory}: found files, expected an empty folder")
-        with ArrayWriter(directory, description) as writer:
-            writer.append("keys", keys[rows])
-            writer.append("rows", rows)
-            progress(len(kept))
+        with (
+            _DistinctPosts(posts, more, known) as found,
+            ArrayWriter(directory, description) as writer,
+        ):
+            for keys, rows in found.sorted_keys():
+                writer.append("keys", keys)
+                writer.append("rows", rows)
+            progress(found.kept)
             if is_table:
                 posts_known = known if isinstance(known, PrecomputedPosts) else None
-                _write_posts(checkpoint, texts, urls, writer, progress, posts_known, kept)
+                _write_posts(checkpoint, found, writer, progress, posts_known)
             else:
-                if isinstance(known, PrecomputedVectors) and len(kept):
-                    _copy_vectors(checkpoint.model, known, kept, writer)
-                if texts:
-                    _write_vectors(checkpoint, texts, urls, writer, progress)
-    except OSError as error:
+                if isinstance(known, PrecomputedVectors) and found.kept:
+                    _copy_vectors(checkpoint.model, known, found, writer)
+                if found.new:
+                    _write_vectors(checkpoint, found, writer, progress)
+    except (OSError, sqlite3.Error) as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
     return writer.size
 
@@ -225,6 +225,102 @@ def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
     return keys
 
 
+class _DistinctPosts:
+    """The distinct posts of a collection, first those that can be copied, else in its order.
+
+    There retweets are neighbours. Keys are sorted by sqlite in a temporary file.
+
+    Args:
+        posts: of the collection; iterated over several times.
+        more: further posts.
+        known: has the posts that can be copied.
+
+    Attributes:
+        kept: number of those.
+        new: number of the others.
+    """
+
+    def __init__(
+        self, posts: Iterable[TextAndUrl], more: Sequence[TextAndUrl], known: Precomputed | None
+    ) -> None:
+        self._posts, self._more = posts, more
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.executescript(
+            f"""
+            PRAGMA journal_mode = OFF;
+            PRAGMA synchronous = OFF;
+            PRAGMA cache_size = -{_SORTED_KIB};
+            CREATE TABLE keyed (post INTEGER PRIMARY KEY, key BLOB, copied INTEGER);
+            BEGIN;
+            """
+        )
+        self._connection.executemany("INSERT INTO keyed VALUES (?, ?, ?)", self._keyed(known))
+        self._connection.executescript(
+            """
+            CREATE TABLE kinds AS SELECT key, min(post) AS post, copied FROM keyed GROUP BY key;
+            DROP TABLE keyed;
+            CREATE TABLE numbered AS
+                SELECT row_number() OVER (ORDER BY copied < 0, post) - 1 AS row, post, key, copied
+                FROM kinds;
+            DROP TABLE kinds;
+            """
+        )
+        ((count, new),) = self._connection.execute("SELECT count(*), sum(copied < 0) FROM numbered")
+        self.new = new or 0
+        self.kept = count - self.new
+
+    def sorted_keys(self) -> Iterator[tuple[npt.NDArray[np.uint64], Rows]]:
+        """Blocks of the sorted :func:`keys_of` posts [B, 2], and the posts' rows [B]."""
+        cursor = self._connection.execute("SELECT key, row FROM numbered ORDER BY key")
+        rows = cursor.fetchmany(BLOCK)
+        while True:
+            keys = np.frombuffer(b"".join(key for key, _ in rows), dtype=">u8").reshape(-1, 2)
+            yield keys.astype("<u8"), np.array([row for _, row in rows], dtype=np.int64)
+            if not (rows := cursor.fetchmany(BLOCK)):
+                return
+
+    def copied(self) -> Iterator[Rows]:
+        """Blocks of the rows [B] in ``known`` of the posts that can be copied."""
+        query = "SELECT copied FROM numbered WHERE copied >= 0 ORDER BY row"
+        cursor = self._connection.execute(query)
+        while rows := cursor.fetchmany(BLOCK):
+            yield np.array(rows, dtype=np.int64).reshape(-1)
+
+    def blocks(self) -> Iterator[tuple[list[str], list[str]]]:
+        """Texts and URLs of blocks of the other posts."""
+        query = "SELECT post FROM numbered WHERE copied < 0 ORDER BY row"
+        wanted = (post for (post,) in self._connection.execute(query))
+        block: list[TextAndUrl] = []
+        next_one = next(wanted, None)
+        for number, post in enumerate(itertools.chain(self._posts, self._more)):
+            if number != next_one:
+                continue
+            block.append(post)
+            next_one = next(wanted, None)
+            if len(block) == BLOCK or next_one is None:
+                yield [text for text, _ in block], [url for _, url in block]
+                block = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def _keyed(self, known: Precomputed | None) -> Iterator[tuple[int, bytes, int]]:
+        """Number, key and row in ``known``, -1 without one, of each post."""
+        posts = itertools.chain(self._posts, self._more)
+        start = 0
+        while block := list(itertools.islice(posts, BLOCK)):
+            keys = keys_of([text for text, _ in block], [url for _, url in block])
+            found = np.full(len(block), -1) if known is None else known.rows_of(keys)
+            # Big-endian numbers are in the order of their bytes.
+            packed = keys.astype(">u8").tobytes()
+            for place, row in enumerate(found.tolist()):
+                yield start + place, packed[16 * place : 16 * place + 16], row
+            start += len(block)
+
+
 class ArrayWriter:
     """Writes arrays into an empty folder, and their description at the end of the ``with`` block.
 
@@ -241,7 +337,7 @@ class ArrayWriter:
         self._files = ExitStack()
         self._streams: dict[str, IO[bytes]] = {}
         self._arrays: dict[str, dict[str, Any]] = {}
-        self._lengths: dict[str, list[Rows]] = {}
+        self._ends: dict[str, int] = {}
         self.size = 0
 
     def append(self, name: str, rows: npt.NDArray[Any]) -> None:
@@ -258,7 +354,11 @@ class ArrayWriter:
     def append_lists(self, name: str, lists: Ragged) -> None:
         """Append lists to a ragged array."""
         self.append(f"{name}.values", lists.values)
-        self._lengths.setdefault(name, []).append(lists.lengths)
+        if name not in self._ends:
+            self.append(f"{name}.starts", np.zeros(1, np.int64))
+            self._ends[name] = 0
+        self.append(f"{name}.starts", self._ends[name] + np.cumsum(lists.lengths))
+        self._ends[name] += len(lists.values)
 
     def rows(self, name: str) -> int:
         """Rows of an array so far."""
@@ -271,8 +371,6 @@ class ArrayWriter:
         with self._files:
             if error is not None:
                 return
-            for name, lengths in self._lengths.items():
-                self.append(f"{name}.starts", np.cumsum(np.concatenate([[0], *lengths])))
         content = {**self._description, "arrays": self._arrays}
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (self._directory / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
@@ -352,7 +450,13 @@ class Precomputed:
         if not len(self) or not len(wanted):
             return np.full(len(wanted), -1, dtype=np.int64)
         # Of two keys with the same first half one is never found: then its post is computed.
-        places = np.searchsorted(self._keys[:, 0], wanted[:, 0]).clip(max=len(self) - 1)
+        # Not np.searchsorted, which would copy the column of all keys.
+        places, step = np.zeros(len(wanted), dtype=np.int64), 1 << len(self).bit_length()
+        while step := step >> 1:
+            later = places + step
+            is_below = self._keys[np.minimum(later, len(self)) - 1, 0] < wanted[:, 0]
+            places = np.where(is_below & (later <= len(self)), later, places)
+        places = places.clip(max=len(self) - 1)
         is_found = (self._keys[places] == wanted).all(axis=1)
         return np.where(is_found, self._rows[places], -1)
 
@@ -366,12 +470,15 @@ class PrecomputedPosts(Precomputed):
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
-        columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
-        self.posts = PostTable(columns, np.arange(len(columns[COLUMNS[0]])))
+        self._columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
         words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
         known: Any = (arrays[f"known.{name}"] for name in WordColumns._fields)
         self.known = KnownWords(words, stems, WordColumns(*known))
         self.idf = str(arrays.description.get("idf"))
+
+    def take(self, rows: Rows) -> PostTable:
+        """The posts ``rows`` [M], in this order."""
+        return PostTable(self._columns, rows)
 
     def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
         """A table of the words, which can grow. With another ``idf``, all are looked up in it."""
@@ -391,7 +498,7 @@ class PrecomputedPosts(Precomputed):
         def read(posts: Rows) -> PostTable:
             found = rows[posts]
             known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-            table = self.posts.take(found[known])
+            table = self.take(found[known])
             if not len(new):
                 return table
             texts = [pairs.texts[post] for post in posts[new].tolist()]
@@ -449,19 +556,18 @@ class PrecomputedVectors(Precomputed):
 
 def _write_posts(
     checkpoint: TrainedReranker,
-    texts: Texts,
-    urls: Texts,
+    posts: _DistinctPosts,
     writer: ArrayWriter,
     progress: Progress,
     known: PrecomputedPosts | None,
-    kept: Rows,
 ) -> None:
-    """The columns of a :class:`PostTable`, and its words; first the rows ``kept`` of ``known``."""
+    """The columns of a :class:`PostTable`, and its words; first those copied from ``known``."""
     words = WordTable(checkpoint.encoder.idf, checkpoint.model.unit_vectors())
     if known is not None:
-        _copy_posts(known, kept, words, writer)
-    for start in range(0, len(texts), BLOCK):
-        block = PostTable.read(texts[start : start + BLOCK], urls[start : start + BLOCK], words)
+        for rows in posts.copied():
+            _copy_posts(known, rows, words, writer)
+    for texts, urls in posts.blocks():
+        block = PostTable.read(texts, urls, words)
         for name in COLUMNS:
             writer.append_lists(f"column.{name}", block.column(name))
         progress(len(block))
@@ -473,8 +579,8 @@ def _write_posts(
 
 
 def _copy_posts(known: PrecomputedPosts, kept: Rows, words: WordTable, writer: ArrayWriter) -> None:
-    """The columns of the posts ``kept``, with the rows of their words in another table."""
-    table = known.posts.take(kept)
+    """The columns of the posts ``kept`` of ``known``, with rows of another table of words."""
+    table = known.take(kept)
     for name in COLUMNS:
         column = table.column(name)
         if name in ("words", "hashtag_words"):
@@ -485,62 +591,104 @@ def _copy_posts(known: PrecomputedPosts, kept: Rows, words: WordTable, writer: A
 
 
 def _copy_vectors(
-    model: Reranker, known: PrecomputedVectors, kept: Rows, writer: ArrayWriter
+    model: Reranker, known: PrecomputedVectors, posts: _DistinctPosts, writer: ArrayWriter
 ) -> None:
-    """The inputs and vectors of the posts ``kept``; windows that only others have are left out."""
+    """The inputs and vectors of the copied posts; windows that only others have are left out."""
     way = fast_paths.way_of(model)
-    inputs: dict[str, Ragged] = {name: ids.take(kept) for name, ids in known.inputs.items()}
     if hasattr(way, "PostVectors"):
-        vectors = known.towers[way.VECTOR_INPUT].levels[0]
-        writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors.numpy()[kept])
-    else:
-        for tower, (levels,) in known.towers.items():
-            names = [name for name, read in way.tower_inputs(model).items() if read.tower == tower]
-            windows = Ragged.joined([inputs[name] for name in names]).values
-            renumbered = np.empty_like(windows)
-            for depth, level in enumerate(levels):
-                used, renumbered[:, depth] = np.unique(windows[:, depth], return_inverse=True)
-                writer.append(f"tower.{tower}.{depth}", level.numpy()[used])
-            start = 0
-            for name in names:
-                end = start + len(inputs[name].values)
-                inputs[name] = Ragged(renumbered[start:end], inputs[name].starts)
-                start = end
-    for name, lists in inputs.items():
-        writer.append_lists(f"input.{name}", lists)
+        vectors = known.towers[way.VECTOR_INPUT].levels[0].numpy()
+        for rows in posts.copied():
+            writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors[rows])
+            for name, ids in known.inputs.items():
+                writer.append_lists(f"input.{name}", ids.take(rows))
+        return
+    read: dict[str, TowerInput] = way.tower_inputs(model)
+    for name in known.inputs.keys() - read.keys():
+        for rows in posts.copied():
+            writer.append_lists(f"input.{name}", known.inputs[name].take(rows))
+    for tower, (levels,) in known.towers.items():
+        inputs = {name: known.inputs[name] for name in read if read[name].tower == tower}
+        _copy_windows(tower, levels, inputs, posts, writer)
+
+
+def _copy_windows(
+    tower: str,
+    levels: Sequence[Tensor],
+    inputs: Mapping[str, Ragged],
+    posts: _DistinctPosts,
+    writer: ArrayWriter,
+) -> None:
+    """A tower's inputs of the copied posts, and the vectors of their windows.
+
+    Windows are distinct in each block, as in :class:`_TowerWriter`; terms in all blocks.
+    """
+    used = np.zeros(len(levels[0]), dtype=np.bool_)
+    for rows in posts.copied():
+        for lists in inputs.values():
+            used[lists.take(rows).values[:, 0]] = True
+    writer.append(f"tower.{tower}.0", levels[0].numpy()[used])
+    terms = np.cumsum(used) - 1
+    written = [0] * len(levels)
+    for rows in posts.copied():
+        parts = [lists.take(rows) for lists in inputs.values()]
+        windows = Ragged.joined(parts).values
+        renumbered = np.empty_like(windows)
+        renumbered[:, 0] = terms[windows[:, 0]]
+        for depth, level in enumerate(levels[1:], start=1):
+            kinds, places = np.unique(windows[:, depth], return_inverse=True)
+            renumbered[:, depth] = places + written[depth]
+            written[depth] += len(kinds)
+            writer.append(f"tower.{tower}.{depth}", level.numpy()[kinds])
+        for name, part in zip(inputs, parts, strict=True):
+            own, renumbered = renumbered[: len(part.values)], renumbered[len(part.values) :]
+            writer.append_lists(f"input.{name}", Ragged(own, part.starts))
 
 
 @torch.inference_mode()
 def _write_vectors(
-    checkpoint: TrainedReranker, texts: Texts, urls: Texts, writer: ArrayWriter, progress: Progress
+    checkpoint: TrainedReranker, posts: _DistinctPosts, writer: ArrayWriter, progress: Progress
 ) -> None:
     """The inputs of a model, and the vectors that its fast path gives."""
     model, way = checkpoint.model, fast_paths.way_of(checkpoint.model)
-    inputs = checkpoint.encoder.posts(texts, urls, model.post_inputs)
-    blocks = np.split(np.arange(len(texts)), range(BLOCK, len(texts), BLOCK))
+
+    def blocks() -> Iterator[dict[str, TokenIds]]:
+        for texts, urls in posts.blocks():
+            yield checkpoint.encoder.posts(texts, urls, model.post_inputs)
+
     if hasattr(way, "PostVectors"):
-        for name, ids in inputs.items():
-            writer.append_lists(f"input.{name}", ids)
-        vectors = way.PostVectors(model, inputs[way.VECTOR_INPUT])
-        writer.append(f"tower.{way.VECTOR_INPUT}.0", np.zeros((0, vectors.size), np.float32))
-        for rows in blocks:
-            writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors.vectors(rows).numpy())
-            progress(len(rows))
+        for inputs in blocks():
+            vectors = way.PostVectors(model, ids := inputs[way.VECTOR_INPUT])
+            found = vectors.vectors(np.arange(len(ids)))
+            writer.append(f"tower.{way.VECTOR_INPUT}.0", found.numpy())
+            for name, lists in inputs.items():
+                writer.append_lists(f"input.{name}", lists)
+            progress(len(ids))
         return
     read: dict[str, TowerInput] = way.tower_inputs(model)
     towers = {
-        name: _TowerWriter(name, tower, writer) for name, tower in way.towers(model, inputs).items()
+        name: _TowerWriter(name, tower, writer)
+        for name, tower in way.towers(model, _used(blocks())).items()
     }
-    for name in inputs.keys() - read.keys():
-        writer.append_lists(f"input.{name}", inputs[name])
-    for name, (tower, _) in read.items():
-        nothing = np.zeros((0, len(towers[tower].tower.sizes)), np.int32)
-        writer.append_lists(f"input.{name}", Ragged(nothing, np.zeros(1, np.int64)))
-    for rows in blocks:
-        for name, (tower, longest) in read.items():
-            windows = towers[tower].windows_of(inputs[name].take(rows, longest))
-            writer.append_lists(f"input.{name}", windows)
-        progress(len(rows))
+
+    def windows_of(name: str, ids: TokenIds) -> Ragged:
+        if name not in read:
+            return ids
+        tower, longest = read[name]
+        return towers[tower].windows_of(ids.take(np.arange(len(ids)), longest))
+
+    for inputs in blocks():
+        for name, ids in inputs.items():
+            writer.append_lists(f"input.{name}", windows_of(name, ids))
+        progress(len(ids))
+
+
+def _used(blocks: Iterable[Mapping[str, TokenIds]]) -> dict[str, TokenIds]:
+    """Input -> all its tokens, as one text."""
+    used: dict[str, Rows] = {}
+    for inputs in blocks:
+        for name, ids in inputs.items():
+            used[name] = np.union1d(used.get(name, np.zeros(0, np.int32)), ids.values)
+    return {name: TokenIds(ids, np.array([0, len(ids)])) for name, ids in used.items()}
 
 
 class _TowerWriter:

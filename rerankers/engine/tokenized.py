@@ -169,7 +169,7 @@ class Tokenized:
         """[P] terms of each pair's post in all inputs, the measure of its work."""
         lengths = np.zeros(len(self.post_index), dtype=np.int64)
         for ids in self.posts.values():
-            lengths += ids.lengths[self.post_index]
+            lengths += ids.lengths_of(self.post_index)
         return lengths
 
 

@@ -46,6 +46,11 @@ class Ragged:
         """[N] length of each list."""
         return np.diff(self.starts)
 
+    def lengths_of(self, rows: Rows) -> Rows:
+        """[M] lengths of the lists ``rows`` [M]; no others are read."""
+        found: Rows = self.starts[rows + 1] - self.starts[rows]
+        return found
+
     @cached_property
     def owners(self) -> Rows:
         """[T] list of each value, ascending."""
@@ -70,7 +75,7 @@ class Ragged:
 
     def take(self, rows: Rows, longest: int | None = None) -> Ragged:
         """The lists ``rows`` [M] in this order, each cut to its first ``longest`` values."""
-        lengths = self.lengths[rows]
+        lengths = self.lengths_of(rows)
         if longest is not None:
             lengths = np.minimum(lengths, longest)
         starts = np.concatenate([[0], np.cumsum(lengths)])

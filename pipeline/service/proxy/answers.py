@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 FIRST_STAGE = "_first_stage_score"
@@ -18,8 +19,13 @@ FIRST_STAGE = "_first_stage_score"
 MARK = '"_reranked":false,'
 """At the start of an answer that should have been reranked."""
 
+_GROUPS = ("fields", "ignored_field_values")
+"""Members of a hit with values of fields."""
+
 _KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _NEXT = re.compile(r"[\s,]*")
+_METADATA = re.compile(r'\{(?:"_(?!score")[a-z_]+":(?:"[^"\\]*"|-?[\d.]+),)*')
+"""A hit's start, with the members before its score that have short values."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 Value = TypeVar("Value")
@@ -42,17 +48,16 @@ Members = Mapping[str, Member]
 
 
 class Hit(NamedTuple):
-    """A hit from ``start`` to ``stop``; the members of ``fields`` are read too."""
+    """A hit from ``start`` to ``stop``, and what it says."""
 
     start: int
     stop: int
-    members: Members
+    content: Mapping[str, Any]
 
     @property
     def score(self) -> float | None:
         """The engine's score."""
-        found = self.members.get("_score")
-        value = found.value if found else None
+        value = self.content.get("_score")
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         return float(value)
@@ -62,12 +67,11 @@ class Hit(NamedTuple):
         return " ".join(text for name in names for text in self._texts(name))
 
     def _texts(self, name: str) -> Iterator[str]:
-        for group in ("fields", "ignored_field_values"):
-            found = self.members.get(group)
-            if found and name in found.value:
-                return _leaves(found.value[name].value)
-        source = self.members.get("_source")
-        return _leaves(_inside(source.value, name)) if source else iter(())
+        for group in _GROUPS:
+            found = self.content.get(group)
+            if found and name in found:
+                return _leaves(found[name])
+        return _leaves(_inside(self.content.get("_source"), name))
 
 
 @dataclass(frozen=True)
@@ -107,34 +111,52 @@ class Answer:
         """A hit without some fields, with another score."""
         if score is None and not dropped:
             return self.text[hit.start : hit.stop]
-        parts = []
-        for name, member in hit.members.items():
-            if name in ("fields", "ignored_field_values"):
-                kept = [
-                    self.text[one.start : one.stop]
-                    for key, one in member.value.items()
-                    if key not in dropped and (key != FIRST_STAGE or score is None)
-                ]
-                if name == "fields" and score is not None:
-                    kept.append(self._first_stage(hit))
+        start = _end(_METADATA, self.text, hit.start)
+        members = self._changed(hit, start)
+        first = members.get("_score")
+        extra = []
+        if first and score is not None:
+            extra = [f'"{FIRST_STAGE}":[{self.text[first.begin : first.stop]}]']
+        parts, end = [], start
+        for name, member in members.items():
+            end = member.stop
+            if name in _GROUPS:
+                kept = self._kept(member, dropped if score is None else {*dropped, FIRST_STAGE})
+                if name == "fields":
+                    kept, extra = [*kept, *extra], []
                 if kept:
                     parts.append(f'"{name}":{{{",".join(kept)}}}')
-            elif name == "_score" and score is not None:
+            elif member is first and score is not None:
                 parts.append(f'"_score":{score}')
             else:
-                parts.append(self.text[member.start : member.stop])
-        if "fields" not in hit.members and score is not None:
-            parts.append(f'"fields":{{{self._first_stage(hit)}}}')
-        return f"{{{','.join(parts)}}}"
+                parts.append(self.text[member.start : end])
+        if extra:
+            parts.append(f'"fields":{{{extra[0]}}}')
+        before, after = self.text[hit.start : start], self.text[end : hit.stop]
+        return f"{before}{','.join(parts)}{after}"
 
-    def _first_stage(self, hit: Hit) -> str:
-        member = hit.members["_score"]
-        return f'"{FIRST_STAGE}":[{self.text[member.begin : member.stop]}]'
+    def _changed(self, hit: Hit, start: int) -> Members:
+        """The members of a hit from ``start`` to the last one that changes."""
+        left = {"_score", *_GROUPS} & hit.content.keys()
+        found = {}
+        for name, member in _each(self.text, start):
+            found[name] = member
+            left.discard(name)
+            if not left:
+                break
+        return found
+
+    def _kept(self, group: Member, dropped: Collection[str]) -> list[str]:
+        """The fields of a group that stay."""
+        if group.value.keys() <= set(dropped):
+            return []
+        fields = _each(self.text, group.begin + 1)
+        return [self.text[one.start : one.stop] for name, one in fields if name not in dropped]
 
 
 def read(text: str) -> Answer:
     """The answer to a search; raises ValueError for another text."""
-    return _checked(lambda: _answer(text, _start(text)))[0]
+    return _checked(lambda: _answer(text, _end(_NEXT, text, 0)))[0]
 
 
 def read_many(text: str) -> tuple[Sequence[Answer], int, int]:
@@ -143,7 +165,9 @@ def read_many(text: str) -> tuple[Sequence[Answer], int, int]:
     Raises:
         ValueError: there is no such list.
     """
-    found, _ = _checked(lambda: _members(text, _start(text), {"responses": _list_of(_answer)}))
+    found, _ = _checked(
+        lambda: _members(text, _end(_NEXT, text, 0), {"responses": _list_of(_answer)})
+    )
     if "responses" not in found:
         raise ValueError("found no list of answers")
     _, begin, stop, answers = found["responses"]
@@ -155,11 +179,6 @@ def _checked(read: Callable[[], Value]) -> Value:
         return read()
     except (StopIteration, IndexError, RecursionError):
         raise ValueError("found no JSON of the expected form") from None
-
-
-def _start(text: str) -> int:
-    match = _NEXT.match(text)
-    return match.end() if match else 0
 
 
 def _answer(text: str, at: int) -> tuple[Answer, int]:
@@ -175,23 +194,34 @@ def _hits(text: str, at: int) -> tuple[Members, int]:
 
 
 def _hit(text: str, at: int) -> tuple[Hit, int]:
-    found, stop = _members(text, at, {"fields": _members, "ignored_field_values": _members})
-    return Hit(at, stop, found), stop
+    content, stop = _scan(text, at)
+    if not isinstance(content, dict):
+        raise ValueError("found no object")
+    return Hit(at, stop, content), stop
 
 
-def _members(text: str, at: int, readers: Mapping[str, Reader] | None = None) -> tuple[Any, int]:
+def _members(text: str, at: int, readers: Mapping[str, Reader]) -> tuple[Members, int]:
     """The members of the object at a place; some values are read in their own ways."""
     if text[at] != "{":
         raise ValueError("found no object")
-    at += 1
-    found: dict[str, Member] = {}
+    found = dict(_each(text, at + 1, readers))
+    at = max((member.stop for member in found.values()), default=at + 1)
+    at = _end(_NEXT, text, at)
+    if text[at] != "}":
+        raise ValueError("found no }")
+    return found, at + 1
+
+
+def _each(
+    text: str, at: int, readers: Mapping[str, Reader] = MappingProxyType({})
+) -> Iterator[tuple[str, Member]]:
+    """The members of an object from a place on, one after the other."""
     while match := _KEY.match(text, at):
         key = match[1]
         name = json.loads(key) if "\\" in key else key[1:-1]
         begin = match.end()
-        value, at = ((readers and readers.get(name)) or _scan)(text, begin)
-        found[name] = Member(match.start(1), begin, at, value)
-    return found, _closed(text, at, "}")
+        value, at = readers.get(name, _scan)(text, begin)
+        yield name, Member(match.start(1), begin, at, value)
 
 
 def _list_of(reader: Reader) -> Reader:
@@ -199,7 +229,7 @@ def _list_of(reader: Reader) -> Reader:
         if text[at] != "[":
             raise ValueError("found no list")
         found, at = [], at + 1
-        while text[at := _start_of_next(text, at)] != "]":
+        while text[at := _end(_NEXT, text, at)] != "]":
             value, at = reader(text, at)
             found.append(value)
         return found, at + 1
@@ -207,16 +237,10 @@ def _list_of(reader: Reader) -> Reader:
     return read_list
 
 
-def _start_of_next(text: str, at: int) -> int:
-    match = _NEXT.match(text, at)
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Where a pattern ends that begins at a place."""
+    match = pattern.match(text, at)
     return match.end() if match else at
-
-
-def _closed(text: str, at: int, mark: str) -> int:
-    at = _start_of_next(text, at)
-    if text[at] != mark:
-        raise ValueError(f"found no {mark}")
-    return at + 1
 
 
 def _inside(value: Any, name: str) -> Any:

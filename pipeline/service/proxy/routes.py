@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from indexes.engines.searching import single_precision
 from pipeline.service.faults import STATUS, Fault
 from pipeline.service.formats.base import Ask
 from pipeline.service.models import ServedModel
@@ -309,7 +310,8 @@ class Proxy:
             problem = f"found no text in the hits' fields {names}; name others by --text-field"
             raise Fault("empty", problem)
         urls = [hit.text([wanted.url_field]) if wanted.url_field else "" for hit in hits]
-        ask = Ask([wanted.query], texts, urls, [hit.score or 0.0 for hit in hits], wanted.model)
+        first = single_precision(hit.score or 0.0 for hit in hits)
+        ask = Ask([wanted.query], texts, urls, first, wanted.model)
         model = self._model(wanted)
         record.format, record.model = "search", model.name
         record.documents += len(texts)

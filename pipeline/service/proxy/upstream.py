@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -90,28 +91,32 @@ class Upstream:
             AwayError: no node answers.
         """
         sent = [*passed(headers), ("accept-encoding", "identity")]
-        limit = aiohttp.ClientTimeout(seconds or TIMEOUT, sock_connect=CONNECTING)
+        end = time.perf_counter() + (seconds or TIMEOUT)
         # A connection that was kept open may be closed by now: a search may be sent twice.
         for last in [False] * len(self._urls) + [True]:
-            url = self._urls[0]
+            url, left = self._urls[0], max(0.001, end - time.perf_counter())
             try:
                 async with self._open().request(
                     method,
                     URL(url + target, encoded=True),
                     headers=sent,
                     data=body or None,
-                    timeout=limit,
+                    timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
                     allow_redirects=False,
                 ) as answer:
                     content = await answer.read()
                     return Reply(answer.status, passed(answer.headers.items()), content)
-            except TimeoutError:
-                raise AwayError(504, f"{url}: the engine does not answer in time") from None
             except (aiohttp.ClientError, OSError, ValueError) as error:
+                # Of a node that takes no connection, another one may do the work.
+                is_late = isinstance(error, TimeoutError)
+                if is_late and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                    raise AwayError(504, f"{url}: the engine does not answer in time") from None
                 if last:
                     found = type(error).__name__
                     raise AwayError(502, f"{url}: the engine does not answer: {found}") from None
-                self._urls = [*self._urls[1:], url]
+                # Unless another search has found it out.
+                if self._urls[0] == url:
+                    self._urls = [*self._urls[1:], url]
         raise AssertionError
 
     def _open(self) -> aiohttp.ClientSession:

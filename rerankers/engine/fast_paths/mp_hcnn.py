@@ -7,7 +7,7 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,7 +120,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
     def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         query, posts = self.query(rows), self.pairs.post_index[rows]
-        url_lengths = self.pairs.posts[URL_TRIGRAMS].lengths[posts]
+        url_lengths = self.pairs.posts[URL_TRIGRAMS].lengths_of(posts)
         similarities = self._similarities(query, posts)
         return _interactions(self.model, query, similarities, url_lengths)
 
@@ -165,11 +165,6 @@ class EncodedPosts(NamedTuple):
         }
         return cls(towers, np.concatenate([part.url_lengths for part in parts]))
 
-    @property
-    def bytes(self) -> int:
-        """Size of the vectors."""
-        return self.url_lengths.nbytes + sum(packed.bytes for packed in self.towers.values())
-
     def part(self, first: int, end: int) -> EncodedPosts:
         """The posts from ``first`` up to ``end``, which is not among them."""
         towers = {}
@@ -204,26 +199,41 @@ class PostEncoder:
         """Size of the terms that are remembered."""
         return sum(tower.bytes for tower in self.towers.values())
 
-    def queries(self, texts: Sequence[str]) -> list[EncodedQuery]:
-        """Encode queries."""
-        ids, device = self.encoder.queries(texts, self.model.query_inputs), torch.device("cpu")
-        inputs = (
-            {name: ids[name].batch(np.array([row]), device) for name in ids}
-            for row in range(len(texts))
-        )
-        return [EncodedQuery.by(self.towers, self.model, of_query) for of_query in inputs]
+    def query(self, text: str) -> EncodedQuery:
+        """Encode a query."""
+        ids, device = self.encoder.queries([text], self.model.query_inputs), torch.device("cpu")
+        inputs = {name: ids[name].batch(np.array([0]), device) for name in ids}
+        return EncodedQuery.by(self.towers, self.model, inputs)
 
     def read(
-        self, query: EncodedQuery, texts: Sequence[str], urls: Sequence[str]
+        self,
+        query: EncodedQuery,
+        texts: Sequence[str],
+        urls: Sequence[str],
+        memory: Callable[[int], Tensor] = torch.empty,
     ) -> tuple[EncodedPosts, Tensor]:
-        """Encode at least one post; their scores [P] for a query come with them."""
+        """Encode at least one post; their scores [P] for a query come with them.
+
+        Args:
+            query: as of :meth:`query`.
+            texts: [P].
+            urls: [P].
+            memory: gives memory for so many numbers, where the vectors are put.
+        """
         ids = self.encoder.posts(texts, urls, self.model.post_inputs)
-        rows, towers, products = np.arange(len(texts)), {}, {}
+        rows, joined = np.arange(len(texts)), {}
         for tower, names in self.names.items():
             parts = [ids[name].take(rows, self.inputs[name].longest) for name in names]
             by_post = np.arange(len(names) * len(rows)).reshape(len(names), -1).T.ravel()
-            joined = Ragged.joined(parts).take(by_post)
-            towers[tower], products[tower] = self.towers[tower].encode(joined, query.vectors[tower])
+            joined[tower] = Ragged.joined(parts).take(by_post)
+        sizes = [self.towers[tower].size_of(packed) for tower, packed in joined.items()]
+        towers, products = {}, {}
+        for (tower, packed), part in zip(
+            joined.items(), memory(sum(sizes)).split(sizes), strict=True
+        ):
+            towers[tower], products[tower] = self.towers[tower].encode(
+                packed, query.vectors[tower], part
+            )
         posts = EncodedPosts(towers, ids[URL_TRIGRAMS].lengths)
         return posts, self._scores(query, posts, products)
 
