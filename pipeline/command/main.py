@@ -16,7 +16,7 @@ from pipeline.command.runtime import keep_allocations
 
 COMMANDS = (
     *("search", "rerank", "explain", "retrieve", "index", "train", "adapt", "evaluate"),
-    *("vectors", "clicks", "serve", "engine"),
+    *("vectors", "clicks", "serve", "engine", "batch"),
 )
 
 

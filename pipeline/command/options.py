@@ -20,6 +20,7 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -108,6 +109,17 @@ non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at 
 positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
 non_negative_float = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+
+
+def size(text: str) -> int:
+    """Bytes: a whole number, also with KB, MB or GB behind it."""
+    found = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
+    if not found or not int(found[1]):
+        raise ValueError(f"found {text!r}, expected a size such as 500KB, 8MB or 1GB")
+    return int(found[1]) * _UNITS[found[2].upper()]
 
 
 def existing_file(text: str) -> Path:

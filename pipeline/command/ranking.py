@@ -49,7 +49,28 @@ class CollectionOptions:
 
 
 @dataclass(frozen=True)
-class ModelOptions(ForeignOptions, CollectionOptions):
+class ScoringOptions:
+    """Options of scoring and mixing."""
+
+    weight: float | None = option(
+        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
+        "are given without scores)",
+        parse=fraction,
+        names=("--lambda",),
+    )
+    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
+    batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    device: str = option(
+        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)",
+        default="auto",
+        parse=runtime.device_name,
+    )
+    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
+
+
+@dataclass(frozen=True)
+class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     """Options of a collection, and of a model that ranks its posts."""
 
     reranker: str = option(
@@ -67,25 +88,10 @@ class ModelOptions(ForeignOptions, CollectionOptions):
         "word frequencies: wordfreq, index (the collection's own) or a file (default: as trained)",
         metavar="SOURCE",
     )
-    weight: float | None = option(
-        "λ, the neural score's share (default: the checkpoint's tuned one; 1 where the candidates "
-        "are given without scores)",
-        parse=fraction,
-        names=("--lambda",),
-    )
-    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
     skip_unknown: bool = option(
         "leave out posts of a given run that the collection lacks (otherwise an error)", flag=True
     )
-    batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
-    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
-    device: str = option(
-        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)",
-        default="auto",
-        parse=runtime.device_name,
-    )
-    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
     precomputed: str | None = option(
         "folder of precomputed posts, or none (default: the index's own for this checkpoint, if "
         "any; see pipeline.index --precompute)",

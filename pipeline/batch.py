@@ -1,0 +1,262 @@
+"""Score files of queries and posts, in one process or on a Ray cluster.
+
+    python -m pipeline.batch --input night.jsonl --output scored
+    python -m pipeline.batch --input night/ --output scored --resume
+    python -m pipeline.batch --input night.parquet --output scored --address ray://head:10001
+
+A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url
+and first_stage_score), or one pair (query_id, query, doc_id, text, …). The same rows come out with
+a score for each post. Where the first row has first_stage_score, the score is the mixture of both,
+from all posts of the query. All processes see input and output under the same paths.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.command.errors import UsageError
+from pipeline.command.main import run
+from pipeline.command.options import (
+    non_negative_float,
+    option,
+    positive_int,
+    size,
+)
+from pipeline.command.ranking import (
+    DEFAULT_RERANKER,
+    FUSIONS,
+    UNTUNED_WEIGHT,
+    ScoringOptions,
+)
+from pipeline.command.runtime import bar, choose_device, import_nltk_alone
+
+if TYPE_CHECKING:
+    from pipeline.batches.job import Job, Manifest, Part
+    from pipeline.batches.worker import Done
+    from rerankers.checkpoint import TrainedReranker
+
+FORMATS = ("jsonl", "jsonl.gz", "parquet")
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Options of input and output."""
+
+    input: Path = option(
+        "file of JSON lines (.jsonl, .jsonl.gz, .jsonl.bz2) or Parquet, or a folder of such files",
+        parse=Path,
+        required=True,
+        metavar="FILE|DIR",
+    )
+    output: Path = option(
+        "new folder: one file for each part of the input, and _rejected for rows that cannot be "
+        "read",
+        parse=Path,
+        required=True,
+        metavar="DIR",
+    )
+    format: str | None = option("of the output (default: that of the input)", choices=FORMATS)
+    part_size: int = option(
+        "bytes of the input in a part, or 500KB, 8MB, …: an interruption loses at most one part "
+        "of each process",
+        default=2_000_000,
+        parse=size,
+        metavar="SIZE",
+    )
+    resume: bool = option("go on with the job in the output folder, if there is one", flag=True)
+
+
+@dataclass(frozen=True)
+class Options(ScoringOptions, FileOptions):
+    """What to score, by what, and where."""
+
+    reranker: str = option("model", default=DEFAULT_RERANKER)
+    checkpoint: Path | None = option(
+        "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
+    )
+    threads: int | None = option(
+        "CPU threads, of each process on a cluster (default: all cores; 1 on a cluster)",
+        parse=positive_int,
+    )
+    address: str | None = option(
+        "Ray cluster: ray://HOST:PORT, HOST:PORT, auto (that of this machine) or local (started "
+        "here); without it one process scores",
+        metavar="ADDRESS",
+    )
+    workers: int | None = option(
+        "processes on the cluster, each with a model (default: as many as it has cores, or GPUs)",
+        parse=positive_int,
+    )
+    gpus: float | None = option(
+        "GPUs of each of them, as 1 or 0.25 (default: 0)", parse=non_negative_float
+    )
+
+
+def main(options: Options) -> None:
+    """Check all, plan the parts or read the plan, score what is not done."""
+    if problems := _problems(options):
+        raise UsageError(problems)
+    started = time.time()
+    import_nltk_alone()
+    from pipeline.batches.job import Manifest
+
+    job, trained, origin = _open(options)
+    if options.resume and (options.output / "_manifest.json").exists():
+        manifest = Manifest.read(options.output)
+        manifest.check(job)
+    else:
+        manifest = Manifest.of(job, options.part_size)
+        manifest.write(job.output)
+    left = [part for part in manifest.parts if not job.output_of(part).exists()]
+    print(f"{job.settings.reranker}, {origin}; {_plan(manifest, left)}", file=sys.stderr)
+    if left:
+        _score(options, job, left, trained, started)
+    _report_rejected(job)
+
+
+def _problems(options: Options) -> list[str]:
+    """Arguments that make no sense."""
+    from pipeline.batches.job import input_files
+    from rerankers.models import names
+
+    problems = []
+    try:
+        input_files(options.input)
+    except (OSError, ValueError) as error:
+        problems.append(f"--input: {error}")
+    output = options.output
+    if output.exists() and not output.is_dir():
+        problems.append(f"--output: found the file {output}, expected a folder")
+    elif output.is_dir() and any(output.iterdir()):
+        if not options.resume:
+            problems.append(
+                f"--output: found files in {output}, expected an empty folder or none; --resume "
+                "goes on with a job"
+            )
+        elif not (output / "_manifest.json").exists():
+            problems.append(f"--resume: found no job in {output}, but other files")
+    if options.reranker in FUSIONS:
+        problems.append(
+            f"--reranker: found {options.reranker}, which finds its own candidates; expected "
+            "another model"
+        )
+    elif options.reranker not in names():
+        problems.append(
+            f"--reranker: found {options.reranker!r}, expected one of {', '.join(names())}"
+        )
+    if options.checkpoint and not options.checkpoint.is_dir():
+        problems.append(f"--checkpoint: there is no folder {options.checkpoint}")
+    if not options.address:
+        for name in ("workers", "gpus"):
+            if getattr(options, name):
+                problems.append(f"--{name}: found no --address, expected one (local starts Ray)")
+    elif options.device != "auto":
+        problems.append("--device: on a cluster --gpus decides; leave --device out")
+    return problems
+
+
+def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
+    """The job, its model, and where λ is from."""
+    from pipeline.batches.formats import format_of, reader_for
+    from pipeline.batches.job import Job, Settings, form_of, input_files
+    from pipeline.batches.worker import load
+    from pipeline.checkpoints import tuned_weight
+    from rerankers import checkpoint as checkpoints
+    from rerankers import features
+    from rerankers.base import PRIOR
+    from rerankers.engine.precomputed import version_of
+
+    files = input_files(options.input)
+    output = options.format or str(format_of(files[0]))
+    reader_for(output)  # What it needs is installed.
+    form = form_of(files)
+    folder = options.checkpoint or checkpoints.find(options.reranker)
+    # On a cluster the model is only looked at here.
+    device = "cpu" if options.address else choose_device(options.device, options.threads)
+    trained = load(folder, options.reranker, device)
+    weight, origin = 1.0, "without first-stage scores"
+    if form.has_first_stage:
+        if options.weight is not None:
+            weight, origin = options.weight, "given"
+        else:
+            tuned = tuned_weight(folder, options.normalize)
+            weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned: choose one by --lambda")
+        reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
+        form = form._replace(has_first_stage=weight < 1 or reads_prior)
+    settings = Settings(
+        options.reranker,
+        version_of(folder),
+        weight,
+        options.normalize,
+        options.precision,
+        *form,
+        output,
+    )
+    on_cluster = "cuda" if options.gpus else "cpu"
+    job = Job(
+        tuple(files),
+        options.output.absolute(),
+        settings,
+        options.checkpoint and options.checkpoint.absolute(),
+        options.batch_size,
+        options.threads or (1 if options.address else None),
+        on_cluster if options.address else device,
+    )
+    return job, trained, f"λ = {weight:g} ({origin})"
+
+
+def _plan(manifest: Manifest, left: Sequence[Part]) -> str:
+    rows, parts = sum(part.span.rows for part in manifest.parts), len(manifest.parts)
+    done = f", {parts - len(left)} of them done before" if len(left) < parts else ""
+    return f"{rows:,} rows in {parts:,} parts{done}"
+
+
+def _score(
+    options: Options, job: Job, left: Sequence[Part], trained: TrainedReranker, started: float
+) -> None:
+    """Score the parts, with a progress bar, and say how long it took."""
+    posts, began = 0, math.inf
+    with bar(sum(part.span.rows for part in left), "scoring", "row") as progress:
+        for done in _done(options, job, left, trained):
+            progress(done.rows)
+            posts, began = posts + done.posts, min(began, done.began)
+    seconds = max(time.time() - began, 1e-9)
+    print(
+        f"scored {posts:,} posts in {seconds:.1f} s ({posts / seconds:,.0f} posts/s) after "
+        f"{began - started:.1f} s to begin; wrote {len(left):,} files to {job.output}",
+        file=sys.stderr,
+    )
+
+
+def _done(
+    options: Options, job: Job, left: Sequence[Part], trained: TrainedReranker
+) -> Iterator[Done]:
+    """Each part when it is done."""
+    from pipeline.batches.worker import Worker
+
+    if options.address:
+        from pipeline.batches import cluster
+
+        yield from cluster.score(job, left, options.address, options.workers, options.gpus or 0)
+        return
+    worker = Worker(job, trained)
+    for part in left:
+        yield worker.run(part)
+
+
+def _report_rejected(job: Job) -> None:
+    """Say how many rows could not be read."""
+    folder = job.output / "_rejected"
+    count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
+    if count:
+        print(f"{count:,} rows cannot be read; their reasons are in {folder}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run("batch")

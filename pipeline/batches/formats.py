@@ -1,0 +1,411 @@
+"""JSON lines and Parquet: parts of files, their rows, and files of rows with scores."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from indexes.files import write_bytes
+from pipeline.batches.rows import (
+    FIRST_STAGE,
+    OF_POST,
+    OF_QUERY,
+    POSTS,
+    SCORE,
+    Form,
+    Rejected,
+    Row,
+    check,
+)
+from pipeline.command.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+JSON_LINES, COMPRESSED, PARQUET = "jsonl", "jsonl.gz", "parquet"
+SAMPLE = 1000
+"""First rows of a Parquet file, whose size in memory is taken for that of all."""
+ENDINGS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES),
+    **dict.fromkeys((".jsonl.gz", ".ndjson.gz", ".json.gz"), COMPRESSED),
+    **dict.fromkeys((".jsonl.bz2", ".ndjson.bz2", ".json.bz2"), COMPRESSED),
+    ".parquet": PARQUET,
+}
+"""End of a file's name -> format of it, and of the output by default."""
+
+
+def format_of(path: Path) -> str | None:
+    """The format that a file's name tells, None for other files."""
+    name = path.name.lower()
+    return next((found for ending, found in ENDINGS.items() if name.endswith(ending)), None)
+
+
+class Span(NamedTuple):
+    """Adjacent rows of a file.
+
+    Attributes:
+        start: of JSON lines the first byte, after decompression; of Parquet the first row, from 0.
+        stop: the byte, or the row, behind the last.
+        first: number of the first line or row, from 1.
+        rows: number of rows.
+    """
+
+    start: int
+    stop: int
+    first: int
+    rows: int
+
+
+class Content(NamedTuple):
+    """Rows of a span: those that can be read, the others, and of Parquet the former as a table."""
+
+    rows: list[Row]
+    rejected: list[Rejected]
+    table: pa.Table | None = None
+
+
+class Reader(ABC):
+    """Reads spans of files; fast for spans in their order, as it keeps its place."""
+
+    place: ClassVar[str]
+    """What the numbers of rows count."""
+
+    @abstractmethod
+    def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
+        """All rows of a file, in spans of about ``size`` bytes.
+
+        Args:
+            path: the file.
+            size: in bytes of texts, not compressed.
+            form: of the rows; spans of pairs with first-stage scores end where a query ends.
+        """
+
+    @abstractmethod
+    def read(self, path: Path, span: Span, form: Form | None) -> Content:
+        """The rows of a span; without a form, not checked for one."""
+
+
+def reader_for(file_format: str) -> Reader:
+    """A reader of a format."""
+    if file_format != PARQUET:
+        return _JsonLines()
+    try:
+        return _Parquet()
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"found no package {error.name}, which reads and writes Parquet; install the extra: "
+            "pip install 'tweetrerank[ray]'"
+        ) from None
+
+
+def _keeps_queries(form: Form | None) -> bool:
+    return form is not None and form.has_first_stage and not form.is_nested
+
+
+_OPEN = {".gz": gzip.open, ".bz2": bz2.open}
+_DAMAGE = (EOFError, zlib.error, OSError)
+
+
+def _raise_unless_damage(error: Exception) -> None:
+    """Raise errors of the system, which have a number; those of damaged data have none."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+
+
+@dataclass
+class _JsonLines(Reader):
+    place: ClassVar[str] = "line"
+    _path: Path | None = None
+    _stream: IO[bytes] | None = None
+
+    def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
+        start, stop, first, rows, last = 0, 0, 1, 0, b""
+        ends = _Ends(_keeps_queries(form))
+        try:
+            with _open(path) as stream:
+                for number, line in enumerate(stream, start=1):
+                    if stop - start >= size and rows and ends.between(last, line):
+                        yield Span(start, stop, first, rows)
+                        start, first, rows = stop, number, 0
+                    stop, rows, last = stop + len(line), rows + bool(line.strip()), line
+        except _DAMAGE as error:
+            _raise_unless_damage(error)
+            # One more row, which reading finds to be damaged.
+            stop, rows = sys.maxsize, rows + 1
+        if rows:
+            yield Span(start, stop, first, rows)
+
+    def read(self, path: Path, span: Span, form: Form | None) -> Content:
+        found = Content([], [])
+        try:
+            for number, line in self._lines(path, span):
+                try:
+                    row = _parse(line, number)
+                    if form:
+                        check(row, form)
+                    found.rows.append(row)
+                except (ValueError, RecursionError) as error:
+                    text = line.decode("utf-8", "replace").rstrip("\r\n")
+                    found.rejected.append(Rejected(number, str(error), text))
+        except _DAMAGE as error:
+            _raise_unless_damage(error)
+            self._path, number = None, span.first + len(found.rows) + len(found.rejected)
+            reason = f"the compressed data are broken or cut off from about here on ({error})"
+            found.rejected.append(Rejected(number, reason))
+        return found
+
+    def _lines(self, path: Path, span: Span) -> Iterator[tuple[int, bytes]]:
+        """Number and content of each line that is not blank."""
+        if path != self._path or self._stream is None:
+            if self._stream:
+                self._stream.close()
+            self._path, self._stream = path, _open(path)
+        # A compressed stream goes forward to its place, or begins again.
+        self._stream.seek(span.start)
+        number, place = span.first, span.start
+        while place < span.stop and (line := self._stream.readline()):
+            if line.strip():
+                yield number, line
+            number, place = number + 1, place + len(line)
+
+
+def _open(path: Path) -> IO[bytes]:
+    return _OPEN.get(path.suffix.lower(), open)(path, "rb")  # type: ignore[operator]
+
+
+def _parse(line: bytes, number: int) -> Any:
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ValueError(f"found the byte 0x{byte:02x}, expected UTF-8 text") from None
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"found no JSON: {error}") from None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+@dataclass
+class _Ends:
+    """Places between lines where a span may end."""
+
+    keeps_queries: bool
+    _query: Any = None
+
+    def between(self, last: bytes, line: bytes) -> bool:
+        """Whether it may between these; asked for each further pair of lines until it may."""
+        if not self.keeps_queries:
+            return True
+        before, query = self._query or _query_of(last), _query_of(line)
+        # What cannot be read belongs to any query.
+        is_end = None not in (before, query) and before != query
+        self._query = None if is_end else query or before
+        return is_end
+
+
+def _query_of(line: bytes) -> Any:
+    """The query of a line in a tuple, None if it cannot be read."""
+    try:
+        return (json.loads(line)["query_id"],)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+
+
+@dataclass
+class _Parquet(Reader):
+    place: ClassVar[str] = "row"
+    _path: Path | None = None
+    _opened: tuple[Path, Any] | None = None
+    _batches: Iterator[Any] = field(default_factory=lambda: iter(()))
+    _left: Any = None
+    _position: int = 0
+
+    def __post_init__(self) -> None:
+        import pyarrow.parquet
+
+        self._damage = (pyarrow.ArrowException, OSError)
+
+    def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
+        file = self._file(path)
+        count, start = self._rows_of(file, size), 0
+        if _keeps_queries(form) and "query_id" in file.schema_arrow.names:
+            row, last = 0, object()
+            try:
+                for batch in file.iter_batches(columns=["query_id"]):
+                    for query_id in batch.column(0).to_pylist():
+                        if row - start >= count and query_id != last:
+                            yield Span(start, row, start + 1, row - start)
+                            start = row
+                        row, last = row + 1, query_id
+            except self._damage:
+                pass  # Reading the rows says so.
+            count = max(count, row - start)
+        rows = file.metadata.num_rows
+        for first in range(start, rows, count):
+            stop = min(first + count, rows)
+            yield Span(first, stop, first + 1, stop - first)
+
+    def _rows_of(self, file: Any, size: int) -> int:
+        """How many rows have about ``size`` bytes in memory; in the file they are encoded."""
+        try:
+            sample = next(file.iter_batches(SAMPLE, row_groups=[0]), None)
+        except self._damage:
+            sample = None
+        return max(1, size * len(sample) // max(1, sample.nbytes)) if sample else SAMPLE
+
+    def read(self, path: Path, span: Span, form: Form | None) -> Content:
+        import pyarrow as pa
+
+        parts, found, kept = [self._file(path).schema_arrow.empty_table()], Content([], []), []
+        try:
+            for batch in self._tables(path, span):
+                parts.append(pa.Table.from_batches([batch]))
+        except self._damage as error:
+            _raise_unless_damage(error)
+            self._path = None
+            read = sum(map(len, parts))
+            reason = f"this row and the next, {span.rows - read} in all, are damaged ({error})"
+            found.rejected.append(Rejected(span.first + read, reason))
+        table = pa.concat_tables(parts)
+        names = [name for name in (*OF_QUERY, *OF_POST, POSTS) if name in table.column_names]
+        for place, row in enumerate(table.select(names).to_pylist()):
+            try:
+                if form:
+                    check(row, form)
+                found.rows.append(row)
+                kept.append(place)
+            except ValueError as error:
+                found.rejected.append(Rejected(span.first + place, str(error)))
+        if len(kept) < len(table):
+            table = table.take(pa.array(kept, pa.int64()))
+        return found._replace(table=table)
+
+    def _file(self, path: Path) -> Any:
+        import pyarrow.parquet as pq
+
+        if self._opened is None or self._opened[0] != path:
+            try:
+                self._opened = path, pq.ParquetFile(path)
+            except self._damage as error:
+                _raise_unless_damage(error)
+                raise DataError(f"{path}: found no whole Parquet file ({error})") from None
+        return self._opened[1]
+
+    def _tables(self, path: Path, span: Span) -> Iterator[Any]:
+        """The rows of a span in batches; goes on behind the last span, if it can."""
+        if path != self._path or span.start < self._position:
+            self._path, self._left = path, None
+            self._position, self._batches = _batches_from(self._file(path), span.start, span.rows)
+        while self._position < span.stop:
+            self._left = self._left or next(self._batches, None)
+            if self._left is None:
+                raise DataError(f"{path}: found fewer rows than when the job was begun")
+            skipped = min(len(self._left), max(0, span.start - self._position))
+            end = min(len(self._left), span.stop - self._position)
+            part, self._left = self._left.slice(skipped, end - skipped), self._left.slice(end)
+            self._position += end
+            yield part
+
+
+def _batches_from(file: Any, row: int, size: int) -> tuple[int, Iterator[Any]]:
+    """Batches of at most ``size`` rows, and the row that they begin with: at or before ``row``."""
+    group, first = 0, 0
+    while first + (rows := file.metadata.row_group(group).num_rows) <= row:
+        group, first = group + 1, first + rows
+    groups = range(group, file.metadata.num_row_groups)
+    return first, (batch for n in groups for batch in file.iter_batches(size, row_groups=[n]))
+
+
+def write(
+    path: Path, content: Content, scores: Sequence[float], form: Form, file_format: str
+) -> None:
+    """Write rows with a score for each post, in order, atomically.
+
+    The rows' other fields stay. From JSON lines to Parquet only the known ones are kept: the
+    others have no type.
+    """
+    if file_format == PARQUET:
+        write_bytes(path, _as_parquet(_table_of(content, scores, form)))
+        return
+    rows = content.rows
+    if content.table is not None:
+        rows = content.table.to_pylist()
+    given = iter(scores)
+    for row in rows:
+        for post in form.posts(row):
+            post[SCORE] = next(given)  # type: ignore[index]
+    lines = b"".join(map(_line, rows))
+    write_bytes(path, gzip.compress(lines, 6, mtime=0) if file_format == COMPRESSED else lines)
+
+
+def _line(row: Row) -> bytes:
+    text = json.dumps(row, ensure_ascii=False, default=str) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return (json.dumps(row, default=str) + "\n").encode()
+
+
+def _as_parquet(table: pa.Table) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream)
+    return stream.getvalue().to_pybytes()
+
+
+def _table_of(content: Content, scores: Sequence[float], form: Form) -> pa.Table:
+    """The readable rows as a table with scores."""
+    import pyarrow as pa
+
+    table, values = content.table, pa.array(scores, pa.float64())
+    if table is None:
+        table = pa.Table.from_pylist([_texts(row, form) for row in content.rows], _schema(form))
+    if not form.is_nested:
+        if SCORE in table.column_names:
+            table = table.drop_columns([SCORE])
+        return table.append_column(SCORE, values)
+    place = table.column_names.index(POSTS)
+    column = table.column(place).combine_chunks()
+    posts = column.flatten()
+    parts = zip(posts.type, posts.flatten(), strict=True)
+    fields = {one.name: (one, part) for one, part in parts}
+    fields[SCORE] = pa.field(SCORE, pa.float64()), values
+    kinds, arrays = zip(*fields.values(), strict=True)
+    offsets = pa.array(accumulate(column.value_lengths().to_pylist(), initial=0), pa.int32())
+    structs = pa.StructArray.from_arrays(arrays, fields=kinds)
+    return table.set_column(place, POSTS, pa.ListArray.from_arrays(offsets, structs))
+
+
+def _schema(form: Form) -> pa.Schema:
+    """Types of the known fields."""
+    import pyarrow as pa
+
+    text = {name: pa.string() for name in (*OF_QUERY, *OF_POST)} | {FIRST_STAGE: pa.float64()}
+    query, post = ([(name, text[name]) for name in names] for names in (OF_QUERY, OF_POST))
+    return pa.schema(
+        [*query, (POSTS, pa.list_(pa.struct(post)))] if form.is_nested else query + post
+    )
+
+
+def _texts(row: Row, form: Form) -> Row:
+    """A row whose ids are texts."""
+    posts = [{**post, "doc_id": str(post["doc_id"])} for post in form.posts(row)]
+    found = {**row, "query_id": str(row["query_id"])}
+    return found | (
+        {POSTS: posts} if form.is_nested else posts[0] | {"query_id": found["query_id"]}
+    )
