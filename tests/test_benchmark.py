@@ -4,7 +4,9 @@ import dataclasses
 import importlib.util
 import re
 import sys
+from collections import Counter
 from pathlib import Path
+from statistics import mean
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import (
+    engines,
+    growth,
     operations,
     plain,
     processes,
@@ -22,9 +26,11 @@ from benchmarks import (
 )
 from benchmarks.workload import Workload
 from data_samples import write_answers
+from engine_servers import running
 from reranking_samples import all_pairs, encoder, small_model
 
 from indexes.methods import METHODS
+from indexes.posts import Post
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
 from pipeline.reranking import IndexRetriever
@@ -246,3 +252,73 @@ def test_the_service_is_measured(
     found = re.search(r"largest difference from `predict` \| (\S+) \|", printed)
     assert found and float(found[1]) < 5e-6
     assert "from its start to the first scores" in printed
+
+
+def test_copies_have_fresh_ids_and_other_words() -> None:
+    posts = [Post(str(n << 40), "alpha bravo charlie delta echo", "http://x") for n in range(3, 9)]
+    made = list(growth.copies(posts, 600))
+    assert made == list(growth.copies(posts, 600)) != list(growth.copies(posts, 600, seed=2))
+    assert len({post.doc_id for post in made} | {post.doc_id for post in posts}) == 606
+    assert all(3 << 40 <= int(post.doc_id) < 9 << 40 and post.url == "http://x" for post in made)
+    words = Counter(word for post in made for word in post.text.split())
+    assert sum(words.values()) == 3000
+    assert len(words) > 50  # misspelled ones
+    assert 0.6 < mean(post.text == posts[0].text for post in made) * 5 < 1.4
+
+
+def test_a_line_has_the_exponent_of_its_growth() -> None:
+    sizes = (10, 100, 1000)
+    line = growth.Line("work", "ms", [3.0 * size**0.7 for size in sizes])
+    assert line.exponent(sizes) == pytest.approx(0.7)
+    few = growth.Line("few", "MB", [None, 250.0, None])
+    *_, first, second = growth.table(sizes, [line, few]).splitlines()
+    assert first == "| work, ms | 15.0 | 75.4 | 378 | 0.70 |"
+    assert second == "| few, MB | – | 250 | – | – |"
+
+
+def test_growth_is_measured(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "growth.svg"
+    run(script, *["--parts", "11", "--sizes", "40,80", "--encoded", "40", "--plot", str(plot)])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if " | " in line]
+    found = {title.removeprefix("| "): figures for title, *figures in rows}
+    assert "–" not in found["query likelihood, 1000 hits, ms"]
+    assert found["– with encodings, ms"][0] != "–" == found["– with encodings, ms"][1]
+    assert "exponent" in plot.read_text()
+    assert (tmp_path / "home" / "growth" / "80" / "index" / growth.BUILT).exists()
+
+
+def test_what_is_there_is_not_built_again(tmp_path: Path) -> None:
+    index, built = tmp_path / "index", []
+
+    def build() -> dict[str, float]:
+        built.append(len(built))
+        index.mkdir(exist_ok=True)
+        return {"seconds": 1.0}
+
+    for _ in range(2):
+        growth._once(index, "index", build)
+    assert built == [0]
+    (index / growth.BUILT).unlink()  # the figures of an older index are not known
+    growth._once(index, "index", build)
+    assert built == [0, 1]
+
+
+@pytest.mark.opensearch
+def test_an_engine_is_measured(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engines, "SEARCHES", 8)
+    with running("opensearch") as server:
+        run(script, "--parts", "12", "--engine", server.url)
+        assert engines.NAME not in server.engine(server.address()).request("GET", "/_all")
+    printed = capsys.readouterr().out
+    assert re.search(r"posts/s, \d+% of the next row's", printed)
+    assert re.search(r"proxy, beside the engine and the scoring \| [\d.]+ ms", printed)
+    assert re.search(r"processor, beside the engine and the service \| -?[\d.]+ ms", printed)
+    found = re.findall(r"^\| AP, P@30 of 100 posts, (.*) \| (.*) \|$", printed, re.MULTILINE)
+    first, *others = [values for _, values in found]
+    assert len(others) == 5
+    assert {first} != set(others)
+    assert len(set(others)) == 1

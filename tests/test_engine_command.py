@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import pytest
 import requests
 from conftest import Command
 from engine_servers import Server, running
-from engine_stub import stub
+from engine_stub import Proxy, stub
 from mlcommons_stub import FakeElasticsearch, FakeOpenSearch
-from service_samples import QUERY, app_of, listening
+from service_samples import QUERY, GatedScorer, app_of, listening, scored_by
 from test_lucene import POSTS
 
 from indexes.engines.building import build
@@ -23,6 +24,7 @@ from pipeline import serve
 from pipeline.collections.named import open_collection
 from pipeline.collections.trec import read_run
 from pipeline.command.options import parse_arguments
+from pipeline.installation import opensearch
 from pipeline.installation.opensearch import lacking
 from pipeline.service.statistics import Statistics
 from rerankers.checkpoint import SHIPPED
@@ -330,6 +332,38 @@ def test_a_real_opensearch(
     # One test: both parts change the cluster's settings.
     installed_and_removed(server, index, name, command)
     moved_to_a_service_with_keys(server, index, name, command, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opensearch, "READING", 1)
+        slow_or_stopped_in_the_middle(server, index, name, command)
+
+
+def slow_or_stopped_in_the_middle(server: Server, index: str, name: str, command: Command) -> None:
+    """The first stage's ranking goes out by the default pipeline, an error by the other."""
+    scorer = GatedScorer()
+    plain = searched(server, index, None, search_pipeline="_none").json()["hits"]["hits"]
+    with listening(app_of(models=scored_by(scorer))) as service:
+        scorer.gate.set()
+        install(command, server.url, service, "--pipeline", name, "--default-for", index)
+        assert searched(server, index, QUERY).json()["hits"]["hits"] != plain
+        scorer.gate.clear()
+        started = time.monotonic()
+        late = searched(server, index, QUERY)
+        assert (late.status_code, late.json()["hits"]["hits"]) == (200, plain)
+        assert searched(server, index, QUERY, search_pipeline=name).status_code >= 400
+        assert time.monotonic() - started < 20
+        scorer.gate.set()
+        way = Proxy(service)
+        with way:
+            install(command, server.url, way.url, "--pipeline", name, "--default-for", index)
+            assert searched(server, index, QUERY).json()["hits"]["hits"] != plain
+            way.broken = lambda size, part: part[: len(part) // 2]
+            cut = searched(server, index, QUERY)
+            assert (cut.status_code, cut.json()["hits"]["hits"]) == (200, plain)
+            # OpenSearch 2.19 passes the status on that the answer began with: 200.
+            failed = searched(server, index, QUERY, search_pipeline=name).json()
+            assert "Error communicating with remote model" in str(failed["error"])
+            way.broken = lambda size, part: part
+            assert searched(server, index, QUERY).json()["hits"]["hits"] != plain
 
 
 def installed_and_removed(server: Server, index: str, name: str, command: Command) -> None:
@@ -368,12 +402,19 @@ def installed_and_removed(server: Server, index: str, name: str, command: Comman
                 passed["hits"].get("hits")
                 == searched(server, index, None, more).json()["hits"]["hits"]
             )
+    # Without the service.
+    assert searched(server, index, "alpha bravo").json()["hits"]["hits"] == plain
+    assert searched(server, index, "alpha bravo", search_pipeline=name).status_code >= 400
     broken = command("engine", "status", *options)
     assert broken.code == 1
     assert {line.split()[1] for line in broken.out.splitlines() if line.startswith("BROKEN")} == {
         "service",
         "trial",
     }
+    # It comes back, and nothing is to be installed again.
+    with listening(app_of(statistics=found), int(service.rpartition(":")[2])):
+        hits = searched(server, index, "alpha bravo", search_pipeline=name).json()["hits"]["hits"]
+        assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(expected, abs=1e-6)
     done = command("engine", "remove", *options)
     assert f"default of {index}" in done.out
     if "left: other search pipelines" not in done.out:
@@ -408,7 +449,7 @@ def moved_to_a_service_with_keys(
 def test_pages_are_ranked_as_by_a_search(
     server: Server, index: str, name: str, command: Command, data_dir: Path, tmp_path: Path
 ) -> None:
-    posts = f"{index}-mb2012"
+    posts, others = f"{index}-mb2012", []
     engine = ("--engine", server.url, "--engine-index", posts)
     assert command("index", "--collection", "mb2012", *engine).code == 0
     run_file = tmp_path / "run.txt"
@@ -429,10 +470,15 @@ def test_pages_are_ranked_as_by_a_search(
                 "ext": {"rerank": {"query_context": {"query_text": topic.text}}},
             }
             path = f"{server.url}/{posts}/_search?search_pipeline={name}"
-            hits = requests.post(path, json=body, timeout=60).json()["hits"]["hits"]
+            answer = requests.post(path, json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            hits = answer.json()["hits"]["hits"]
             expected = run[topic.query_id]
             found = {hit["_id"]: hit["_score"] for hit in hits}
-            assert found == pytest.approx(expected, abs=1e-6)
+            assert found == pytest.approx(expected, abs=5e-7)
+            others += [topic.query_id] * (list(found) != list(expected))
             # In the same order, but for scores that differ by less than single precision tells.
             ordered = [expected[doc_id] for doc_id in found]
             assert ordered == pytest.approx(sorted(ordered, reverse=True), abs=1e-7)
+    # Posts of the same words, whose scores differ in the last digit among other posts.
+    assert len(others) <= 3

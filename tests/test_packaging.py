@@ -67,7 +67,8 @@ def unpinned(requirements: list[Requirement]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "extra", ["", "adapt", "clients", "cpu", "elasticsearch", "opensearch", "plot", "serve", "dev"]
+    "extra",
+    ["", "adapt", "clients", "cpu", "elasticsearch", "opensearch", "plot", "ray", "serve", "dev"],
 )
 def test_every_named_dependency_is_pinned_within_its_bounds(extra: str) -> None:
     pinned = pins()
@@ -98,7 +99,16 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    optional = ["adapt", "clients", "elasticsearch", "opensearch", "plot", "serve", "vectors"]
+    optional = [
+        "adapt",
+        "clients",
+        "elasticsearch",
+        "opensearch",
+        "plot",
+        "ray",
+        "serve",
+        "vectors",
+    ]
     for extra in optional:
         assert names(EXTRAS[extra]) <= names(EXTRAS["dev"])
 

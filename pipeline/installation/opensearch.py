@@ -15,6 +15,9 @@ from pipeline.installation.parts import MARK, PATH, Part, Say, Service, Wish, fi
 DEPLOYMENT = 60.0
 """Seconds that a model may take until it answers."""
 
+READING = 30
+"""Seconds that the engine waits for the service's scores."""
+
 ML = "/_plugins/_ml"
 DEFAULT = "index.search.default_pipeline"
 TRIAL = {"query_text": "storm warning", "text_docs": ["stay inside", "gale warning"]}
@@ -103,7 +106,7 @@ class OpenSearch:
             "client_config": {
                 "max_connection": 30,
                 "connection_timeout": 5,
-                "read_timeout": 30,
+                "read_timeout": READING,
                 "max_retry_times": 2,
                 "retry_backoff_millis": 200,
                 "retry_timeout_seconds": 30,

@@ -1,4 +1,4 @@
-"""Child process that runs a command and prints its time and peak memory as JSON.
+"""Child process that runs a command and prints its times and peak memory as JSON.
 
     python measured_process.py COMMAND…
 
@@ -14,13 +14,14 @@ import time
 
 
 def main(command: list[str]) -> None:
-    """Print seconds, peak memory in bytes and exit status of ``command``."""
+    """Print seconds, those of the processor, peak memory in bytes and exit status."""
     started = time.perf_counter()
     status = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
     seconds = time.perf_counter() - started
     unit = 1 if sys.platform == "darwin" else 1024
-    peak = unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(json.dumps({"seconds": seconds, "peak": peak, "status": status}))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures = {"seconds": seconds, "processor": used.ru_utime + used.ru_stime}
+    print(json.dumps({**figures, "peak": unit * used.ru_maxrss, "status": status}))
 
 
 if __name__ == "__main__":

@@ -77,18 +77,24 @@ def arguments(workload: Workload) -> list[str]:
 
 
 def run(command: list[str]) -> tuple[float, int]:
-    """Seconds and peak memory in bytes of a child process.
+    """Seconds and peak memory in bytes of a child process; see :func:`measured`."""
+    found = measured(command)
+    return found["seconds"], int(found["peak"])
+
+
+def measured(command: list[str]) -> dict[str, float]:
+    """``seconds``, those of the ``processor`` and the ``peak`` of memory in bytes of a process.
 
     Raises:
         DataError: it failed; the message ends with its last lines.
     """
     launch = [sys.executable, "-S", str(_MEASURED), *command]
-    measured = subprocess.run(launch, capture_output=True, text=True, errors="replace", check=True)
-    found = json.loads(measured.stdout)
+    done = subprocess.run(launch, capture_output=True, text=True, errors="replace", check=True)
+    found: dict[str, float] = json.loads(done.stdout)
     if found["status"]:
-        last = measured.stderr.strip().splitlines()[-3:]
+        last = done.stderr.strip().splitlines()[-3:]
         raise DataError(f"{' '.join(command[1:5])} … failed:\n  " + "\n  ".join(last))
-    return found["seconds"], found["peak"]
+    return found
 
 
 def measure_surroundings(workload: Workload) -> list[Row]:

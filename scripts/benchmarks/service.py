@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ OVERLOAD = 4
 SECONDS, MINUTE = 10, 60
 RESTARTS = 3
 CROSS_ENCODED = 400
-CACHE = 2_000_000_000
+CACHE = 3_000_000_000
 KEPT = 100
 """Requests of distinct posts, all of which fit the cache, as those of popular queries do."""
 
@@ -58,10 +59,11 @@ class Ask(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A service: its process, and its port."""
+    """A service: its process, its port, and the lines of its log until now."""
 
     process: subprocess.Popen[bytes]
     port: int
+    log: list[bytes]
 
     def ask(self, body: bytes, connection: http.client.HTTPConnection) -> Any:
         """The answer to one request."""
@@ -78,9 +80,8 @@ class Running(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Resident bytes of the process."""
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        """Bytes of the process and of those that it has started; what they share counts once."""
+        return sum(map(_memory, [self.process.pid, *_children(self.process.pid)]))
 
 
 def measure(workload: Workload) -> list[Row]:
@@ -89,6 +90,7 @@ def measure(workload: Workload) -> list[Row]:
     rows: list[Row] = []
     in_process = _in_process(workload, few)
     with tempfile.TemporaryDirectory() as folder, serving(workload.directory) as service:
+        _settle(service)
         bodies = Path(folder) / "bodies"
         bodies.write_bytes(b"\n".join(ask.body() for ask in few))
         for title, some in (("100", few), ("1,000", many)):
@@ -116,10 +118,12 @@ def asks(workload: Workload, documents: int) -> list[Ask]:
 
 
 @contextmanager
-def serving(checkpoint: Path | str, port: int = 0, cache: int = CACHE) -> Iterator[Running]:
+def serving(
+    checkpoint: Path | str, port: int = 0, cache: int = CACHE, options: Sequence[str] = ()
+) -> Iterator[Running]:
     """A service of a checkpoint, in a process of its own."""
     command = [sys.executable, "-m", "pipeline.serve", "--port", str(port), "--cache", str(cache)]
-    command += ["--checkpoint", str(checkpoint)]
+    command += ["--checkpoint", str(checkpoint), *options]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=log)
         assert process.stderr is not None
@@ -127,10 +131,10 @@ def serving(checkpoint: Path | str, port: int = 0, cache: int = CACHE) -> Iterat
         if "serving" not in line:
             raise RuntimeError(f"the service did not start: {line}{process.stderr.read().decode()}")
         # Its log must be read, or the service waits.
-        drain = ThreadPoolExecutor(1)
-        drain.submit(process.stderr.read)
+        drain, lines = ThreadPoolExecutor(1), list[bytes]()
+        drain.submit(lines.extend, process.stderr)
         try:
-            yield Running(process, int(line.rpartition(":")[2]))
+            yield Running(process, int(line.rpartition(":")[2]), lines)
         finally:
             process.kill()
             process.wait()
@@ -142,6 +146,28 @@ def load(service: Running, bodies: Path, clients: int, seconds: float) -> Any:
     command = [sys.executable, str(_LOAD), str(service.port), str(bodies)]
     done = subprocess.run([*command, str(clients), str(seconds)], capture_output=True, check=True)
     return json.loads(done.stdout)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process, or one of these, has started."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    found = list(map(int, listed))
+    return [*found, *(one for child in found for one in _children(child))]
+
+
+def _memory(pid: int) -> int:
+    """Proportional set size of a process, in bytes."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    (kilobytes,) = re.findall(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)
+    return 1024 * int(kilobytes)
+
+
+def _settle(service: Running) -> None:
+    """Wait until the service has taken the memory of its cache, at its start."""
+    before, now = 0, service.memory
+    while now > before:
+        time.sleep(1)
+        before, now = now, service.memory
 
 
 def _single(service: Running, title: str, some: Sequence[Ask]) -> list[Row]:

@@ -1,6 +1,7 @@
 """Workload of the benchmark: pairs of a collection, a trained model, models of random weights."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,13 @@ class Workload:
     data: Path | None
     minutes: int = 1
     """Of the service's overload."""
+    sizes: Sequence[int] = ()
+    """Of part 11's collections."""
+    encoded: int = 0
+    """The largest of them whose posts are precomputed."""
+    plot: Path | None = None
+    engine: str | None = None
+    """Address of a search engine."""
 
     @property
     def directory(self) -> Path:
