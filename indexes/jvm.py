@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ _OPTIONS = (
 
 
 _QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
+
+JAVA_LOCK = threading.RLock()
+"""Held while methods of Java's objects are called, except by :func:`call`.
+
+pyjnius keeps the object of a call in a place that all threads share, so that of two calls of one
+method at the same time both may go to one object (its issue 563). Static methods, constructors and
+fields have no such place."""
 
 
 def java_home() -> Path:
@@ -116,6 +124,11 @@ def start(is_long: bool = False) -> None:
     Raises:
         CollectionError: there is no usable Java, or it does not start.
     """
+    with JAVA_LOCK:
+        _start(is_long)
+
+
+def _start(is_long: bool) -> None:
     jnius_config = _import("jnius_config")
     if not jnius_config.vm_running:
         jar, environment = fatjar(), java_environment()
@@ -139,7 +152,22 @@ def start(is_long: bool = False) -> None:
 def java_class(name: str) -> Any:
     """The Java class of this name, to be called from Python; starts Java if necessary."""
     start()
-    return _import("jnius").autoclass(name)
+    with JAVA_LOCK:
+        return _import("jnius").autoclass(name)
+
+
+def call(target: Any, method: str, *arguments: Any) -> Any:
+    """Call a long method while other threads may call it, too; its class and it must be public.
+
+    The arguments are objects of Java: where the method wants an int, an ``Integer``.
+    """
+    methods = java_class("org.apache.commons.lang3.reflect.MethodUtils")
+    try:
+        return methods.invokeMethod(target, method, *arguments)
+    except _import("jnius").JavaException:
+        # An exception of the method itself comes wrapped in another one.
+        with JAVA_LOCK:
+            return getattr(target, method)(*arguments)
 
 
 def detach_thread() -> None:

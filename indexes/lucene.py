@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
-from indexes.jvm import detach_thread, java_class, java_errors, start
+from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import (
     Change,
     Manifest,
@@ -85,12 +85,14 @@ def write(
     Raises:
         CollectionError: as :func:`build`.
     """
-    version = java_class("org.apache.lucene.util.Version").LATEST.toString()
+    with JAVA_LOCK:
+        version = java_class("org.apache.lucene.util.Version").LATEST.toString()
     summary = PostStore.build(folder / POSTS_FILE, progress(posts, None, "reading"))
     if not summary.posts:
         names = ", ".join(source.name for source in sources) or "the input"
         raise CollectionError(f"{names}: found no posts, expected at least one")
     with (
+        JAVA_LOCK,
         PostStore(folder / POSTS_FILE) as store,
         java_errors(f"{directory}: Lucene cannot write the index"),
     ):
@@ -216,9 +218,11 @@ class LuceneIndex:
             # Mapped into memory, so that all processes that search it share its pages.
             files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
             reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
-        if not len(posts) == reader.maxDoc() == manifest.posts:
+            with JAVA_LOCK:
+                found = reader.maxDoc()
+        if not len(posts) == found == manifest.posts:
             problem = (
-                f"found {reader.maxDoc()} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
+                f"found {found} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
                 f"expected {manifest.posts}"
             )
             raise unusable(directory, problem, manifest.rebuild)
@@ -265,27 +269,31 @@ class LuceneIndex:
         """
         term_class = java_class("org.apache.lucene.index.Term")
         frequencies = {}
-        for word in dict.fromkeys(words):
-            terms = analyze(word, self._analyzer)
-            if terms.size():
-                frequencies[word] = min(
-                    self._reader.docFreq(term_class(CONTENTS, term)) for term in terms
-                )
+        with JAVA_LOCK:
+            for word in dict.fromkeys(words):
+                terms = analyze(word, self._analyzer)
+                if terms.size():
+                    frequencies[word] = min(
+                        self._reader.docFreq(term_class(CONTENTS, term)) for term in terms
+                    )
         return frequencies
 
     def words(self, texts: Iterable[str]) -> list[dict[str, int]]:
         """The words of each text, after text analysis, and how often each is there."""
-        return [dict(Counter(analyze(text, self._analyzer))) for text in texts]
+        with JAVA_LOCK:
+            return [dict(Counter(analyze(text, self._analyzer))) for text in texts]
 
     def occurrences(self, words: Iterable[str]) -> tuple[dict[str, int], int]:
         """How often each of these words is in all posts, and how many words these have."""
         term_class = java_class("org.apache.lucene.index.Term")
-        found = {word: self._reader.totalTermFreq(term_class(CONTENTS, word)) for word in words}
-        return found, self._reader.getSumTotalTermFreq(CONTENTS)
+        with JAVA_LOCK:
+            found = {word: self._reader.totalTermFreq(term_class(CONTENTS, word)) for word in words}
+            return found, self._reader.getSumTotalTermFreq(CONTENTS)
 
     def close(self) -> None:
         """Close the files."""
-        self._reader.close()
+        with JAVA_LOCK:
+            self._reader.close()
         self.posts.close()
 
     def __enter__(self) -> Self:

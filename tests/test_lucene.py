@@ -117,8 +117,17 @@ def test_results_are_ordered_cut_and_the_same_every_time(
     topics = [Topic(str(n), " ".join(WORDS[n : n + 3]), str(9000 * n)) for n in range(1, 10)]
     results = index.search(topics, method, threads=1)
     assert list(results) == [topic.query_id for topic in topics]
-    for _ in range(10):
-        assert index.search(topics, method, threads=3) == results
+    # Topics with different limits, by threads that change places all the time: a filter must not
+    # get into another topic's search.
+    many = {f"{topic.query_id}-{n}": topic for topic in topics for n in range(40)}
+    copies = [Topic(key, topic.text, topic.max_doc_id) for key, topic in many.items()]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        found_by_many = index.search(copies, method, threads=8)
+    finally:
+        sys.setswitchinterval(interval)
+    assert found_by_many == {key: results[topic.query_id] for key, topic in many.items()}
     known = {post.doc_id for post in POSTS}
     for topic in topics:
         found = results[topic.query_id]
