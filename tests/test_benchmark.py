@@ -244,7 +244,7 @@ def test_the_service_is_measured(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "RESTARTS": 1, "CROSS_ENCODED": 20}
-    for name, value in {**small, "CLIENTS": 2, "LOAD": 20}.items():
+    for name, value in {**small, "CLIENTS": 2, "LOAD": 20, "CACHE": 50_000_000}.items():
         monkeypatch.setattr(service, name, value)
     run(script, "--parts", "10")
     printed = capsys.readouterr().out
@@ -310,6 +310,7 @@ def test_an_engine_is_measured(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engines, "SEARCHES", 8)
+    monkeypatch.setattr(service, "CACHE", 50_000_000)
     with running("opensearch") as server:
         run(script, "--parts", "12", "--engine", server.url)
         assert engines.NAME not in server.engine(server.address()).request("GET", "/_all")

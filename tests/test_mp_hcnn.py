@@ -32,7 +32,7 @@ class Naive:
         if ids:
             with torch.no_grad():
                 matrix[: len(ids)] = lookup(torch.tensor(ids)).double().numpy()
-        width = 2 if tower == WORDS else 4
+        width = self.config.word_width if tower == WORDS else self.config.trigram_width
         levels, padding = [matrix], np.zeros(matrix.shape[1])
         for depth in range(self.config.depth):
             prefix = f"towers.{tower}.convolutions.{depth}."

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,18 +45,28 @@ class PackedSimilarities:
     starts: Rows
     ends: Rows
 
-    def every(self, step: int, first: int) -> PackedSimilarities:
-        """The similarities of every ``step``-th text, from the text ``first`` on."""
-        return PackedSimilarities(self.values, self.starts[first::step], self.ends[first::step])
+    def every(self, step: int) -> list[EverySimilarities]:
+        """Those of the texts 0, ``step``, …, of the texts 1, 1 + ``step``, …, and so on."""
+        return [EverySimilarities(self, slice(first, None, step)) for first in range(step)]
 
-    def max(self) -> Tensor:
+    @cached_property
+    def maxima(self) -> Tensor:
         """Maximum over each text's positions: [P, Lq]."""
         return self._of_posts(self._reduced(np.maximum, self.values))
 
-    def mean(self) -> Tensor:
+    @cached_property
+    def means(self) -> Tensor:
         """Mean over each text's positions: [P, Lq]."""
         lengths = np.maximum(self.ends - self.starts, 1).astype(np.float32)
         return self._of_posts(self._reduced(np.add, self.values) / lengths)
+
+    def max(self) -> Tensor:
+        """:attr:`maxima`."""
+        return self.maxima
+
+    def mean(self) -> Tensor:
+        """:attr:`means`."""
+        return self.means
 
     def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
         """Maximum and mean of a softmax over ``length`` positions: two of [P, Lq]."""
@@ -82,6 +93,27 @@ class PackedSimilarities:
         """[Lq, P] as [P, Lq], 0 for empty texts."""
         found = np.where(self.ends > self.starts, values, 0).T
         return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
+
+
+class EverySimilarities(NamedTuple):
+    """The similarities of some of the texts; what they share is computed for all texts at once."""
+
+    all: PackedSimilarities
+    shown: slice
+
+    def max(self) -> Tensor:
+        """Maximum over each text's positions: [P, Lq]."""
+        return self.all.maxima[self.shown]
+
+    def mean(self) -> Tensor:
+        """Mean over each text's positions: [P, Lq]."""
+        return self.all.means[self.shown]
+
+    def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
+        """As :meth:`PackedSimilarities.pooled_softmax`."""
+        values, starts, ends = self.all.values, self.all.starts, self.all.ends
+        own = PackedSimilarities(values, starts[self.shown], ends[self.shown])
+        return own.pooled_softmax(temperature, length)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.measuring import Row, alternate, printed
 from benchmarks.processes import run
-from benchmarks.service import CACHE, Running, serving
+from benchmarks.service import Running, serving
 from benchmarks.workload import Workload
 from indexes.engines import building, dsl
 from indexes.engines.client import Engine, EngineError
@@ -206,7 +206,7 @@ def _ways(workload: Workload, collection: SearchedCollection, engine: Engine) ->
     url = str(workload.engine)
     options = [f"--engine={url}", f"--statistics={url}/{NAME}"]
     topics = collection.topics
-    with serving(workload.directory, 0, CACHE, options) as service, _installed(url, service):
+    with serving(workload.directory, options=options) as service, _installed(url, service):
         ways = _all_ways(workload, engine, service)
         found, runs = {}, {}
         for name, way in ways.items():

@@ -119,11 +119,11 @@ def asks(workload: Workload, documents: int) -> list[Ask]:
 
 @contextmanager
 def serving(
-    checkpoint: Path | str, port: int = 0, cache: int = CACHE, options: Sequence[str] = ()
+    checkpoint: Path | str, port: int = 0, cache: int | None = None, options: Sequence[str] = ()
 ) -> Iterator[Running]:
     """A service of a checkpoint, in a process of its own."""
-    command = [sys.executable, "-m", "pipeline.serve", "--port", str(port), "--cache", str(cache)]
-    command += ["--checkpoint", str(checkpoint), *options]
+    command = [sys.executable, "-m", "pipeline.serve", "--checkpoint", str(checkpoint)]
+    command += ["--port", str(port), "--cache", str(cache or CACHE), *options]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=log)
         assert process.stderr is not None

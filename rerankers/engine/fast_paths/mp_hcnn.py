@@ -256,8 +256,8 @@ class PostEncoder:
             packed = posts.towers[tower]
             for values in products[tower]:
                 level = PackedSimilarities(values, packed.starts, packed.ends)
-                for number, name in enumerate(names):
-                    similarities[name].append(level.every(len(names), number))
+                for name, own in zip(names, level.every(len(names)), strict=True):
+                    similarities[name].append(own)
         scores: Tensor = self.model.integrate(
             _interactions(self.model, query, similarities, posts.url_lengths)
         )
