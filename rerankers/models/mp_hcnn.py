@@ -46,11 +46,11 @@ Four named configurations:
     * One additional feature of the post: whether it has a URL.
 
 ``small``
-    ``robust`` with one layer and half of its dimensions, and trigrams by threes: a quarter of the
-    memory of a post, and half of the time or less. It is the shipped one for any collection. AP in
-    cross-validation over the 223 topics of the four microblog years, mean of two seeds: .348 after
-    .349; on five collections of other kinds, on which neither was trained, at the best λ: .528
-    after .529 (``scripts/tune_lambda.py --transfer``).
+    ``robust`` with one layer and half of its filters: a quarter of the memory of a post, and half
+    of the time or less. It is the shipped one for any collection. AP in cross-validation over the
+    223 topics of the four microblog years, mean of two seeds: .347 after .349; on five collections
+    of other kinds, on which neither was trained, at the best λ: .528 after .529
+    (``scripts/tune_lambda.py --transfer``).
 
     Word vectors of the shipped checkpoints are GloVe's and skip-gram vectors of the posts, reduced
     together to 100 dimensions (:func:`rerankers.text.vectors.reduced`). AP in cross-validation by
@@ -189,9 +189,7 @@ class Model(Reranker):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "robust": Config(),
-        "small": Config(
-            word_filters=64, trigram_size=32, trigram_filters=32, trigram_width=3, depth=1
-        ),
+        "small": Config(word_filters=64, trigram_filters=32, depth=1),
         "paper": PAPER,
         "authors": replace(
             PAPER, normalization="query", weighted_trigram_depths=2, second_hidden=50
