@@ -5,6 +5,7 @@ Each post belongs to one process, by its hash, so that its encodings are kept on
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import signal
@@ -178,6 +179,8 @@ def work(connection: Connection, folder: Path, max_bytes: int) -> None:
         try:
             scorer = CachedScorer(checkpoints.load(folder), max_bytes)
             scorer.warm_up()
+            # What is loaded stays: no collection of garbage has to look at it again.
+            gc.freeze()
         except Exception as error:
             connection.send((error, (0, 0, 0)))
             return

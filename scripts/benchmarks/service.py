@@ -22,8 +22,13 @@ import numpy as np
 
 from benchmarks.measuring import Row, printed, threads
 from benchmarks.workload import Workload
+from rerankers import checkpoint as checkpoints
 from rerankers.base import Pairs
+from rerankers.checkpoint import SHIPPED, TrainedReranker
 from rerankers.engine.cached import CachedScorer
+
+SERVED = SHIPPED / "mp_hcnn" / "all"
+"""What a service serves if it is told nothing else."""
 
 SINGLE = 40
 """Requests of one client that are measured, of each size."""
@@ -88,8 +93,9 @@ def measure(workload: Workload) -> list[Row]:
     """Latency, throughput, overload, memory and restart of the service."""
     few, many = asks(workload, LOAD)[:KEPT], asks(workload, 1000)
     rows: list[Row] = []
-    in_process = _in_process(workload, few)
-    with tempfile.TemporaryDirectory() as folder, serving(workload.directory) as service:
+    model = checkpoints.load(SERVED)
+    in_process = _in_process(model, few)
+    with tempfile.TemporaryDirectory() as folder, serving(SERVED) as service:
         _settle(service)
         bodies = Path(folder) / "bodies"
         bodies.write_bytes(b"\n".join(ask.body() for ask in few))
@@ -100,8 +106,8 @@ def measure(workload: Workload) -> list[Row]:
         rate = loaded["documents"] / loaded["seconds"]
         rows += printed(_cross_encoder(few, rate, Path(folder)))
         rows += printed(_overload(service, bodies, workload.minutes))
-        rows += printed(_equality(service, workload, few))
-    return rows + printed(_restart(workload, few[0]))
+        rows += printed(_equality(service, model, few))
+    return rows + printed(_restart(few[0]))
 
 
 def asks(workload: Workload, documents: int) -> list[Ask]:
@@ -185,9 +191,9 @@ def _single(service: Running, title: str, some: Sequence[Ask]) -> list[Row]:
     return rows
 
 
-def _in_process(workload: Workload, some: Sequence[Ask]) -> dict[str, float]:
+def _in_process(model: TrainedReranker, some: Sequence[Ask]) -> dict[str, float]:
     """Pairs/s of the engine on all cores: of new posts, then of known ones."""
-    scorer, pairs = CachedScorer(workload.checkpoint, CACHE), [ask.pairs() for ask in some]
+    scorer, pairs = CachedScorer(model, CACHE), [ask.pairs() for ask in some]
     rates = {}
     scorer.score(pairs[0])
     with threads(len(os.sched_getaffinity(0))):
@@ -254,7 +260,7 @@ def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
     return rows
 
 
-def _equality(service: Running, workload: Workload, some: Sequence[Ask]) -> list[Row]:
+def _equality(service: Running, model: TrainedReranker, some: Sequence[Ask]) -> list[Row]:
     """Largest difference between scores over HTTP and of ``predict``, with many clients at once."""
 
     def difference(ask: Ask) -> float:
@@ -264,7 +270,7 @@ def _equality(service: Running, workload: Workload, some: Sequence[Ask]) -> list
         scores = np.zeros(len(ask.posts))
         for one in answer:
             scores[one["index"]] = one["score"]
-        expected = workload.checkpoint.predict([(ask.query, post) for post in ask.posts])
+        expected = model.predict([(ask.query, post) for post in ask.posts])
         return float(np.abs(scores - expected).max())
 
     with ThreadPoolExecutor(CLIENTS) as pool:
@@ -273,16 +279,16 @@ def _equality(service: Running, workload: Workload, some: Sequence[Ask]) -> list
     return [(what, f"{largest:.1e}")]
 
 
-def _restart(workload: Workload, ask: Ask) -> list[Row]:
+def _restart(ask: Ask) -> list[Row]:
     """Seconds from the start of a service that was killed during a request to its next answer."""
     seconds = []
     for _ in range(RESTARTS):
-        with serving(workload.directory) as service:
+        with serving(SERVED) as service:
             connection = service.connection()
             connection.request("POST", "/rerank", ask.body(), {"Content-Type": "application/json"})
             os.kill(service.process.pid, signal.SIGKILL)
         started = time.perf_counter()
-        with serving(workload.directory, service.port) as again:
+        with serving(SERVED, service.port) as again:
             again.ask(ask.body(), again.connection())
             seconds.append(time.perf_counter() - started)
     return [("service, from its start to the first scores", f"{median(seconds):.1f} s")]
