@@ -96,7 +96,7 @@ class ServedModel:
             logits: [D] scores by the model.
             later_first: of equal scores, in place of the earlier.
         """
-        keys: Scores = logits.astype(np.float64).round(7)
+        keys: Scores = logits.astype(np.float64).round(9)
         mix: Mix = ask.mix or "interpolated"
         if ask.first_stage is None or mix == "neural":
             mix = "neural"
@@ -105,7 +105,7 @@ class ServedModel:
             texts = list(map(probability, keys.tolist()))
         elif ask.raw or ask.shift:
             keys = keys - keys.min() if ask.shift else keys
-            texts = [f"{key:.7f}" if abs(key) < 1e9 else f"{key:.9e}" for key in keys.tolist()]
+            texts = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in keys.tolist()]
         else:
             slope, intercept = self.calibration
             chances = np.exp(-np.logaddexp(0.0, -(slope * keys + intercept)))

@@ -7,6 +7,7 @@ kept.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -184,6 +185,7 @@ class PostEncoder:
 
     def __init__(self, model: Model, encoder: TextEncoder) -> None:
         self.model, self.encoder, self.inputs = model, encoder, tower_inputs(model)
+        self._head = _in_double_precision(model)
         is_cosine = model.config.similarity == "cosine"
         self.towers = {
             name: PackedTower(tower, is_cosine)  # type: ignore[arg-type]
@@ -258,7 +260,21 @@ class PostEncoder:
                 level = PackedSimilarities(values, packed.starts, packed.ends)
                 for name, own in zip(names, level.every(len(names)), strict=True):
                     similarities[name].append(own)
-        scores: Tensor = self.model.integrate(
-            _interactions(self.model, query, similarities, posts.url_lengths)
+        interactions = _interactions(self.model, query, similarities, posts.url_lengths)
+        scores: Tensor = self._head.integrate(
+            {name: values.double() for name, values in interactions.items()}
         )
-        return scores
+        return scores.float()
+
+
+def _in_double_precision(model: Model) -> Model:
+    """A model that shares everything with another but its small networks.
+
+    These would round differently from batch to batch, more than the similarities do.
+    """
+    found = copy.copy(model)
+    found._modules = {
+        name: module if name == "towers" else copy.deepcopy(module).double()
+        for name, module in model.named_children()
+    }
+    return found
