@@ -8,6 +8,7 @@ of fixed sizes, which stay in the processor's cache.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -199,6 +200,7 @@ class PackedTower:
         if self.convolutions:
             first = self.convolutions[0]
             self._products = _Table(first.products(nothing).view(1, -1).zero_())
+            self._first = copy.deepcopy(first).double()
         self._lock, self._buffers = threading.Lock(), Buffers()
 
     @property
@@ -303,10 +305,10 @@ class PackedTower:
         return rows
 
     def _learn(self, ids: Rows) -> None:
-        vectors: Tensor = self._vectors(torch.from_numpy(ids.astype(np.int64)))
+        # In double precision: rounded once, a term is the same whatever it is learnt with.
+        vectors: Tensor = self._vectors(torch.from_numpy(ids.astype(np.int64))).double()
         if self.convolutions:
-            products = self.convolutions[0].products(vectors)
-            self._products.append(products.view(len(ids), -1))
+            self._products.append(self._first.products(vectors).view(len(ids), -1))
         first = self._terms.append(vectors * _scale(vectors) if self.normalized else vectors)
         # Last, as other threads read it.
         self._rows[ids] = first + np.arange(len(ids))
