@@ -290,7 +290,7 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["mp_hcn"], "model: found 'mp_hcn', expected one of"),
-        (["mp_hcnn", "--configuration", "papre"], "expected one of robust, paper"),
+        (["mp_hcnn", "--configuration", "papre"], "expected one of robust, small, paper"),
         (["mp_hcnn", "--set", "detph=3"], "did you mean 'depth'"),
         (["mp_hcnn", "--epochs", "0", "--learning-rate", "-1"], "--learning-rate: found -1"),
         (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
