@@ -33,14 +33,14 @@ MEASURED = {
     "store_bytes": Figure(175, f"posts.sqlite of {_GROWTH}"),
     "encoding_bytes": Figure(45_500, "mp_hcnn's of scripts/benchmark.py --parts 11"),
     "search_ms": Figure(
-        23.7, f"query likelihood, 1000 hits, median of mb2012's topics in {_GROWTH}"
+        18.1, f"query likelihood, 1000 hits, median of mb2012's topics in {_GROWTH}"
     ),
     "search_posts": Figure(1e7, "the same"),
     "search_exponent": Figure(
-        0.5, "more than the 0.3 from one million, 12 ms, of which a part is the same for any number"
+        0.5, "more than the 0.3 from one million, 9 ms, of which a part is the same for any number"
     ),
-    "rerank_us": Figure(211, f"1,000 new posts in 106 ms on two cores, {_SERVICE}"),
-    "cross_encoder_us": Figure(5_000, f"401 pairs/s in eight bits on two cores, {_SERVICE}"),
+    "rerank_us": Figure(138, f"1,000 new posts in 69 ms on two cores, {_SERVICE}"),
+    "cross_encoder_us": Figure(5_500, f"363 pairs/s in eight bits on two cores, {_SERVICE}"),
 }
 """Name of an option -> its default. The time of a search grows as posts ** search_exponent."""
 
