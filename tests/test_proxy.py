@@ -226,12 +226,49 @@ def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
     hits = answer.json()["hits"]["hits"]
     assert answer.headers["x-reranked"] == "true"
     assert [hit["fields"].keys() for hit in hits] == [{"_first_stage_score"}] * 5
-    assert engine.bodies == [
-        {"query": {"match_all": {}}, "size": 20, "from": 0, "fields": ["contents"]}
-    ]
+    assert engine.bodies == [{"query": {"match_all": {}}, "size": 20, "from": 0}]
     best = {hit["_score"] for hit in hits}
     with_urls = client.post("/posts/_search", json=search(size=5, **rerank(rerank_window=20)))
     assert best != {hit["_score"] for hit in with_urls.json()["hits"]["hits"]}
+
+
+@pytest.mark.parametrize("outside", [{"url"}, {"contents", "url"}])
+def test_fields_outside_the_source_are_asked_for(
+    client: TestClient, engine: StubEngine, outside: set[str]
+) -> None:
+    """Once after the source has been looked at, then at once."""
+    body, path = search(size=20), f"/posts,{','.join(sorted(outside))}/_search"
+    expected = client.post("/posts/_search", json=body).json()
+    engine.requests.clear()
+    engine.outside = outside
+    found = [client.post(path, json=body).json() for _ in range(2)]
+    assert [hit["_score"] for hit in found[1]["hits"]["hits"]] == [
+        hit["_score"] for hit in expected["hits"]["hits"]
+    ]
+    assert [hit["fields"].keys() for hit in found[0]["hits"]["hits"]] == [
+        {"_first_stage_score"}
+    ] * 20
+    assert found[0] == found[1]
+    asked = [one.get("fields") for one in engine.bodies]
+    assert asked == [None, ["contents", "url"], ["contents", "url"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "parameters"),
+    [
+        ({"_source": False}, {}),
+        ({"_source": ["url"]}, {}),
+        ({"stored_fields": ["contents"]}, {}),
+        ({}, {"_source": "false"}),
+        ({}, {"_source_excludes": "contents"}),
+    ],
+)
+def test_fields_are_asked_for_where_sources_are_not_whole(more: Any, parameters: Any) -> None:
+    body = json.dumps(search() | more).encode()
+    found = plan.read(body, [*parameters.items()], Settings()).plan
+    assert found
+    assert found.short is None
+    assert json.loads(found.body)["fields"] == ["contents", "url"]
 
 
 def test_a_path_leads_to_the_text() -> None:

@@ -26,6 +26,8 @@ _KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _NEXT = re.compile(r"[\s,]*")
 _METADATA = re.compile(r'\{(?:"_(?!score")[a-z_]+":(?:"[^"\\]*"|-?[\d.]+),)*')
 """A hit's start, with the members before its score that have short values."""
+_SCORE = re.compile(_METADATA.pattern + r'"_score":(-?\d[\d.eE+-]*)(?=[,}])')
+"""The same, with the score."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 Value = TypeVar("Value")
@@ -65,6 +67,11 @@ class Hit(NamedTuple):
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
         return " ".join(text for name in names for text in self._texts(name))
+
+    def has(self, names: Sequence[str]) -> bool:
+        """Whether its source has all of these fields."""
+        source = self.content.get("_source")
+        return all(_inside(source, name) is not None for name in names)
 
     def _texts(self, name: str) -> Iterator[str]:
         for group in _GROUPS:
@@ -111,6 +118,11 @@ class Answer:
         """A hit without some fields, with another score."""
         if score is None and not dropped:
             return self.text[hit.start : hit.stop]
+        is_plain = score is not None and hit.content.keys().isdisjoint(_GROUPS)
+        if is_plain and (found := _SCORE.match(self.text, hit.start)):
+            # Nearly all hits: only the score changes.
+            before, after = self.text[hit.start : found.start(1)], self.text[found.end() : hit.stop]
+            return f'{before}{score},"fields":{{"{FIRST_STAGE}":[{found[1]}]}}{after}'
         start = _end(_METADATA, self.text, hit.start)
         members = self._changed(hit, start)
         first = members.get("_score")

@@ -67,6 +67,8 @@ class Plan:
         added: fields that only the reranker needs.
         model: its name; None is the default.
         body: the search of the window.
+        short: the same without the added fields, for hits that show their whole source; None if
+            they do not.
     """
 
     query: str
@@ -77,6 +79,7 @@ class Plan:
     added: Sequence[str]
     model: str | None
     body: bytes
+    short: bytes | None
 
 
 @dataclass(frozen=True)
@@ -213,10 +216,20 @@ def _plan(
     ]
     added = [name for name in needed if not any(_matches(one, name) for one in patterns)]
     window = min(max(wanted.window or settings.window, start + size), settings.most)
-    body = content | {"from": 0, "size": window}
-    if added:
-        body["fields"] = [*(asked or []), *added]
-    return Plan(text, start, size, text_fields, url_field, added, wanted.model, dumped(body))
+    short = content | {"from": 0, "size": window}
+    body = dumped(short | {"fields": [*(asked or []), *added]} if added else short)
+    is_short = bool(added) and _shows_source(content, given)
+    first = dumped(short) if is_short else None
+    return Plan(text, start, size, text_fields, url_field, added, wanted.model, body, first)
+
+
+def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
+    """Whether hits have their whole source."""
+    limited = any(
+        name == "stored_fields" or name.startswith("_source")
+        for name in (*given, *(content.keys() - {"_source"}))
+    )
+    return content.get("_source", True) is True and not limited
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:

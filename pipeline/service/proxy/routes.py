@@ -6,6 +6,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -50,6 +51,9 @@ _THREAD = 1_000_000
 """Bytes of an answer that is read in a thread of its own."""
 
 _PAGE = ("from", "size")
+
+_MOST_LACKING = 1000
+"""Paths whose hits' sources lack a field, at most: what callers may name is not counted."""
 
 Found = TypeVar("Found")
 
@@ -100,6 +104,7 @@ class Proxy:
 
     def __init__(self, service: Service, upstream: Upstream, settings: Settings) -> None:
         self.service, self.upstream, self.settings = service, upstream, settings
+        self._lacking: set[tuple[str, ...]] = set()
 
     def routes(self) -> Sequence[Route]:
         """The engine's paths; that of the root is not for browsers."""
@@ -183,18 +188,34 @@ class Proxy:
         wanted = search.plan
         if wanted is None:
             return self._own(await self._send(call, call.path(), search.body), False)
-        reply = await self._send(call, call.path(_PAGE), wanted.body)
-        if reply.status == 200:
-            try:
-                answer = await _read(answers.read, reply)
-                text, is_reranked = await self._reranked(answer, wanted, call)
-            except ValueError:
-                pass
-            else:
-                return _response(reply, text.encode("utf-8", "surrogatepass"), is_reranked)
-        elif reply.status not in _OWN_SEARCH_FAILED:
+        reply, answer = await self._window(call, wanted)
+        if answer and answer.hits is not None:
+            text, is_reranked = await self._reranked(answer, wanted, call)
+            return _response(reply, text.encode("utf-8", "surrogatepass"), is_reranked)
+        if reply.status not in (200, *_OWN_SEARCH_FAILED):
             return self._own(reply, False)
         return self._own(await self._send(call, call.path(), search.body), True)
+
+    async def _window(self, call: Call, wanted: Plan) -> tuple[Reply, Answer | None]:
+        """The engine's answer to the search of a window; None for one that cannot be read.
+
+        Texts are read from the hits' sources, which come anyway. Where these lack a field, as some
+        hits or mappings do, it is asked for, from then on at once.
+        """
+        place = (call.target, *wanted.added)
+        is_short = wanted.short is not None and place not in self._lacking
+        answer = None
+        for body in (wanted.short, wanted.body) if is_short else (wanted.body,):
+            assert body is not None
+            reply = await self._send(call, call.path(_PAGE), body)
+            with suppress(ValueError):
+                answer = await _read(answers.read, reply) if reply.status == 200 else None
+            if answer is None or all(hit.has(wanted.added) for hit in answer.hits or ()):
+                break
+            if len(self._lacking) >= _MOST_LACKING:
+                self._lacking.clear()
+            self._lacking.add(place)
+        return reply, answer
 
     def _read(self, body: bytes, parameters: Sequence[tuple[str, str]]) -> Search:
         """What a search asks for; raises Fault if its ``ext.rerank`` is wrong."""
@@ -277,13 +298,8 @@ class Proxy:
         return await asyncio.gather(*map(text_of, range(len(searches))))
 
     async def _reranked(self, answer: Answer, wanted: Plan, call: Call) -> tuple[str, bool]:
-        """The page of an answer, and whether it is reranked: in the engine's order if not.
-
-        Raises:
-            ValueError: the answer has no list of hits.
-        """
-        if answer.hits is None:
-            raise ValueError("found no hits")
+        """The page of an answer with hits, and whether it is reranked: as it was if not."""
+        assert answer.hits is not None
         rows: Sequence[_Row] = [(row, None) for row in range(len(answer.hits))]
         outcome = "unchanged"
         if rows and all(hit.score is not None for hit in answer.hits):
