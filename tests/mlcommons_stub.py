@@ -19,9 +19,14 @@ class FakeOpenSearch:
 
     Attributes:
         changes: requests that changed something.
+        hidden: models that searches do not show yet.
+        is_slow: whether the next search after a model was made does not show it.
+        confused: whether it takes all connectors for used as long as there is a model.
     """
 
     def __init__(self) -> None:
+        self.hidden: set[str] = set()
+        self.is_slow, self.confused = False, False
         self.persistent: dict[str, Any] = {}
         self.defaults = {
             "plugins.ml_commons.trusted_connector_endpoints_regex": ["^https://api\\.other/.*$"],
@@ -112,14 +117,16 @@ class FakeOpenSearch:
             hits = [
                 {"_id": i, "_source": {k: v for k, v in one.items() if k != "credential"}}
                 for i, one in kept.items()
-                if name in (None, one["name"])
+                if name in (None, one["name"]) and i not in self.hidden
             ]
+            self.hidden.clear()
             return 200, {"hits": {"hits": hits}}
         if rest in (["_create"], ["_register"]):
             made = f"{kind}-{next(self._ids)}"
             kept[made] = body
             if kind == "models":
                 body["model_state"] = "REGISTERED"
+                self.hidden |= {made} if self.is_slow else set()
                 self.made["model_groups"]["group"] = {k: body[k] for k in ("name", "description")}
                 return 200, {"task_id": "t", "model_id": made}
             return 200, {"connector_id": made}
@@ -131,6 +138,9 @@ class FakeOpenSearch:
         elif method == "DELETE":
             if kept[name].get("model_state") == "DEPLOYED":
                 return 400, {"error": {"type": "status_exception", "reason": "undeploy it first"}}
+            used = [one.get("connector_id") for one in self.made["models"].values()]
+            if kind == "connectors" and (name in used or (used and self.confused)):
+                return 409, {"error": {"type": "status_exception", "reason": "a model uses it"}}
             del kept[name]
         return 200, {
             k: v for k, v in kept[name].items() if k != "credential"

@@ -88,6 +88,35 @@ def test_install_twice_then_remove(
     assert fake.changes == []
 
 
+def test_a_new_model_that_searches_do_not_show_yet(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    fake.is_slow = True
+    install(command, engine, service)
+    (connector,) = fake.made["connectors"]
+    fake.made["connectors"][connector]["version"] = "0"
+    out = install(command, engine, service)
+    assert "connector                 made anew" in out
+    assert "connector                 the old one removed" in out
+    (model,) = fake.made["models"].values()
+    assert [*fake.made["connectors"]] == [model["connector_id"]] != [connector]
+
+
+def test_a_connector_that_the_engine_keeps(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    """Until the last model is gone."""
+    fake.confused = True
+    install(command, engine, service)
+    (connector,) = fake.made["connectors"]
+    fake.made["connectors"][connector]["version"] = "0"
+    assert f"connector                 {connector} is left" in install(command, engine, service)
+    status = command("engine", "status", "--engine", engine)
+    assert status.code == 0, status.out
+    assert command("engine", "remove", "--engine", engine).code == 0
+    assert not any(fake.made.values())
+
+
 def test_what_differs_is_changed(
     command: Command, fake: FakeOpenSearch, engine: str, service: str
 ) -> None:

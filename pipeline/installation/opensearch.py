@@ -449,16 +449,26 @@ class OpenSearch:
     def _remove_models(self, say: Say, but: str | None = None) -> None:
         """Remove our models and connectors, except a model and its connector."""
         models = self._own("models")
-        kept = models[but].get("connector_id") if but in models else None
+        # Asked for by its id: a search may not show it yet.
+        kept = self.engine.request("GET", _at("models", but))["connector_id"] if but else None
         for model in models:
             if model != but:
                 self.engine.request("POST", f"{_at('models', model)}/_undeploy")
                 self.engine.request("DELETE", _at("models", model))
                 say("model", "removed" if but is None else "the old one removed")
         for connector in self._own("connectors"):
-            if connector != kept:
+            if connector == kept:
+                continue
+            removed = "removed" if but is None else "the old one removed"
+            try:
                 self.engine.request("DELETE", _at("connectors", connector))
-                say("connector", "removed" if but is None else "the old one removed")
+            except EngineError as error:
+                # OpenSearch looks for the models of a connector by the parts of its id between
+                # dashes, and finds those of others with an equal part.
+                if error.status != 409:
+                    raise
+                removed = f"{connector} is left: to the engine, another one's model uses it"
+            say("connector", removed)
         if but is None:
             for group in self._own("model_groups"):
                 self.engine.request("DELETE", _at("model_groups", group))
