@@ -2,15 +2,19 @@
 
 import itertools
 import string
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from feature_lists import IDF
 from nltk.stem import PorterStemmer
 from reranking_samples import AWKWARD, POSTS
 
+from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import COLUMNS, PostTable, WordTable, stem
 from rerankers.text.ragged import Ragged
+from rerankers.text.spaces import WordSpace
 from rerankers.text.words import URL_PLACEHOLDER, hashtags, url_text, words
 
 TEXTS = [*AWKWARD.values(), *(text for text, _ in POSTS), "", "so\n\nmany\nlines", "#a_b ## c", ""]
@@ -91,3 +95,39 @@ def test_stems_of_exceptions_are_those_of_nltk() -> None:
     words = [each for word in STEMMER.pool for each in (word, word.upper())]
     assert len(words) > 20
     assert [stem(word) for word in words] == [STEMMER.stem(word) for word in words]
+
+
+def test_rows_of_words_in_a_space() -> None:
+    """Known words are looked up once for all tables, new ones once for each."""
+    asked: list[str] = []
+
+    def compute(spelled: Sequence[str]) -> npt.NDArray[np.float32]:
+        asked.extend(spelled)
+        return np.array([[len(word)] for word in spelled], dtype=np.float32)
+
+    known = WordTable(IDF)
+    known.rows(["storm", "cuts", "power"])
+    kept, space = known.known(), WordSpace(1, compute)
+    for new in (["zebra", "quay"], ["mist"]):
+        table = WordTable(IDF, known=kept)
+        spelled = ["cuts", *new, "cuts", "storm"]
+        rows = table.rows(spelled)
+        for _ in range(2):
+            found = space.at(table.rows_in(space, rows))
+            assert found.vectors[:, 0].tolist() == [len(word) for word in spelled]
+        assert table.rows_in(space, rows[:0]).tolist() == []
+    assert sorted(asked) == ["cuts", "mist", "quay", "storm", "zebra"]
+    other = WordSpace(1, lambda spelled: np.zeros((len(spelled), 1), dtype=np.float32))
+    assert other.at(table.rows_in(other, rows)).vectors.sum() == 0
+
+
+def test_distinct_words_of_long_and_short_tables() -> None:
+    for before in (0, 500):
+        table = WordTable(IDF)
+        table.rows([f"word{number}" for number in range(before)])
+        posts = PostTable.read(["a storm, a storm", "", "power"], ["", "", ""], table)
+        found = CandidateList("storm power cuts", posts, [], {}, table)
+        rows, places = found.distinct_words
+        assert rows.tolist() == sorted(set(rows.tolist()))
+        spelled = ["storm", "power", "cuts", "a", "storm", "a", "storm", "power"]
+        assert table.spelled(rows[places]) == spelled

@@ -67,6 +67,20 @@ class CandidateList:
         columns = self.words.columns()
         return Tokens(posts, columns.take(posts.values), columns.take(query))
 
+    @cached_property
+    def distinct_words(self) -> tuple[Rows, Rows]:
+        """Ascending rows [V] of the words of query and posts; place [Lq + T] of each word there."""
+        asked = self.words.rows(self.query_tokens)
+        values = np.concatenate([asked, self.posts.column("words").values])
+        size = int(values.max(initial=-1)) + 1
+        if size > 16 * len(values):
+            return np.unique(values, return_inverse=True)
+        # Ten times as fast as sorting, if the table of words is not much longer.
+        rows = np.flatnonzero(np.bincount(values))
+        places = np.empty(size, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        return rows, places[values]
+
     def contains(self, column: Ragged) -> Bools:
         """[N, Lq] whether each of N lists of words, given by rows, has each word of the query."""
         rows = self.words.rows(self.query_words)

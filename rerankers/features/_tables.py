@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from nltk.stem import PorterStemmer
 from rerankers.text import words
 from rerankers.text.inputs import Lexicon
 from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
+from rerankers.text.spaces import WordSpace
 from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
 
@@ -89,6 +91,11 @@ class KnownWords:
         """Stem -> number."""
         return {stem: number for number, stem in enumerate(self.stems)}
 
+    @cached_property
+    def places(self) -> WeakKeyDictionary[WordSpace, Rows]:
+        """Space -> row [V] of each word's vector there, -1 if it was not looked up yet."""
+        return WeakKeyDictionary()
+
 
 NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fii??")))
 
@@ -130,6 +137,7 @@ class WordTable:
         self._lock = Lock()
         self._words, self._stems = _Numbers(known.rows), _Numbers(known.stem_numbers)
         self._columns = known.columns
+        self._places: WeakKeyDictionary[WordSpace, Rows] = WeakKeyDictionary()
 
     def rows(self, tokens: Iterable[str]) -> Rows:
         """[L] rows of words."""
@@ -140,6 +148,26 @@ class WordTable:
         """[L] words of rows."""
         spelling = [*self._known.words, *self._words.new]
         return [*map(spelling.__getitem__, rows.tolist())]
+
+    def rows_in(self, space: WordSpace, rows: Rows) -> Rows:
+        """[L] rows of the vectors that a space has for the words of rows [L]."""
+        with self._lock:
+            # The known words' rows stay for other tables, the new ones' for this.
+            border = len(self._known.words)
+            known = self._known.places.setdefault(space, np.full(border, -1))
+            new = self._places.get(space, np.zeros(0, dtype=np.int64))
+            if len(new) < len(self._words.new):
+                more = np.full(len(self._words.new) - len(new), -1)
+                new = self._places[space] = np.concatenate([new, more])
+        is_new = rows >= border
+        found = np.empty(len(rows), dtype=np.int64)
+        found[~is_new], found[is_new] = known[rows[~is_new]], new[rows[is_new] - border]
+        if len(missing := np.unique(rows[found < 0])):
+            places = space.rows(self.spelled(missing))
+            first = np.searchsorted(missing, border)
+            known[missing[:first]], new[missing[first:] - border] = places[:first], places[first:]
+            found[found < 0] = places[np.searchsorted(missing, rows[found < 0])]
+        return found
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.

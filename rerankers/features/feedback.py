@@ -126,11 +126,16 @@ class _Vectors:
 
 def _vectors(tokens: Tokens, stem: Rows) -> _Vectors:
     """TF-IDF vectors of length 1, with the numbers [T] of the words' stems as columns."""
+    from scipy import sparse
+
     size, posts = int(stem.max(initial=-1)) + 1, len(tokens.posts)
     lowest = np.full(size, np.inf, dtype=np.float32)
     np.minimum.at(lowest, stem, tokens.words.idf)
-    keys, frequencies = np.unique(tokens.posts.owners * size + stem, return_counts=True)
-    post, column = np.divmod(keys, max(size, 1))
+    # Entries in the order of posts and columns; equal ones are added up.
+    places = (tokens.posts.owners, stem)
+    counts = sparse.coo_array((np.ones(len(stem)), places), shape=(posts, size)).tocsr()
+    post = np.repeat(np.arange(posts), np.diff(counts.indptr))
+    column, frequencies = counts.indices, counts.data
     value = (1.0 + np.log(frequencies)) * lowest[column]
     length = np.sqrt(_sums(post, value * value, posts))
     value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)

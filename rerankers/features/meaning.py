@@ -127,16 +127,14 @@ class _Words:
 
 
 def _words(candidates: CandidateList, space: WordSpace) -> _Words:
-    asked = candidates.words.rows(candidates.query_tokens)
-    posts = candidates.posts.column("words")
-    rows, places = np.unique(np.concatenate([asked, posts.values]), return_inverse=True)
-    found = space.take(candidates.words.spelled(rows))
+    rows, places = candidates.distinct_words
+    asked = len(candidates.query_tokens)
     return _Words(
         rows,
-        *found,
+        *space.at(candidates.words.rows_in(space, rows)),
         candidates.words.columns().idf[rows],
-        Ragged(places[len(asked) :], posts.starts),
-        Ragged(places[: len(asked)], np.array([0, len(asked)])),
+        Ragged(places[asked:], candidates.posts.column("words").starts),
+        Ragged(places[:asked], np.array([0, asked])),
     )
 
 

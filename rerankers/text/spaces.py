@@ -38,7 +38,7 @@ _WORDS, _CODES, _SCALES, _MAP = "words", "codes", "scales", "linear"
 FORMAT = "1"
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """Vectors [V, E] of words, and their lengths [V]."""
 
     vectors: Vectors
@@ -57,20 +57,27 @@ class WordSpace:
         self.size = size
         self._compute, self._lock = compute, Lock()
         self._rows: dict[str, int] = {}
-        self._known = _Known(np.zeros((0, size), np.float32), np.zeros(0, np.float32))
+        self._known = Known(np.zeros((0, size), np.float32), np.zeros(0, np.float32))
 
     def vectors(self, words: Sequence[str]) -> Vectors:
         """Vectors of V words: [V, E]."""
         return self.take(words).vectors
 
-    def take(self, words: Sequence[str]) -> _Known:
+    def take(self, words: Sequence[str]) -> Known:
         """Vectors of V words and their lengths."""
+        return self.at(self.rows(words))
+
+    def rows(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Rows [V] of words, which stay the same."""
         with self._lock:
             if new := [word for word in dict.fromkeys(words) if word not in self._rows]:
                 self._add(new)
-            known = self._known
-            rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
-        return _Known(known.vectors[rows], known.lengths[rows])
+            return np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
+
+    def at(self, rows: npt.NDArray[np.int64]) -> Known:
+        """The vectors of rows [V] and their lengths."""
+        known = self._known
+        return Known(known.vectors[rows], known.lengths[rows])
 
     def _add(self, words: Sequence[str]) -> None:
         first, end = len(self._rows), len(self._rows) + len(words)
@@ -80,7 +87,7 @@ class WordSpace:
             more = max(1024, 2 * end) - len(vectors)
             vectors = np.concatenate([vectors, np.zeros((more, self.size), np.float32)])
             lengths = np.concatenate([lengths, np.zeros(more, np.float32)])
-            self._known = _Known(vectors, lengths)
+            self._known = Known(vectors, lengths)
         vectors[first:end] = found = self._compute(words)
         lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", found, found))
         self._rows.update(zip(words, range(first, end), strict=True))
