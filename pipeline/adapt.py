@@ -106,7 +106,7 @@ def _adapt(options: Options, collection: Collection) -> None:
         encodings = encode(texts, teacher, path.with_name(f"{path.stem}.{KEPT}"), progress)
     with bar(2 * ROUNDS, "fit", "round") as progress:
         found = check(texts, encodings, progress)
-        space = fit(texts, encodings, progress).space
+        space = fit(texts, encodings, progress)
     print(
         f"held-out posts: {found.explained:.1%} of the encodings' variance explained; agreement "
         f"with the teacher's order {found.agreement:.3f} (Spearman's ρ)"

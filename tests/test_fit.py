@@ -46,7 +46,7 @@ def test_vectors_are_those_of_least_squares(ridge: float) -> None:
     linear = ridge_regression(matrix @ base, centred, ridge)
     added = ridge_regression(matrix, centred - matrix @ base @ linear, ridge)
     rounds: list[int] = []
-    space = fit(texts, targets, rounds.append, ridge).space
+    space = fit(texts, targets, rounds.append, ridge)
     assert sum(rounds) == ROUNDS and sorted(space.words) == sorted(WORDS)
     np.testing.assert_allclose(space.linear, linear, atol=2e-4)  # in fp32
     # What posts add is kept in eight bits.
@@ -55,42 +55,20 @@ def test_vectors_are_those_of_least_squares(ridge: float) -> None:
     assert np.abs(added).max() > 20 * step
 
 
-def test_vectors_lie_along_the_axes_of_the_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts, targets = posts(80), encodings(80) * np.arange(1, 1 + SIZE)
-    whole, found = fit(texts, targets), fit(texts, targets).space
-    monkeypatch.setattr(fits, "SIZE", 3)
-    space, center, axes = fit(texts, targets)
-    np.testing.assert_array_equal(center, whole.center)
-    np.testing.assert_array_equal(whole.axes, np.eye(SIZE))
-    np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-6)
-    # The variances of the axes, and the vectors along them
-    variances = np.linalg.svd(targets - targets.mean(axis=0), compute_uv=False)[:3]
-    along = np.linalg.norm((targets - center) @ axes, axis=0)
-    np.testing.assert_allclose(along, variances, rtol=1e-5)
-    expected = found.vectors(WORDS) @ axes
-    assert space.size == 3
-    np.testing.assert_allclose(
-        space.vectors(WORDS), expected, atol=np.abs(expected).max() / 40, rtol=0
-    )
-    # What is off the axes is missed, also by the best fit.
-    kept = np.square(variances).sum() / np.square(targets - targets.mean(axis=0)).sum()
-    assert check(texts, targets).explained < kept
-
-
 def test_the_order_of_posts_changes_little() -> None:
     texts, targets = posts(200), encodings(200)
     order = np.random.default_rng(3).permutation(200)
-    one = fit(texts, targets).space
-    other = fit([texts[row] for row in order], targets[order]).space
+    one = fit(texts, targets)
+    other = fit([texts[row] for row in order], targets[order])
     np.testing.assert_allclose(other.vectors(WORDS), one.vectors(WORDS), atol=0.01)
     assert np.abs(one.vectors(WORDS)).max() > 0.1
 
 
 def test_posts_without_words_or_encodings_are_left_out() -> None:
     texts, targets = posts(50), encodings(50)
-    one = fit(texts, targets).space
+    one = fit(texts, targets)
     without = np.concatenate([targets, encodings(2), np.zeros((1, SIZE))])
-    other = fit([*texts, "", "...", "unheard zebra"], without).space
+    other = fit([*texts, "", "...", "unheard zebra"], without)
     np.testing.assert_array_equal(other.vectors(WORDS), one.vectors(WORDS))
     assert not other.knows("zebra")
     with pytest.raises(DataError, match="found no posts with words"):
@@ -99,9 +77,9 @@ def test_posts_without_words_or_encodings_are_left_out() -> None:
 
 def test_of_many_posts_rare_words_have_general_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*posts(40), "storm zebra zebra"]
-    assert fit(texts, encodings(41)).space.knows("zebra")
+    assert fit(texts, encodings(41)).knows("zebra")
     monkeypatch.setattr(fits, "FEW_POSTS", 40)
-    space = fit(texts, encodings(41)).space
+    space = fit(texts, encodings(41))
     assert space.knows("storm") and not space.knows("zebra")
     expected = general().vectors(["zebra"]) @ space.linear
     np.testing.assert_array_equal(space.vectors(["zebra"]), expected)

@@ -136,3 +136,11 @@ def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:
     )
     done = run_python(code)
     assert (done.stdout, done.stderr, done.returncode) == ("interrupted False\n", "", 0)
+
+
+def test_numpy_may_use_threads_in_the_main_thread() -> None:
+    """A large equation does not end the process."""
+    code = "from indexes import jvm; jvm.start(); import numpy as np; "
+    code += "print(np.linalg.solve(np.eye(300), np.ones(300)).sum())"
+    done = run_python(code, OPENBLAS_NUM_THREADS="2")
+    assert (done.returncode, done.stdout) == (0, "300.0\n"), done.stderr

@@ -2,11 +2,11 @@
 
 With x the counts of a post's words divided by the square root of their number, the vectors V
 minimise ``Σ |x V − y|² + ridge · |V − G M|²`` over posts, where y is the post's encoding minus the
-mean encoding, along the principal axes of all encodings, G the words' general vectors and M the
-linear map that alone comes nearest: words that posts say little about stay close to their general
-meaning. The minimum is found by conjugate gradients with a diagonal preconditioner. Averages of
-word vectors as sentences are those of Wieting et al. (ICLR 2016); here a transformer is the
-teacher, as in knowledge distillation (Hinton et al. 2015).
+mean encoding, G the words' general vectors and M the linear map that alone comes nearest:
+words that posts say little about stay close to their general meaning. The minimum is found by
+conjugate gradients with a diagonal preconditioner. Averages of word vectors as sentences are those
+of Wieting et al. (ICLR 2016); here a transformer is the teacher, as in knowledge distillation
+(Hinton et al. 2015).
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 
-SIZE = 128
-"""Numbers of a vector, at most: those along the axes on which the encodings differ most."""
 RIDGE = 0.1
 ROUNDS = 25
 """Of conjugate gradients."""
@@ -54,25 +52,12 @@ class Check(NamedTuple):
     agreement: float
 
 
-class Fitted(NamedTuple):
-    """Word vectors, and how they come from encodings: ``(y − center) · axes``.
-
-    Attributes:
-        center: [E].
-        axes: [E, S], orthogonal.
-    """
-
-    space: AdaptedSpace
-    center: Array
-    axes: Array
-
-
 def fit(
     texts: Sequence[str],
     encodings: npt.NDArray[np.floating],
     progress: Callable[[int], None] = lambda rounds: None,
     ridge: float = RIDGE,
-) -> Fitted:
+) -> AdaptedSpace:
     """Fit word vectors to the encodings [N, E] of N posts.
 
     Args:
@@ -90,8 +75,7 @@ def fit(
     if not known.any():
         raise DataError(f"found no posts with words among {len(texts)}, expected one at least")
     matrix, targets = matrix[known], encodings[known].astype(np.float32)
-    targets -= (center := targets.mean(axis=0))
-    targets = targets @ (axes := _axes(targets))
+    targets -= targets.mean(axis=0)
     vectors = general().vectors(lexicon.words)
     mapped = matrix @ vectors
     square = mapped.T @ mapped + ridge * np.eye(mapped.shape[1], dtype=np.float32)
@@ -102,7 +86,7 @@ def fit(
     matrix = matrix[:, often]
     added = _ridge(matrix, rest, ridge, progress)
     words = [lexicon.words[row] for row in often.tolist()]
-    return Fitted(AdaptedSpace(words, *quantized(added), linear), center, axes)
+    return AdaptedSpace(words, *quantized(added), linear)
 
 
 def check(
@@ -115,7 +99,8 @@ def check(
 
     order = np.random.default_rng(1).permutation(len(texts))
     held_out, others = np.split(order, [min(HELD_OUT, -(-len(texts) // 10))])
-    space, center, axes = fit([texts[row] for row in others.tolist()], encodings[others], progress)
+    space = fit([texts[row] for row in others.tolist()], encodings[others], progress)
+    center = encodings[others].mean(axis=0, dtype=np.float32)
 
     def both(rows: npt.NDArray[np.int64]) -> tuple[Array, Array]:
         lexicon = Lexicon.from_texts([texts[row] for row in rows.tolist()])
@@ -123,10 +108,7 @@ def check(
         return fitted, encodings[rows].astype(np.float32) - center
 
     fitted, targets = both(held_out)
-    # What is off the axes is not explained.
-    all_of_it, kept = np.square(targets).sum(), targets @ axes
-    missed = all_of_it - np.square(kept).sum() + np.square(kept - fitted).sum()
-    explained = 1 - missed / max(all_of_it, 1e-9)
+    explained = 1 - np.square(targets - fitted).sum() / max(np.square(targets).sum(), 1e-9)
     fitted_others, target_others = both(others[:COMPARED])
     pairs = ((targets, target_others), (fitted, fitted_others))
     ranks = [rankdata(_unit(a) @ _unit(b).T, axis=1) for a, b in pairs]
@@ -134,14 +116,6 @@ def check(
     lengths = np.sqrt((teacher**2).sum(axis=1) * (ours**2).sum(axis=1))
     agreement = (teacher * ours).sum(axis=1) / np.maximum(lengths, 1e-9)
     return Check(float(explained), float(agreement.mean()))
-
-
-def _axes(centered: Array) -> Array:
-    """[E, S] axes of encodings [N, E] minus their mean: the first :data:`SIZE` principal ones."""
-    if centered.shape[1] <= SIZE:
-        return np.eye(centered.shape[1], dtype=np.float32)
-    _, axes = np.linalg.eigh((centered.T @ centered).astype(np.float64))  # By ascending variance
-    return axes[:, ::-1][:, :SIZE].astype(np.float32)
 
 
 def _unit(vectors: Array) -> Array:

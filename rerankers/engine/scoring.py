@@ -22,10 +22,11 @@ import torch
 
 from rerankers.base import Pairs, Reranker
 from rerankers.engine import fast_paths
-from rerankers.engine.devices import one_thread_each
+from rerankers.engine.devices import in_threads, one_thread_each
 from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.engine.tokenized import Scorable, Tokenized
 from rerankers.errors import RerankerError, require_choice
+from rerankers.features import CandidateLists
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
 
@@ -78,6 +79,8 @@ def score(
     on_cpu = model.device_of().type == "cpu" and precision == "fp32"
     if not (isinstance(precomputed, PrecomputedVectors) and on_cpu):
         table = precomputed if isinstance(precomputed, PrecomputedPosts) else None
+        if on_cpu and not model.post_inputs and len(devices) < 2:
+            return _score_lists(model, pairs, encoder, progress, table)
         tokenized = Tokenized.from_pairs(pairs, encoder, model, table)
         return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
@@ -92,6 +95,34 @@ def score(
             pairs.part(others) if len(known) else pairs, encoder, model
         )
         scores[others] = score_tokenized(model, tokenized, batch_size, progress)
+    return scores
+
+
+def _score_lists(
+    model: Reranker,
+    pairs: Pairs,
+    encoder: TextEncoder,
+    progress: Callable[[int], None],
+    precomputed: PrecomputedPosts | None,
+) -> npt.NDArray[np.float32]:
+    """Scores of a model that reads features only, query by query.
+
+    Threads share the queries: while features of one are computed, most of which needs Python's
+    lock, trees score another.
+    """
+    scores = np.zeros(len(pairs), dtype=np.float32)
+    families, vectors = model.feature_families, model.unit_vectors()
+    lists = CandidateLists(pairs, families, encoder.idf, vectors, precomputed)
+
+    def score_list(rows: npt.NDArray[np.int64]) -> None:
+        features = torch.from_numpy(lists.features(rows))
+        with torch.inference_mode():
+            scores[rows] = model({}, {}, torch.zeros(len(rows), dtype=torch.long), features).numpy()
+        progress(len(rows))
+
+    with _evaluating(model):
+        in_threads(score_list, lists.rows)
+    check_finite(scores)
     return scores
 
 

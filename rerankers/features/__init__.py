@@ -114,6 +114,64 @@ def compare_vectors(chosen: Sequence[str]) -> bool:
     return any(getattr(find(family), "VECTORS", False) for family in chosen)
 
 
+class CandidateLists:
+    """The candidates of each query of some pairs, whose features depend on one another.
+
+    Args:
+        pairs: P pairs, in any order; those of one query are its list of candidates.
+        chosen: families, in the order of the columns.
+        idf: of words.
+        vectors: of words; without them the features that compare vectors are 0.
+        precomputed: posts read before with the same vectors.
+
+    Attributes:
+        names: of the K features.
+        rows: those of each list, by their posts.
+
+    Raises:
+        RerankerError: there is no such family.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        chosen: Sequence[str],
+        idf: Idf,
+        vectors: UnitVectors | None = None,
+        precomputed: PrecomputedPosts | None = None,
+    ) -> None:
+        self.names = names_of(chosen)
+        self._families = [find(family) for family in chosen]
+        self._pairs, self._vectors = pairs, vectors
+        # A fixed order, as rounding of sums depends on it.
+        order = np.lexsort((pairs.post_index, pairs.query_index))
+        borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
+        self.rows = np.split(order, borders) if len(order) and chosen else []
+        if self.rows:
+            if precomputed:
+                self._words = precomputed.words(idf, vectors)
+                self._read = precomputed.reader(pairs, self._words)
+            else:
+                # All are read at once, as queries share posts.
+                self._words = WordTable(idf, vectors)
+                self._read = PostTable.read(pairs.texts, pairs.urls, self._words).take
+
+    def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """[N, K] of one of the lists; may be called by several threads."""
+        pairs, numbers = self._pairs, self._pairs.post_index[rows]
+        query = int(pairs.query_index[rows[0]])
+        candidates = CandidateList(
+            pairs.queries[query],
+            self._read(numbers),
+            [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
+            {name: signal[rows] for name, signal in pairs.signals.items()},
+            self._words,
+            self._vectors,
+            pairs.spaces[query] if pairs.spaces else {},
+        )
+        return np.concatenate([family.compute(candidates) for family in self._families], axis=1)
+
+
 def table(
     pairs: Pairs,
     chosen: Sequence[str],
@@ -121,45 +179,12 @@ def table(
     vectors: UnitVectors | None = None,
     precomputed: PrecomputedPosts | None = None,
 ) -> FeatureTable:
-    """Features of pairs; the pairs of one query are its list of candidates.
-
-    Args:
-        pairs: P pairs, in any order.
-        chosen: families, in the order of the columns.
-        idf: of words.
-        vectors: of words; without them the features that compare vectors are 0.
-        precomputed: posts read before with the same vectors.
-
-    Raises:
-        RerankerError: there is no such family.
-    """
-    names, found = names_of(chosen), [find(family) for family in chosen]
-    values = np.zeros((len(pairs), len(names)), dtype=np.float32)
-    if not len(pairs) or not found:
-        return FeatureTable(names, values)
-    words = precomputed.words(idf, vectors) if precomputed else WordTable(idf, vectors)
-    # Without precomputed posts all are read at once, as topics share posts.
-    read_posts = (
-        precomputed.reader(pairs, words)
-        if precomputed
-        else PostTable.read(pairs.texts, pairs.urls, words).take
-    )
-    # A fixed order, as rounding of sums depends on it.
-    order = np.lexsort((pairs.post_index, pairs.query_index))
-    borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
+    """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
+    lists = CandidateLists(pairs, chosen, idf, vectors, precomputed)
+    values = np.zeros((len(pairs), len(lists.names)), dtype=np.float32)
 
     def compute(rows: npt.NDArray[np.int64]) -> None:
-        numbers = pairs.post_index[rows]
-        candidates = CandidateList(
-            pairs.queries[int(pairs.query_index[rows[0]])],
-            read_posts(numbers),
-            [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
-            {name: signal[rows] for name, signal in pairs.signals.items()},
-            words,
-            vectors,
-            pairs.spaces[int(pairs.query_index[rows[0]])] if pairs.spaces else {},
-        )
-        values[rows] = np.concatenate([f.compute(candidates) for f in found], axis=1)
+        values[rows] = lists.features(rows)
 
-    in_threads(compute, np.split(order, borders))
-    return FeatureTable(names, values)
+    in_threads(compute, lists.rows)
+    return FeatureTable(lists.names, values)

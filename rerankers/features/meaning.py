@@ -89,14 +89,14 @@ class Family:
         )
         first_stage = candidates.minmax(FIRST_STAGE)
         mixed = (minmax(cosine) + first_stage) / 2
+        parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
         columns = [
             cosine,
             minmax(cosine),
             (cosine - cosine.mean()) / (cosine.std() or np.inf),
             idf_cosine,
             *_best(candidates, words),
-            *_feedback(sums, first_stage, DEPTHS).T,
-            *_feedback(sums, mixed, (10,)).T,
+            *_feedback(sums, np.concatenate(parts, axis=1)).T,
             mixed,
         ]
         return np.stack(columns, axis=1).astype(np.float32)
@@ -169,11 +169,14 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     return mean.astype(np.float64), best.min(axis=0).astype(np.float64)
 
 
-def _feedback(posts: Array, scores: Floats, depths: tuple[int, ...]) -> Floats:
-    """``feedback_k`` [N, K] of vectors [N, E] of length 1 or 0, and scores [N] in [0, 1]."""
-    weights = weights_of(scores, depths)
+def _feedback(posts: Array, weights: Floats) -> Floats:
+    """``feedback_k`` [N, K] of vectors [N, E] of length 1 or 0, and weights [N, K]."""
+    import torch
+
     chosen = np.flatnonzero(weights.any(axis=1))
-    centroids = posts[chosen].T.astype(np.float64) @ weights[chosen]
+    # By PyTorch: NumPy's threads would wait for those of another query.
+    vectors = torch.from_numpy(posts).double()
+    centroids = vectors[chosen].T @ torch.from_numpy(weights[chosen])
     squares = np.einsum("ne,ne->n", posts, posts).astype(np.float64)
-    with_others = posts.astype(np.float64) @ centroids - weights * squares[:, None]
+    with_others = (vectors @ centroids).numpy() - weights * squares[:, None]
     return likeness(with_others, squares, weights)
