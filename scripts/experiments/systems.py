@@ -149,7 +149,7 @@ NEURAL = (
 # With five folds the kept model is trained on all training topics.
 MP_HCNN = System("MP-HCNN (ours)", "mp_hcnn", "--folds 5")
 PUBLISHED_MP_HCNN = (
-    System("MP-HCNN (paper)", "mp_hcnn", "--configuration paper", seeds=1),
+    System("MP-HCNN (paper)", "mp_hcnn", "--configuration paper --epochs 6", seeds=1),
     System(
         "MP-HCNN (authors' code)", "mp_hcnn", "--configuration authors", {}, YEARS[2:3], seeds=1
     ),
