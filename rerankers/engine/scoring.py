@@ -80,7 +80,7 @@ def score(
     if not (isinstance(precomputed, PrecomputedVectors) and on_cpu):
         table = precomputed if isinstance(precomputed, PrecomputedPosts) else None
         if on_cpu and not model.post_inputs and len(devices) < 2:
-            return _score_lists(model, pairs, encoder, progress, table)
+            return score_lists(model, pairs, encoder, progress, table)
         tokenized = Tokenized.from_pairs(pairs, encoder, model, table)
         return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
     scores = np.zeros(len(pairs), dtype=np.float32)
@@ -98,17 +98,17 @@ def score(
     return scores
 
 
-def _score_lists(
+def score_lists(
     model: Reranker,
     pairs: Pairs,
     encoder: TextEncoder,
     progress: Callable[[int], None],
     precomputed: PrecomputedPosts | None,
 ) -> npt.NDArray[np.float32]:
-    """Scores of a model that reads features only, query by query.
+    """Scores [P] of a model that reads features only, query by query.
 
     Threads share the queries: while features of one are computed, most of which needs Python's
-    lock, trees score another.
+    lock, trees score another. Arguments and errors are those of :func:`score`.
     """
     scores = np.zeros(len(pairs), dtype=np.float32)
     families, vectors = model.feature_families, model.unit_vectors()

@@ -37,6 +37,7 @@ _FUNCTIONS = {
     ("pipeline.checkpoints", "load_reranker"): LOADING,
     ("rerankers.engine.scoring", "score"): TOKENIZING,
     ("rerankers.engine.scoring", "score_tokenized"): MATCHING,
+    ("rerankers.engine.scoring", "score_lists"): MATCHING,
     ("rerankers.engine.fast_paths", "find"): TABLES,
     ("pipeline.collections.trec", "write_run"): WRITING,
     ("pipeline.evaluation.reports", "print_measures"): REPORTS,
