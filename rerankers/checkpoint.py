@@ -9,6 +9,9 @@ Models that are no tensors have files of their own (``model.txt``: the trees of 
 model that reads other models' scores has their checkpoints in sub-folders of their names
 (``sm_cnn/``), as its weights fit the scores of these checkpoints only.
 
+Checkpoints with the same words can share these and the weights that are alike, above all word
+vectors, in a folder beside them, which a copy of theirs needs, too: see :func:`share`.
+
 Loading compares every file with its SHA-256 before reading it. A file that is added later is not
 compared (``lambda.json``, which tuning writes).
 """
@@ -41,6 +44,7 @@ from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2
 """Format of ``config.json``, and meaning of the weights: how texts become terms."""
+VOCABULARY, WEIGHTS = SHARED_FILES = ("vocabulary.json", "model.safetensors")
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
@@ -180,10 +184,9 @@ def save(
     if any(directory.iterdir()):
         raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
     _write_json(directory / "metrics.json", metrics)
-    encoder.vocabulary.save(directory / "vocabulary.json")
+    encoder.vocabulary.save(directory / VOCABULARY)
     weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
-    save_file(weights, directory / "model.safetensors")
-    (directory / "model.safetensors").chmod(0o644)  # save_file makes it readable for its owner only
+    _save_weights(weights, directory / WEIGHTS)
     for file_name, content in {**model.files(), **(extras or {})}.items():
         (directory / file_name).write_bytes(content)
     for part, folder in (parts or {}).items():
@@ -197,6 +200,49 @@ def save(
     write_config(directory, config)
 
 
+def share(directories: Sequence[Path], name: str) -> None:
+    """Keep once what several checkpoints, folders beside one another, have alike.
+
+    Their vocabulary and all weights that are the same in each go to a new folder ``name`` beside
+    them, which ``config.json`` names as ``shared``.
+
+    Raises:
+        RerankerError: the checkpoints lie in several folders or have different words, one of them
+            shares its words already, or the new folder exists.
+    """
+    shared = directories[0].parent / name
+    configs = [_read_json(directory / "config.json") for directory in directories]
+    if shared.exists() or any("shared" in config for config in configs):
+        raise RerankerError(f"{shared}: found words that are shared already")
+    words = {_sha256(directory / VOCABULARY) for directory in directories}
+    if len({directory.parent for directory in directories}) > 1 or len(words) > 1:
+        raise RerankerError("found checkpoints of several folders, or of different words")
+    weights = [load_file(directory / WEIGHTS) for directory in directories]
+    alike = {
+        key: value
+        for key, value in weights[0].items()
+        if all(key in others and torch.equal(value, others[key]) for others in weights)
+    }
+    shared.mkdir()
+    _save_weights(alike, shared / WEIGHTS)
+    shutil.copy(directories[0] / VOCABULARY, shared)
+    for directory, config, own in zip(directories, configs, weights, strict=True):
+        _save_weights({key: own[key] for key in own.keys() - alike.keys()}, directory / WEIGHTS)
+        (directory / VOCABULARY).unlink()
+        kept = {key: value for key, value in config.items() if key != "sha256"}
+        write_config(directory, {**kept, "shared": name})
+
+
+def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
+    """The folder beside a checkpoint that has its words and some of its weights."""
+    return directory / ".." / Path(str(config["shared"])).name if "shared" in config else None
+
+
+def _save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    save_file(dict(weights), path)
+    path.chmod(0o644)  # save_file makes it readable for its owner only.
+
+
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     """Write ``config.json`` with the SHA-256 of the other files of a checkpoint, and its own."""
     files = {
@@ -204,6 +250,8 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
         for path in sorted([*directory.glob("*"), *directory.glob("*/config.json")])
         if path.is_file() and path != directory / "config.json"
     }
+    if shared := _shared(directory, config):
+        files |= {f"../{shared.name}/{name}": _sha256(shared / name) for name in SHARED_FILES}
     content = {"format": FORMAT, **config, "files": files}
     _write_json(directory / "config.json", content | {"sha256": _sha256_of_config(content)})
 
@@ -275,7 +323,8 @@ def load(
         model_type: Any = models.find(found)
     except RerankerError as error:
         raise RerankerError(f"{path}: {error}") from None
-    vocabulary = Vocabulary.load(directory / "vocabulary.json")
+    shared = _shared(directory, config)
+    vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
     try:
         model = model_type(model_type.config_type(**config["config"]), vocabulary)
         idf_source = str(config["idf"])
@@ -290,7 +339,7 @@ def load(
             f"{path}: found a model of the features {trained}, but this version has {known}; "
             "train again with this version"
         )
-    _load_weights(model, directory / "model.safetensors")
+    _load_weights(model, directory / WEIGHTS, shared)
     model.read_files(directory)
     encoder, devices = TextEncoder(vocabulary, idf or idf_from(idf_source)), devices_of(device)
     model, metrics = model.to(devices[0]).eval(), _read_json(directory / "metrics.json")
@@ -320,10 +369,11 @@ def _check_files(directory: Path, config: Mapping[str, Any]) -> None:
         else:
             found = _sha256(path) if path.is_file() else "no file"
         if found != expected:
+            beside = " (a folder that must lie beside the checkpoint)" if "../" in name else ""
             raise RerankerError(
-                f"{path}: found {found}, expected the SHA-256 {expected}: the file is damaged or "
-                "was changed after training; restore it (for a checkpoint that comes with the "
-                "package: install the package again), or train again"
+                f"{path}{beside}: found {found}, expected the SHA-256 {expected}: the file is "
+                "damaged or was changed after training; restore it (for a checkpoint that comes "
+                "with the package: install the package again), or train again"
             )
 
 
@@ -338,9 +388,10 @@ def _sha256_of_config(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _load_weights(model: Reranker, path: Path) -> None:
+def _load_weights(model: Reranker, path: Path, shared: Path | None) -> None:
+    alike = load_file(shared / WEIGHTS) if shared else {}
     try:
-        model.load_state_dict(load_file(path), strict=True)
+        model.load_state_dict(alike | load_file(path), strict=True)
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise RerankerError(

@@ -77,12 +77,14 @@ def test_files_that_are_added_later_are_not_compared(saved: Path) -> None:
 
 def damaged_copies() -> list[tuple[Path | None, str]]:
     """Each file of a saved checkpoint (None) and of those that come with the package."""
-    shipped = [path for path in SHIPPED.rglob("*") if path.is_file()]
-    assert len(shipped) > 30
-    return [
-        *((None, name) for name in sorted(FILES)),
-        *((path.parent, path.name) for path in sorted(shipped)),
+    shipped = [
+        (path.parent, name)
+        for path in sorted(SHIPPED.rglob("config.json"))
+        for name in ("config.json", *json.loads(path.read_text())["files"])
     ]
+    files = {folder / name for folder, name in shipped}
+    assert {path.resolve() for path in files} == {p for p in SHIPPED.rglob("*") if p.is_file()}
+    return [*((None, name) for name in sorted(FILES)), *shipped]
 
 
 @pytest.mark.parametrize(("folder", "name"), damaged_copies())
@@ -91,11 +93,51 @@ def test_a_changed_byte_in_any_file_is_an_error(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folder or saved, copy)
+    if name.startswith("../"):
+        shared = Path(name).parent
+        shutil.copytree((folder or saved) / shared, copy / shared)
     flip_a_byte(copy / name)
-    with pytest.raises(RerankerError, match=f"copy/{name}: found .*, expected ") as error:
+    with pytest.raises(RerankerError, match=rf"copy/{name}.*: found .*, expected ") as error:
         checkpoint.load(copy)
     if name != "config.json":  # That may be no JSON any more.
         assert "restore it" in str(error.value) and "train again" in str(error.value)
+
+
+def test_checkpoints_share_what_they_have_alike(tmp_path: Path, saved: Path) -> None:
+    folders = [tmp_path / "saved", tmp_path / "other"]
+    shutil.copytree(*folders)
+    weights = load_file(saved / "model.safetensors")
+    trained = last_weight(saved)
+    replace_weights(folders[1], **{trained: weights[trained] + 1})
+    before = [checkpoint.load(folder).model.state_dict() for folder in folders]
+    checkpoint.share(folders, "words")
+
+    shared = tmp_path / "words"
+    assert {path.name for path in shared.iterdir()} == {"model.safetensors", "vocabulary.json"}
+    for folder, old in zip(folders, before, strict=True):
+        assert {path.name for path in folder.iterdir()} == FILES - {"vocabulary.json"}
+        assert [*load_file(folder / "model.safetensors")] == [trained]
+        loaded = checkpoint.load(folder)
+        new = loaded.model.state_dict()
+        assert new.keys() == old.keys() and all(torch.equal(new[key], old[key]) for key in old)
+        assert loaded.encoder.vocabulary.known == encoder().vocabulary.known
+    assert trained not in load_file(shared / "model.safetensors")
+
+    with pytest.raises(RerankerError, match="words: found words that are shared already"):
+        checkpoint.share(folders, "words")
+    shutil.move(shared, tmp_path / "away")
+    with pytest.raises(RerankerError, match=r"must lie beside the checkpoint.*: found no file"):
+        checkpoint.load(folders[0])
+
+
+def test_only_checkpoints_of_the_same_words_share(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "other")
+    words = saved / "vocabulary.json"
+    word = encoder().vocabulary.known[0]
+    words.write_text(words.read_text().replace(f'"{word}"', '"fire"'))
+    with pytest.raises(RerankerError, match="or of different words"):
+        checkpoint.share([saved, tmp_path / "other"], "words")
+    assert not (tmp_path / "words").exists()
 
 
 def test_other_word_frequencies_may_be_used(saved: Path) -> None:

@@ -229,6 +229,8 @@ def test_scores_that_do_not_grow_with_relevance_have_no_calibration(
 
 
 def test_shipped_checkpoints_are_calibrated() -> None:
-    for folder in (SHIPPED / "mp_hcnn").iterdir():
+    folders = [path.parent for path in (SHIPPED / "mp_hcnn").glob("*/config.json")]
+    assert len(folders) == 5
+    for folder in folders:
         found = calibration_of(folder)
         assert found is not None and found.slope > 0
