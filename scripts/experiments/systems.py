@@ -151,7 +151,12 @@ MP_HCNN = System("MP-HCNN (ours)", "mp_hcnn", "--folds 5")
 PUBLISHED_MP_HCNN = (
     System("MP-HCNN (paper)", "mp_hcnn", "--configuration paper --epochs 6", seeds=1),
     System(
-        "MP-HCNN (authors' code)", "mp_hcnn", "--configuration authors --epochs 6", {}, YEARS[2:3], seeds=1
+        "MP-HCNN (authors' code)",
+        "mp_hcnn",
+        "--configuration authors --epochs 6",
+        {},
+        YEARS[2:3],
+        seeds=1,
     ),
 )
 """The published forms, whose trainings take hours."""
