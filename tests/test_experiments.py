@@ -88,7 +88,8 @@ def test_stages_and_ablations_change_one_thing_at_a_time() -> None:
         assert system.model == ("linear_fusion" if "linear" in system.name else "fusion")
     whole = families_of(ALL_FAMILIES)
     left_out = {system.name: whole - families_of(system) for system in FUSION_ABLATIONS}
-    assert left_out == {f"- {family}": {family} for family in whole}
+    meaning = {"meaning:general", "meaning:adapted"}
+    assert left_out == {f"- {family}": {family} for family in whole} | {"- meaning": meaning}
 
 
 def test_official_runs_and_shipped_weights_are_only_measured(

@@ -366,9 +366,9 @@ All other settings are the model's defaults.
 """
 
 
-# With soft_match, which reads vectors trained on the posts, in place of the families of meaning.
-_FAMILIES = [name for name in _families_of("fusion") if not name.startswith("meaning")]
-_FAMILIES.append("soft_match")
+_FAMILIES = [*_families_of("fusion"), ADAPTED_FAMILY]
+_MEANING = "meaning"
+"""Left out as a whole, too: general and adapted vectors can stand for one another."""
 
 # Without the year that the cell leaves out, and without 2014.
 _CHOSEN = f"--train-on {' '.join(CHOSEN_ON)} "
@@ -380,9 +380,10 @@ FUSION_ABLATIONS = tuple(
     System(
         f"{WITHOUT}{left_out}",
         "held-out:fusion",
-        _CHOSEN + _families([name for name in _FAMILIES if name != left_out]),
+        _CHOSEN
+        + _families([name for name in _FAMILIES if left_out not in (name, name.partition(":")[0])]),
     )
-    for left_out in _FAMILIES
+    for left_out in (*_FAMILIES, _MEANING)
 )
 ONE_OBJECTIVE = System(
     "all families, lambdarank alone",
