@@ -41,6 +41,9 @@ MOST_TOPICS = 250
 MINIMUM_COUNT = 5
 """Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
 
+JUDGED = "judged"
+"""The family of features of :mod:`rerankers.features.judged`."""
+
 OFFICIAL = "run_"
 """Prefix of rankers that are a collection's official runs."""
 
@@ -60,12 +63,14 @@ class Rankers:
         neural: names of neural rerankers.
         candidate_rankers: those of ``lexical`` whose best posts are the candidates.
         depth: best posts of each of these that are candidates.
+        judged: whether it also reads what judgments of other topics say of a post.
     """
 
     lexical: Sequence[str]
     neural: Sequence[str]
     candidate_rankers: Sequence[str]
     depth: int = HITS
+    judged: bool = False
 
     @classmethod
     def from_config(cls, config: Any) -> Rankers:
@@ -96,7 +101,7 @@ class Rankers:
             )
         if problems:
             raise UsageError(problems)
-        return cls(lexical, neural, chosen, config.depth)
+        return cls(lexical, neural, chosen, config.depth, JUDGED in families)
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,8 @@ class UnionRetriever:
         known = collection.open_index().posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
+        if rankers.judged:
+            signals |= self._judged(topics, run)
         space = collection.adapted_space
         return Candidates(
             topics,
@@ -164,6 +171,17 @@ class UnionRetriever:
             spaces={t.query_id: {ADAPTED: space} for t in topics} if space else {},
             rest=rest,
         )
+
+    def _judged(self, topics: Sequence[Topic], run: Run) -> dict[str, Run]:
+        """What judgments of other topics say of the candidates; {} without judgments."""
+        if (judged := self.collection.judged_posts) is not None:
+            return judged.signals(topics, run)
+        print(
+            f"warning: {self.collection.name} has no judgments; the fusion was trained with what "
+            "they say of posts and goes on without",
+            file=sys.stderr,
+        )
+        return {}
 
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""

@@ -89,11 +89,13 @@ def main(options: Options) -> None:
 def _stages(options: Options, setup: Setup, ranking: Ranking) -> dict[str, Run]:
     """Name of each stage -> its run; the last one is the result."""
     from pipeline.collections.trec import best_of
+    from rerankers.features.judged import SIGNALS
 
     if options.reranker in FUSIONS:
         hits = options.hits or DEFAULT_HITS
+        signals = ranking.candidates.signals.items()
         return {
-            **ranking.candidates.signals,
+            **{name: run for name, run in signals if name not in SIGNALS},
             setup.retriever.name: best_of(ranking.candidates.run, hits),
             f"fused ({options.reranker})": best_of(ranking.run, hits),
         }

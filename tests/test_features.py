@@ -12,6 +12,7 @@ from rerankers import features
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
+from rerankers.features import judged
 from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
 
 IDF = encoder().idf
@@ -153,7 +154,7 @@ FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in feature
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: str) -> None:
     found = features.find(family)
-    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME"}
+    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME", *judged.SIGNALS}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
     posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)

@@ -104,6 +104,31 @@ def test_scores_are_sums_of_leaves(model: Model) -> None:
     torch.testing.assert_close(model.head(values), expected)
 
 
+def test_trees_that_extend_those_of_fewer_features(tmp_path: Path) -> None:
+    """Half as many are added; the first ones are those of the start, which reads no RM3."""
+    start = fitted(families="signal:ql,first_stage", objectives=TWO)
+    model = small(families="signal:ql,first_stage,signal:rm3", objectives=TWO)
+    model.start_from(start)
+    require_new_topics_ordered(model)
+    pairs, _ = pairs_that_rm3_orders()
+    values = represented(model, pairs)
+    for grown, first in zip(model.boosters, start.boosters, strict=True):
+        assert (grown.num_trees(), first.num_trees()) == (60, 40)
+        known = values[:, : len(start.names)].numpy()
+        np.testing.assert_array_equal(
+            grown.predict(values.numpy(), raw_score=True, num_iteration=40),
+            first.predict(known, raw_score=True),
+        )
+    for name, content in model.files().items():
+        (tmp_path / name).write_bytes(content)
+    read = small(families=model.config.families, objectives=TWO)
+    read.read_files(tmp_path)
+    torch.testing.assert_close(read.head(values), model.head(values), rtol=0, atol=0)
+    for families, objectives in (("signal:rm3,signal:ql,first_stage", TWO), (SMALL, "binary")):
+        with pytest.raises(RerankerError, match="other features or objectives"):
+            small(families=families, objectives=objectives).start_from(start)
+
+
 def test_each_objective_has_its_own_number_of_trees() -> None:
     """RM3's score orders all posts, so a few trees are enough, if their number is chosen."""
     chosen = fitted(families="signal:rm3", objectives=TWO, parts=3, trees=200)

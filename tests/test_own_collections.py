@@ -34,11 +34,13 @@ from pipeline.training.own import (
     cross_validated,
     own_fusion_config,
     own_training_set,
+    shipped_start,
     tune_and_compare,
 )
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import fold_topics, tune_weight
 from rerankers import models
+from rerankers.checkpoint import SHIPPED
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -168,6 +170,11 @@ def test_some_topics_are_for_training(folder: Path) -> None:
     assert collection.qrels is None
     assert "judges training topics only" in collection.missing_judgments
     assert collection.language == "de"
+    assert collection.judged_posts is not None
+    run = {"q": dict.fromkeys("1234", 0.0)}
+    said = collection.judged_posts.signals([Topic("q", "tickets")], run)
+    # Post 1 is relevant for a, which is not trained on.
+    assert said["judged_relevant"] == {"q": {"2": 1.0, "3": 1.0}}
     found = own_training_set(collection)
     assert [topic.query_id for topic in found.training.candidates.topics] == ["c", "b"]
 
@@ -408,10 +415,21 @@ def test_a_fusion_reads_what_its_collection_can_give(capsys: pytest.CaptureFixtu
         collection: Any = SimpleNamespace(training_topics=[Topic("1", "x")] * topics)
         return str(own_fusion_config(config, collection).families)
 
-    assert families(FEWEST_FOR_NEURAL) == "signal:ql,signal:sm_cnn,overlap"
+    assert families(FEWEST_FOR_NEURAL) == "signal:ql,signal:sm_cnn,overlap,judged"
     assert capsys.readouterr().err == ""
-    assert families(FEWEST_FOR_NEURAL - 1) == "signal:ql,overlap"
+    assert families(FEWEST_FOR_NEURAL - 1) == "signal:ql,overlap,judged"
     assert "to train signal:sm_cnn on: left out" in capsys.readouterr().err
+
+
+def test_own_trees_extend_the_shipped_ones_that_know_no_judgments() -> None:
+    configurations = models.find("fusion").configurations
+    collection: Any = SimpleNamespace(training_topics=[Topic("1", "x")] * 2)
+    for name, folder in (("general", "all"), ("adapted", "all-adapted")):
+        own = own_fusion_config(configurations[name], collection)
+        assert shipped_start("fusion", own) == SHIPPED / "fusion" / folder
+    others = dataclasses.replace(configurations["general"], trees=10)
+    assert shipped_start("fusion", own_fusion_config(others, collection)) is None
+    assert shipped_start("mp_hcnn", None) is None
 
 
 @pytest.mark.slow

@@ -24,13 +24,16 @@ from pipeline.command.errors import DataError
 from pipeline.command.ranking import DEFAULT_FUSION, DEFAULT_HITS, FUSIONS, UNTUNED_WEIGHT
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
-from pipeline.fusion import HITS, OFFICIAL, Fusion, Rankers
+from pipeline.fusion import HITS, JUDGED, OFFICIAL, Fusion, Rankers
 from pipeline.interpolation import interpolate
 from pipeline.reranking import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
+
+_OF_JUDGED = f",{JUDGED}"
+"""What training on an own collection adds to a fusion's families."""
 
 FEWEST = 10
 """Judged topics from which on a gain on held-out ones counts."""
@@ -147,9 +150,15 @@ def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dic
 
 
 def shipped_start(model: str, config: Any) -> Path | None:
-    """The shipped checkpoint of a fusion that has the same features, to start training from."""
-    for folder in sorted((checkpoints.SHIPPED / model).glob("all*")) if model in FUSIONS else []:
-        if json.loads((folder / "config.json").read_text())["config"] == asdict(config):
+    """The shipped checkpoint of a fusion to start training from.
+
+    It has the same features but for those of judgments, which differ from collection to collection.
+    """
+    if model not in FUSIONS:
+        return None
+    shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
+    for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
+        if json.loads((folder / "config.json").read_text())["config"] == shipped:
             return folder
     return None
 
@@ -226,9 +235,10 @@ def held_out_scores(
 
 
 def own_fusion_config(config: Any, collection: SearchedCollection) -> Any:
-    """The configuration of a fusion without the scores that an own collection does not have.
+    """The configuration of a fusion for an own collection.
 
-    These are official runs, and those of neural rerankers that few topics cannot train.
+    Without the scores that it does not have: official runs, and those of neural rerankers that few
+    topics cannot train. With what its judgments say of a post for other topics.
     """
     families, topics = config.families.split(","), len(collection.training_topics)
     neural = {f"signal:{name}" for name in Rankers.from_config(config).neural}
@@ -242,7 +252,7 @@ def own_fusion_config(config: Any, collection: SearchedCollection) -> Any:
         )
     kept = [name for name in families if name not in neural]
     kept = [name for name in kept if not name.startswith(f"signal:{OFFICIAL}")]
-    return dataclasses.replace(config, families=",".join(kept))
+    return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED)
 
 
 def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:

@@ -185,6 +185,8 @@ class BoostedTrees(FeatureModel):
             "force_row_wise": True,
             "num_threads": torch.get_num_threads(),
             "verbosity": -1,
+            # Trees that are extended may have been grown without the last features.
+            "predict_disable_shape_check": bool(self.start),
         }
 
     def _mean(self, representations: Tensor, **options: bool) -> Tensor:
@@ -203,9 +205,10 @@ class BoostedTrees(FeatureModel):
         What many collections taught it is kept where a few topics of one's own say nothing.
 
         Raises:
-            RerankerError: it has other features or objectives.
+            RerankerError: it has other objectives, or features that are not the first ones here.
         """
-        if trained.names != self.names or trained.config.objectives != self.config.objectives:
+        starts_alike = self.names[: len(trained.names)] == trained.names
+        if not starts_alike or trained.config.objectives != self.config.objectives:
             raise RerankerError("found a model of other features or objectives to start from")
         self.start = trained.boosters
 
