@@ -20,6 +20,7 @@ import numpy.typing as npt
 from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.checkpoints import precomputed_for
+from pipeline.collections.judged import JUDGMENTS, JudgedPosts
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.interpolation import normalize
@@ -114,6 +115,7 @@ class UnionRetriever:
 
     collection: Collection
     rankers: Rankers
+    judged: JudgedPosts | None = None
 
     @property
     def name(self) -> str:
@@ -159,8 +161,8 @@ class UnionRetriever:
         known = collection.open_index().posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
-        if rankers.judged:
-            signals |= self._judged(topics, run)
+        if self.judged:
+            signals |= self.judged.signals(topics, run)
         space = collection.adapted_space
         return Candidates(
             topics,
@@ -171,17 +173,6 @@ class UnionRetriever:
             spaces={t.query_id: {ADAPTED: space} for t in topics} if space else {},
             rest=rest,
         )
-
-    def _judged(self, topics: Sequence[Topic], run: Run) -> dict[str, Run]:
-        """What judgments of other topics say of the candidates; {} without judgments."""
-        if (judged := self.collection.judged_posts) is not None:
-            return judged.signals(topics, run)
-        print(
-            f"warning: {self.collection.name} has no judgments; the fusion was trained with what "
-            "they say of posts and goes on without",
-            file=sys.stderr,
-        )
-        return {}
 
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""
@@ -241,13 +232,14 @@ class Fusion:
     """A trained fusion: a retriever and a reranker in one.
 
     ``reranker`` is the model over the scores of ``rankers``, among them those of the ``neural``
-    rerankers, and further features.
+    rerankers, and further features; ``judged`` is what it reads of judgments.
     """
 
     collection: Collection
     reranker: NeuralReranker
     rankers: Rankers
     neural: Mapping[str, NeuralReranker]
+    judged: JudgedPosts | None = None
 
     @classmethod
     def load(
@@ -276,7 +268,9 @@ class Fusion:
                 "each: the fusion reads their scores; restore it, or train the fusion again"
             )
         neural = {name: load(name, folder) for name, folder in folders.items()}
-        return cls(collection, reranker, rankers, neural)
+        judgments = directory / JUDGMENTS
+        judged = JudgedPosts.read(judgments) if judgments.exists() else None
+        return cls(collection, reranker, rankers, neural, judged)
 
     @property
     def name(self) -> str:
@@ -285,7 +279,8 @@ class Fusion:
 
     def search(self, topics: Sequence[Topic], hits: int = HITS) -> Candidates:
         """The best ``hits`` posts of each candidate ranker, with the scores of all rankers."""
-        return self.read(UnionRetriever(self.collection, self.rankers).search(topics, hits))
+        retriever = UnionRetriever(self.collection, self.rankers, self.judged)
+        return self.read(retriever.search(topics, hits))
 
     def read(self, candidates: Candidates) -> Candidates:
         """Candidates with the scores of the neural rerankers besides."""
@@ -349,9 +344,10 @@ def fusion_training_set(
         topics = collection.training_topics
         if len(collections) > 1:
             topics = topics[:MOST_TOPICS]
-        found = UnionRetriever(collection, rankers).search(topics)
         grades = collection.training_qrels or {}
         judged = {topic.query_id: grades[topic.query_id] for topic in topics}
+        of_posts = JudgedPosts(topics, judged) if rankers.judged else None
+        found = UnionRetriever(collection, rankers, of_posts).search(topics)
         if judged.keys() & qrels.keys():
             found, judged = _renamed(found, judged, f"{collection.name}/")
         parts.append(found)

@@ -165,10 +165,12 @@ class Options(EngineOptions, _TrainingOptions):
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
     from pipeline import fusion
+    from pipeline.collections.judged import JUDGMENTS, JudgedPosts
     from pipeline.command import runtime
     from pipeline.training.own import (
         compare_fusion,
         own_fusion_config,
+        require_judgments,
         shipped_start,
         tune_and_compare,
     )
@@ -211,11 +213,13 @@ def main(options: Options) -> None:
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
-    held_out, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
+    extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
+    if own and rankers and rankers.judged:
+        extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
         compare = compare_fusion if rankers else tune_and_compare
         tuning = compare(options.model, own, first_stage, outcome)
-    trainer.save(directory, outcome, held_out, checkpoints, tuning)
+    trainer.save(directory, outcome, extras, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"

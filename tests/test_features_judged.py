@@ -2,14 +2,16 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from feature_lists import computed, of_texts
 
-from pipeline.collections.judged import JudgedPosts
+from pipeline.collections.judged import JUDGMENTS, JudgedPosts
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
+from pipeline.command.errors import DataError
 from rerankers.features.judged import NAMES, SIGNALS
 from rerankers.text.spaces import general
 from rerankers.text.words import words
@@ -65,6 +67,19 @@ def test_a_judged_query_is_ranked_as_a_new_one() -> None:
 
 def test_a_query_without_words() -> None:
     assert signals_of("!")["judged_relevant_cosine"]["q"] == {"a": 0.0, "b": 0.0}
+
+
+def test_a_checkpoint_keeps_them(tmp_path: Path) -> None:
+    path = tmp_path / JUDGMENTS
+    path.write_bytes(JudgedPosts(JUDGED, QRELS).content())
+    read = JudgedPosts.read(path).signals([Topic("q", "storm")], RUN)
+    assert read == JudgedPosts(JUDGED, QRELS).signals([Topic("q", "storm")], RUN)
+    for content in ("", "[]", '{"1": 3}', '{"1": ["storm"]}'):
+        path.write_text(content)
+        with pytest.raises(
+            DataError, match=r"judgments\.json: found no judgments that can be read"
+        ):
+            JudgedPosts.read(path)
 
 
 def test_features_are_the_signals() -> None:

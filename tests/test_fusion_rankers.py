@@ -23,7 +23,7 @@ from pipeline.fusion import (
 from pipeline.fusion import _joined as joined
 from pipeline.reranking import Candidates, NeuralReranker
 from pipeline.training.training_set import searched_training_set
-from rerankers.features import judged as judged_features
+from rerankers.features.judged import SIGNALS
 from rerankers.text.spaces import ADAPTED
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
@@ -139,16 +139,12 @@ def test_one_collection_keeps_its_query_ids() -> None:
     assert [*found.training.qrels] == [str(n + 1) for n in range(300)]
 
 
-def test_what_judgments_of_other_topics_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_judgments_of_other_topics_say() -> None:
     rankers = Rankers(["ql"], [], ["ql"], judged=True)
-    collection = source()
-    collection.judged_posts = JudgedPosts([Topic("7", "storms"), TOPICS[0]], {"7": {"a": 1}})
-    found = UnionRetriever(collection, rankers).search(TOPICS)
+    judged = JudgedPosts([Topic("7", "storms"), TOPICS[0]], {"7": {"a": 1}})
+    found = UnionRetriever(source(), rankers, judged).search(TOPICS)
     assert found.signals["judged_relevant"] == {"1": {"a": 1.0}}
-    assert set(found.signals) == {"ql", *judged_features.SIGNALS}
-    collection.judged_posts = None
-    assert set(UnionRetriever(collection, rankers).search(TOPICS).signals) == {"ql"}
-    assert "warning: mb has no judgments" in capsys.readouterr().err
+    assert set(found.signals) == {"ql", *SIGNALS}
 
 
 def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

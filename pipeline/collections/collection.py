@@ -34,7 +34,6 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 if TYPE_CHECKING:
     from indexes.engines.building import Built
     from indexes.search import SearchIndex
-    from pipeline.collections.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
     from rerankers.text.vocabulary import Idf
 
@@ -120,15 +119,6 @@ class Collection(ABC):
         from rerankers.text.spaces import AdaptedSpace
 
         return AdaptedSpace.load(path)
-
-    @cached_property
-    def judged_posts(self) -> JudgedPosts | None:
-        """The judgments of the training topics, by post; None without any."""
-        if not self.training_qrels or not self.training_topics:
-            return None
-        from pipeline.collections.judged import JudgedPosts
-
-        return JudgedPosts(self.training_topics, self.training_qrels)
 
     @property
     @abstractmethod

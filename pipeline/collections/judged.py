@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
+from pipeline.command.errors import DataError
 from rerankers.features.judged import SIGNALS
 from rerankers.text.spaces import general
 from rerankers.text.words import words
+
+JUDGMENTS = "judgments.json"
+"""File of a fusion's checkpoint."""
 
 
 class JudgedPosts:
@@ -23,6 +30,7 @@ class JudgedPosts:
     """
 
     def __init__(self, topics: Sequence[Topic], qrels: Qrels) -> None:
+        self._topics, self._qrels = list(topics), qrels
         texts = [words(topic.text) for topic in topics]
         self._vectors = np.stack([_vector(text) for text in texts])  # [J, E]
         self._topics_of: dict[str, list[int]] = {}
@@ -33,6 +41,23 @@ class JudgedPosts:
             self._topics_of.setdefault(" ".join(text), []).append(number)
             for doc_id, grade in qrels.get(topic.query_id, {}).items():
                 self._judged.setdefault(doc_id, []).append((number, grade > 0))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file of :meth:`content`; raises DataError if it is missing or damaged."""
+        try:
+            judged = json.loads(path.read_text(encoding="utf-8"))
+            topics = [Topic(query_id, text) for query_id, (text, _) in judged.items()]
+            return cls(topics, {query_id: grades for query_id, (_, grades) in judged.items()})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}: found no judgments that can be read ({error}); train the fusion again"
+            ) from None
+
+    def content(self) -> bytes:
+        """query_id -> text and judgments of each topic, as JSON."""
+        judged = {t.query_id: (t.text, self._qrels.get(t.query_id, {})) for t in self._topics}
+        return json.dumps(judged, ensure_ascii=False).encode()
 
     def signals(self, topics: Sequence[Topic], run: Run) -> dict[str, Run]:
         """The signals of the feature family ``judged`` for the candidates of a run.

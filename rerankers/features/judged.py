@@ -21,7 +21,7 @@ All are NaN if no judgments are known.
 """
 
 SIGNALS = tuple(f"judged_{name}" for name in NAMES)
-"""As a collection gives them (:class:`pipeline.collections.judged.JudgedPosts`)."""
+"""As :class:`pipeline.collections.judged.JudgedPosts` gives them."""
 
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
