@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +33,7 @@ class JudgedPosts:
     def __init__(self, topics: Sequence[Topic], qrels: Qrels) -> None:
         self._topics, self._qrels = list(topics), qrels
         texts = [words(topic.text) for topic in topics]
-        self._vectors = np.stack([_vector(text) for text in texts])  # [J, E]
+        self._vectors = _vectors(texts)  # [J, E]
         self._topics_of: dict[str, list[int]] = {}
         """Words of a topic -> numbers of the topics that have these words."""
         self._judged: dict[str, list[tuple[int, bool]]] = {}
@@ -68,19 +69,31 @@ class JudgedPosts:
         for topic in topics:
             asked = words(topic.text)
             own = set(self._topics_of.get(" ".join(asked), []))
+            candidates = run.get(topic.query_id, {})
+            judged = {d: self._judged[d] for d in candidates if d in self._judged}
+            numbers = sorted({n for topics_of in judged.values() for n, _ in topics_of} - own)
             # No matrix product, whose rounding may depend on the number of rows: trees see it.
-            cosines = np.einsum("je,e->j", self._vectors, _vector(asked)).tolist()
-            for doc_id in run.get(topic.query_id, {}):
-                judged = [(n, kind) for n, kind in self._judged.get(doc_id, ()) if n not in own]
+            nearness = np.einsum("je,e->j", self._vectors[numbers], _vectors([asked])[0])
+            cosines = dict(zip(numbers, nearness.tolist(), strict=True))
+            for doc_id, topics_of in judged.items():
                 for row, wanted in enumerate((True, False)):
-                    if near := [cosines[number] for number, kind in judged if kind == wanted]:
+                    near = [cosines[n] for n, kind in topics_of if kind == wanted and n in cosines]
+                    if near:
                         count, cosine = SIGNALS[2 * row : 2 * row + 2]
                         found[count].setdefault(topic.query_id, {})[doc_id] = float(len(near))
                         found[cosine].setdefault(topic.query_id, {})[doc_id] = max(near)
         return found
 
 
-def _vector(text: Sequence[str]) -> npt.NDArray[np.float32]:
-    """[E] sum of the words' vectors, of length 1, or 0."""
-    total = general().vectors(text).sum(axis=0)
-    return np.asarray(total / max(float(np.linalg.norm(total)), 1e-6), dtype=np.float32)
+def _vectors(texts: Sequence[Sequence[str]]) -> npt.NDArray[np.float32]:
+    """[T, E] sum of the vectors of each text's words, of length 1, or 0."""
+    import torch
+
+    rows = {word: row for row, word in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
+    sums = torch.nn.functional.embedding_bag(
+        torch.tensor([rows[word] for text in texts for word in text], dtype=torch.int64),
+        torch.from_numpy(general().vectors(list(rows))),
+        torch.tensor([0, *accumulate(map(len, texts))][:-1]),
+        mode="sum",
+    )
+    return torch.nn.functional.normalize(sums, eps=1e-6).numpy()
