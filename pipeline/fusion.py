@@ -360,7 +360,7 @@ def fusion_training_set(
     return replace(
         training_set,
         candidates=f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}",
-        training=JudgedCandidates(scored, qrels),
+        training=JudgedCandidates(scored, qrels, training_set.training.judged_only),
         minimum_count=MINIMUM_COUNT,
     )
 

@@ -228,6 +228,7 @@ class SearchedCollection(Collection):
         own_index: index to search in place of the shared one.
         engine: index to search in a search engine.
         training_path: file of the topics to train on; None takes all topics.
+        judged_only: whether models are trained on judged candidates alone.
     """
 
     name: str
@@ -244,6 +245,7 @@ class SearchedCollection(Collection):
     engine: EngineAddress | None = None
     file: Path | None = None
     training_path: Path | None = None
+    judged_only: bool = False
     language: str | None = None
 
     @property

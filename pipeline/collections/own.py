@@ -8,7 +8,7 @@
     qrels  = "qrels.txt"             # optional
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
-    judged_only = true               # optional: measure judged posts only (judgments of clicks)
+    judged_only = true               # optional: only judged posts count (judgments of clicks)
 
     # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
     engine = "http://localhost:9200" # or several nodes, separated by commas
@@ -27,7 +27,7 @@ Every command that takes ``mb2012`` takes ``my-posts.toml``, too. The collection
 without its ending. The topics of ``train`` need not be among ``topics``, which are searched; no
 other topic is trained on. Who clicks has seen the best posts of one ranking only; another ranking
 would be punished for posts that nobody was shown, so measures leave these out by ``judged_only``
-(condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007).
+(condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and models are not trained on them.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         training_path=train_path,
         language=language,
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
+        judged_only=bool(judged_only),
     )
 
 

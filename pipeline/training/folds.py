@@ -159,7 +159,7 @@ def cross_train(
             return schedule.measure_of(data, data.run_of(rows, scores))
 
         histories[name] = schedule.train(
-            name, model, examples.subset(training), validation, measure
+            name, model, examples.subset(data.to_train(training)), validation, measure
         )
         run = data.run_of(held_out, score_tokenized(model, validation.pairs))
         held_out_run |= run
@@ -169,7 +169,9 @@ def cross_train(
     if folds > 1:
         model = build()
         final = replace(schedule, settings=replace(settings, epochs=epochs))
-        histories["all topics"] = final.train("all topics", model, examples)
+        rows = data.to_train(np.arange(len(examples.relevant)))
+        everything = examples if len(rows) == len(examples.relevant) else examples.subset(rows)
+        histories["all topics"] = final.train("all topics", model, everything)
     return Outcome(model, held_out_run, validation_map, epochs, histories, kept)
 
 

@@ -55,7 +55,7 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
         trained_on=[collection.name],
         left_out=None,
         candidates=f"best {DEFAULT_HITS} by {retriever.name}",
-        training=JudgedCandidates(candidates, judgments),
+        training=JudgedCandidates(candidates, judgments, collection.judged_only),
         development=None,
         texts=[post.text for post in collection.posts()],
         minimum_count=2,

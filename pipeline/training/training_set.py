@@ -30,16 +30,29 @@ DRAWN = 5
 
 @dataclass(frozen=True)
 class JudgedCandidates:
-    """Candidates of several collections and their judgments."""
+    """Candidates of several collections and their judgments.
+
+    With ``judged_only``, for judgments of clicks, a post that nobody was shown is no negative:
+    models are trained on candidates with a judgment alone.
+    """
 
     candidates: Candidates
     qrels: Qrels
+    judged_only: bool = False
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""
         return np.array(
             [self.qrels.get(q, {}).get(d, 0) > 0 for q, d in self.candidates.keys()]  # noqa: SIM118
         )
+
+    def to_train(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of the pairs ``rows`` that a model is trained on."""
+        if not self.judged_only:
+            return rows
+        keys = self.candidates.keys()
+        judged = [keys[row][1] in self.qrels.get(keys[row][0], {}) for row in rows.tolist()]
+        return rows[np.array(judged, dtype=np.bool_)]
 
     def run_of(self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> Run:
         """The scores [B] of the pairs ``rows`` [B] as a run."""
