@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
 from reranking_samples import VECTOR_SIZE
 
 from rerankers.base import Reranker
-from rerankers.models.mp_cnn import Model
+from rerankers.models.mp_cnn import Model, _DimensionConvolution, _extremes
 
 
 class Naive:
@@ -117,3 +118,31 @@ def test_scores_are_those_of_the_algorithms_written_out(
 ) -> None:
     model = varied("mp_cnn", configuration, **{"dimension_filters": 3} | changes)
     assert_naive_scores(model, Naive(model).score, CASES[:-1])
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_pooled_windows_have_the_gradient_of_all_windows(width: int) -> None:
+    torch.manual_seed(1)
+    convolution = _DimensionConvolution(4, 5, width)
+    ids = torch.tensor([[1, 2, 3, 4, 2, 5], [3, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])  # 2 twice
+    vectors = torch.cat([torch.zeros(1, 4), torch.randn(5, 4)]).requires_grad_()
+    terms, inside = vectors[ids], ids.ne(0).unsqueeze(2)
+    after = torch.randn(3, 2, 5, 4)
+
+    def values_and_gradients(pooled: torch.Tensor) -> list[torch.Tensor]:
+        at = [vectors, convolution.weight, convolution.bias]
+        return [pooled, *torch.autograd.grad((pooled * after).sum(), at, retain_graph=True)]
+
+    maps = convolution._maps(torch.nn.functional.pad(terms, (0, 0, 0, width - 1))).flatten(2)
+    plain = torch.tanh(torch.stack(_extremes(maps, inside), dim=1)).unflatten(2, (5, 4))
+    found = convolution(terms, inside)
+    for ours, theirs in zip(*map(values_and_gradients, (found, plain)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(convolution(terms, inside), found, rtol=0, atol=0)
+
+
+def test_windows_are_pooled_where_weights_are_not_numbers() -> None:
+    convolution = _DimensionConvolution(4, 5, 2)
+    torch.nn.init.constant_(convolution.weight, math.nan)
+    assert convolution(torch.randn(1, 6, 4), torch.ones(1, 6, 1, dtype=torch.bool)).isnan().all()

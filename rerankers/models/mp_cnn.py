@@ -34,8 +34,8 @@ Deviations, and choices where the paper is silent:
   0.
 * ``compact`` is trained with AdamW instead of SGD, at the same rate of 1e-3.
 * The batch size is not given: one pair in ``paper``, as in the CIKM paper's code. With pairs of
-  answers that code adds up the losses of a relevant answer's triplets; here they are averaged, so
-  8 negatives need 8 times the rate.
+  answers that code adds up the losses of a relevant answer's triplets; here they are averaged, as
+  8 times the rate did not learn.
 """
 
 from collections.abc import Mapping
@@ -186,15 +186,54 @@ class _DimensionConvolution(nn.Module):
 
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
         """Pooled filters [B, 2, filters, E] of words [B, L, E], masked by ``inside`` [B, L, 1]."""
-        count, length, size = terms.shape
-        padded = F.pad(terms, (0, 0, 0, self.width - 1)).unsqueeze(2)  # [B, ·, 1, E]
-        maps = self.bias.expand(count, length, -1, -1)  # [B, L, filters, E]
+        padded = F.pad(terms, (0, 0, 0, self.width - 1))
+        if torch.is_grad_enabled():
+            pooled = torch.where(inside.any(dim=1).unsqueeze(2), self._chosen(padded, inside), 0.0)
+        else:
+            maps = self._maps(padded).flatten(2)
+            pooled = torch.stack(_extremes(maps, inside), dim=1)
+        # tanh is monotonic, so it can follow the pooling.
+        return torch.tanh(pooled).view(len(terms), 2, *self.bias.shape)
+
+    def _maps(self, padded: Tensor) -> Tensor:
+        """Filters [..., L, filters, E] at each word of padded texts [..., L + width - 1, E]."""
+        padded = padded.unsqueeze(-2)
+        length = padded.shape[-3] - self.width + 1
+        maps: Tensor = self.bias
         # Several times faster than a grouped convolution.
         for j in range(self.width):
-            maps = torch.addcmul(maps, padded[:, j : j + length], self.weight[j])
-        # tanh is monotonic, so it can follow the pooling.
-        pooled = torch.stack(_extremes(maps.flatten(2), inside), dim=1)
-        return torch.tanh(pooled).unflatten(2, (-1, size))
+            maps = torch.addcmul(maps, padded.narrow(-3, j, length), self.weight[j])
+        return maps
+
+    def _chosen(self, padded: Tensor, inside: Tensor) -> Tensor:
+        """Maximum and minimum [B, 2, filters * E], with a gradient.
+
+        Two windows of a text and filter have one. So their places are found without, text by text,
+        which stays in the processor's cache: in a third of the time of pooling all windows.
+        """
+        filters, size = self.bias.shape
+        with torch.no_grad():
+            lengths = inside.sum(dim=1).flatten().clamp_min(1).tolist()
+            texts = zip(padded, lengths, strict=True)
+            places = [_places(self._maps(text[: n + self.width - 1])) for text, n in texts]
+            at = torch.stack(places).view(-1, 2 * filters, size)
+        weight, pooled = self.weight.repeat(1, 2, 1), self.bias.repeat(2, 1)
+        for j in range(self.width):
+            pooled = torch.addcmul(pooled, padded.gather(1, at + j), weight[j])
+        return pooled.view(len(padded), 2, -1)
+
+
+def _places(maps: Tensor) -> Tensor:
+    """First places of maximum and minimum of maps [L, ...]: [2, ...]."""
+    length = len(maps)
+    before_end = torch.arange(length, 0.0, -1, device=maps.device).view(-1, *[1] * (maps.dim() - 1))
+    # Numbers in place of booleans and of argmax, which are several times slower.
+    found = [
+        torch.eq(maps, extreme, out=torch.empty_like(maps)).mul_(before_end).amax(dim=0)
+        for extreme in (maps.amax(dim=0), maps.amin(dim=0))
+    ]
+    # NaN, of weights that grew without end, is nowhere.
+    return (length - torch.stack(found)).long().clamp_max(length - 1)
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
