@@ -314,12 +314,12 @@ DRAWN_ANSWERS = (
 )
 
 MICROBLOG = (
-    System("Bag of words + count", "bag_of_words", "--steps 200"),
-    System("Bigram + count", "bigram", "--steps 200"),
+    System("Bag of words + count (ours)", "bag_of_words", "--steps 200"),
+    System("Bigram + count (ours)", "bigram", "--steps 200"),
     System("CNTN-V", "cntn"),
-    System("SM-CNN", "sm_cnn", "--steps 20 --epochs 60 --patience 12"),
-    System("MP-CNN", "mp_cnn", "--select map"),
-    System("PWIM", "pwim", "--select map"),
+    System("SM-CNN (ours)", "sm_cnn", "--steps 20 --epochs 60 --patience 12"),
+    System("MP-CNN (ours)", "mp_cnn", "--select map"),
+    System("PWIM (ours)", "pwim", "--select map"),
 )
 """The models of answer selection on TREC Microblog."""
 
