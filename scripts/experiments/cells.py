@@ -183,7 +183,7 @@ def run_cells(
     Returns:
         Results of the successful cells in their order, and a line for each failed one.
     """
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = max(1, len(os.sched_getaffinity(0)) // workers)
     results: dict[str, Result] = {}
     failures: list[str] = []
     # Cells with the same key, under different names in two tables, are computed once.
