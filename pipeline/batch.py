@@ -166,11 +166,11 @@ def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
     from pipeline.batches.formats import format_of, reader_for
     from pipeline.batches.job import Job, Settings, form_of, input_files
     from pipeline.batches.worker import load
-    from pipeline.checkpoints import tuned_weight
+    from pipeline.ranking.checkpoints import tuned_weight
     from rerankers import checkpoint as checkpoints
     from rerankers import features
     from rerankers.base import PRIOR
-    from rerankers.engine.precomputed import version_of
+    from rerankers.scoring.precomputed import version_of
 
     files = input_files(options.input)
     output = options.format or str(format_of(files[0]))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pipeline.explanation.contributions import FusionExplanation
     from pipeline.explanation.matches import MatchExplanation
     from pipeline.explanation.rank_changes import RankChange
-    from pipeline.reranking import Ranking
+    from pipeline.ranking.ranker import Ranking
 
 DEFAULT_SHOW = 10
 EXPLAINED = (DEFAULT_RERANKER, *FUSIONS)
@@ -81,7 +81,7 @@ def main(options: Options) -> None:
     from indexes.files import atomic_file
     from pipeline.explanation.pages import page
     from pipeline.explanation.terminal import print_explanation
-    from pipeline.reranking import rerank
+    from pipeline.ranking.ranker import rerank
 
     topic = _topic(options.query_id, setup.collection)
     hits = options.hits or DEFAULT_HITS
@@ -131,8 +131,8 @@ def _explain(
 ) -> MatchExplanation | FusionExplanation:
     from pipeline.explanation import contributions, matches
     from pipeline.explanation.rank_changes import RerankedTopic, rank_changes
-    from pipeline.fusion import Fusion
-    from pipeline.reranking import NeuralReranker
+    from pipeline.ranking.fusion import Fusion
+    from pipeline.ranking.ranker import NeuralReranker
 
     query_id, reranker = topic.query_id, setup.reranker
     before, after = ranking.candidates.run[query_id], ranking.run[query_id]

@@ -283,7 +283,7 @@ def _keep_precomputed(directory: Path, new: Path) -> None:
     """Write the precomputed posts of an index for its changed posts."""
     if (directory / "precomputed").is_dir():
         # Late, as few indexes need PyTorch.
-        from pipeline.checkpoints import keep_precomputed
+        from pipeline.ranking.checkpoints import keep_precomputed
 
         keep_precomputed(directory, new)
 
@@ -326,7 +326,7 @@ def _is_file(path: Path) -> bool:
 
 def _precompute(directory: Path, checkpoint: Path) -> None:
     """Precompute the posts of an index, and report sizes and times."""
-    from pipeline.checkpoints import precompute_index
+    from pipeline.ranking.checkpoints import precompute_index
 
     for folder, size, seconds in precompute_index(directory, checkpoint):
         print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
@@ -334,7 +334,7 @@ def _precompute(directory: Path, checkpoint: Path) -> None:
 
 def _checkpoint(given: str, collection: str | None) -> Path:
     """A folder by its path, or a model's default checkpoint for the collection."""
-    from pipeline.checkpoints import default_directory, directory_for
+    from pipeline.ranking.checkpoints import default_directory, directory_for
 
     if "/" in given or Path(given).is_dir():
         return Path(given)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
     from pipeline.evaluation.reports import Values
-    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.ranking.ranker import Candidates, NeuralReranker
 
 
 DEFAULT_WEIGHT = 0.3
@@ -178,7 +178,7 @@ def _candidates(
 ) -> Candidates:
     """A run's candidates, with notes on its posts and topics that are not reranked."""
     from pipeline.evaluation.measures import without_results
-    from pipeline.reranking import RunRetriever
+    from pipeline.ranking.ranker import RunRetriever
 
     def known(doc_ids: Sequence[str]) -> dict[str, Post]:
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
@@ -211,7 +211,7 @@ def _rerank(
     from pipeline.collections.trec import write_run
     from pipeline.evaluation.measures import Evaluator
     from pipeline.evaluation.run_report import MEASURES
-    from pipeline.reranking import Mixing, rerank
+    from pipeline.ranking.ranker import Mixing, rerank
 
     mixing = Mixing(options.weight, options.normalize)
     evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None

@@ -31,7 +31,7 @@ from pipeline.command.runtime import bar
 
 if TYPE_CHECKING:
     from pipeline.collections.trec import Run
-    from pipeline.reranking import Ranking
+    from pipeline.ranking.ranker import Ranking
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def main(options: Options) -> None:
 
     from pipeline.collections.trec import write_run
     from pipeline.evaluation import reports
-    from pipeline.reranking import rerank
+    from pipeline.ranking.ranker import rerank
 
     collection = setup.collection
     ranking = rerank(

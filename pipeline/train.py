@@ -58,7 +58,7 @@ from rerankers.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.fusion import Rankers
+    from pipeline.ranking.fusion import Rankers
     from pipeline.training.training_set import TrainingSet
     from rerankers.training.settings import Settings
 
@@ -164,9 +164,9 @@ class Options(EngineOptions, _TrainingOptions):
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    from pipeline import fusion
     from pipeline.collections.judged import JUDGMENTS, JudgedPosts
     from pipeline.command import runtime
+    from pipeline.ranking import fusion
     from pipeline.training.own import (
         compare_fusion,
         own_fusion_config,
@@ -308,7 +308,7 @@ def _directory(options: Options, config: Any) -> Path:
         name = named.find(options.test, options.data).name
     elif options.train_on:
         name = "on-" + "-".join(named.find(name, options.data).name for name in options.train_on)
-    from pipeline.checkpoints import ADAPTED_SUFFIX
+    from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
     from rerankers.models._feature_model import ADAPTED_FAMILY
 
     if ADAPTED_FAMILY in getattr(config, "families", ""):
@@ -343,7 +343,7 @@ def _training_set(options: Options, rankers: Rankers | None) -> TrainingSet:
 def _vectors(options: Options, training_set: TrainingSet, config: Any) -> Path | None:
     """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
     from pipeline import vectors
-    from pipeline.fusion import Rankers
+    from pipeline.ranking.fusion import Rankers
     from rerankers.features import compare_vectors
 
     if options.model in FUSIONS:
@@ -358,7 +358,7 @@ def _vectors(options: Options, training_set: TrainingSet, config: Any) -> Path |
 
 def _idf(options: Options) -> str:
     """The source of word frequencies; for an own collection in its language."""
-    from pipeline.checkpoints import named_frequencies
+    from pipeline.ranking.checkpoints import named_frequencies
 
     own = _own_collection(options)
     return named_frequencies(options.idf, own.language if own else None)

@@ -35,10 +35,10 @@ from pipeline.command.options import (
     run_command,
 )
 from pipeline.command.ranking import FUSIONS
-from pipeline.interpolation import NORMALIZATIONS
+from pipeline.ranking.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
-    from pipeline.checkpoints import Tuning
+    from pipeline.ranking.checkpoints import Tuning
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
     _check(options)
 
-    from pipeline.checkpoints import default_directory, tuning_files
     from pipeline.collections import named
     from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.named import OF_OTHER_KINDS
-    from pipeline.fusion import MOST_TOPICS
+    from pipeline.ranking.checkpoints import default_directory, tuning_files
+    from pipeline.ranking.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 

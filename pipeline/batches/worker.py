@@ -14,13 +14,13 @@ from indexes.files import write_bytes
 from pipeline.batches.formats import Content, write
 from pipeline.batches.job import Job, Part
 from pipeline.batches.rows import FIRST_STAGE, candidates_of, units_of
-from pipeline.checkpoints import check_scores_alone
 from pipeline.command.errors import DataError
 from pipeline.command.runtime import choose_device, import_nltk_alone
-from pipeline.reranking import Mixing, NeuralReranker, rerank
+from pipeline.ranking.checkpoints import check_scores_alone
+from pipeline.ranking.ranker import Mixing, NeuralReranker, rerank
 from rerankers import checkpoint as checkpoints
 from rerankers.checkpoint import TrainedReranker
-from rerankers.engine.precomputed import version_of
+from rerankers.scoring.precomputed import version_of
 
 
 class Done(NamedTuple):

@@ -13,12 +13,12 @@ from pipeline.command import runtime
 from pipeline.command.engine import ForeignOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
-from pipeline.interpolation import NORMALIZATIONS
+from pipeline.ranking.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from pipeline.fusion import Fusion
-    from pipeline.reranking import Mixing, NeuralReranker, Reranker, Retriever
+    from pipeline.ranking.fusion import Fusion
+    from pipeline.ranking.ranker import Mixing, NeuralReranker, Reranker, Retriever
 
 METHODS = ("ql", "bm25", "rm3", "axiom")
 DEFAULT_METHOD = "ql"
@@ -30,7 +30,7 @@ AUTO = "auto"
 """The model trained on an own collection that is best on held-out topics, or the default."""
 UNTUNED_WEIGHT = 0.5
 FUSIONS = ("fusion", "linear_fusion")
-"""Models that find their own candidates, by several rankers; see :mod:`pipeline.fusion`."""
+"""Models that find their own candidates, by several rankers; see :mod:`pipeline.ranking.fusion`."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ Ranks = TypeVar("Ranks", bound=RankingOptions)
 
 
 class Setup(NamedTuple):
-    """Collection and arguments of :func:`pipeline.reranking.rerank`."""
+    """Collection and arguments of :func:`pipeline.ranking.ranker.rerank`."""
 
     collection: Collection
     retriever: Retriever
@@ -190,7 +190,7 @@ class Setup(NamedTuple):
 def set_up(options: RankingOptions) -> Setup:
     """Open the collection, its index or run, and the model."""
     options = with_model(options)
-    from pipeline.reranking import Mixing, retriever_for
+    from pipeline.ranking.ranker import Mixing, retriever_for
 
     if problems := options.problems():
         raise UsageError(problems)
@@ -216,8 +216,8 @@ def with_model(options: Ranks, among: Sequence[str] = ()) -> Ranks:
         return options
     name = DEFAULT_RERANKER
     if options.topics.endswith(ENDING) and not options.checkpoint:
-        from pipeline.checkpoints import best_trained
         from pipeline.collections.named import find
+        from pipeline.ranking.checkpoints import best_trained
         from rerankers import models
 
         # A fusion has no use for some options.
@@ -243,7 +243,7 @@ def with_model(options: Ranks, among: Sequence[str] = ()) -> Ranks:
 
 def _has_fusion(options: RankingOptions) -> bool:
     """Whether a fusion is there for the collection, and fits the other options."""
-    from pipeline.checkpoints import directory_for
+    from pipeline.ranking.checkpoints import directory_for
 
     if options.problems():
         return False
@@ -259,7 +259,7 @@ def _has_fusion(options: RankingOptions) -> bool:
 def load_model(options: ModelOptions, collection: Collection) -> NeuralReranker:
     """The model that the options name, with precomputed posts if there are any."""
     runtime.import_nltk_alone()
-    from pipeline.checkpoints import load_reranker, with_precomputed
+    from pipeline.ranking.checkpoints import load_reranker, with_precomputed
 
     reranker = load_reranker(
         options.reranker,
@@ -283,15 +283,15 @@ def load_fusion(options: RankingOptions, collection: Collection) -> Fusion:
         part = replace(options, reranker=name, checkpoint=folder, precomputed=precomputed)
         return load_model(part, collection)
 
-    from pipeline.fusion import Fusion
+    from pipeline.ranking.fusion import Fusion
 
     return Fusion.load(collection, reranker, load)
 
 
 def _mixing(options: RankingOptions, collection: Collection, reranker: NeuralReranker) -> Mixing:
     """λ: as given, else as tuned for the checkpoint."""
-    from pipeline.checkpoints import tuned_weight
-    from pipeline.reranking import Mixing
+    from pipeline.ranking.checkpoints import tuned_weight
+    from pipeline.ranking.ranker import Mixing
 
     if options.weight is not None:
         return Mixing(options.weight, options.normalize)

@@ -13,7 +13,7 @@ from pipeline.evaluation.measures import Evaluator, mean
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.reranking import Candidates
+    from pipeline.ranking.ranker import Candidates
 
 Values = Mapping[str, Mapping[str, float]]
 """Measure -> query_id -> value."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from pipeline.explanation.rank_changes import RerankedTopic
-    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.ranking.ranker import Candidates, NeuralReranker
     from rerankers.models._feature_model import FeatureModel
 
 FEATURES = 5
@@ -116,8 +116,8 @@ def _contributions(
     ranking: RerankedTopic, reranker: NeuralReranker
 ) -> dict[str, list[Contribution]]:
     """doc_id -> contribution of each feature, for the chosen posts."""
-    from rerankers.engine.scoring import represent_tokenized
-    from rerankers.engine.tokenized import Tokenized
+    from rerankers.scoring.passes import represent_tokenized
+    from rerankers.scoring.tokenized import Tokenized
 
     model = cast("FeatureModel", reranker.checkpoint.model)
     pairs = ranking.candidates.pairs()

@@ -16,7 +16,7 @@ from pipeline.explanation.rank_changes import visible
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.explanation.rank_changes import RerankedTopic
-    from pipeline.reranking import NeuralReranker
+    from pipeline.ranking.ranker import NeuralReranker
     from rerankers.models._mp_hcnn_matches import PairMatches
     from rerankers.text.spans import Span
 

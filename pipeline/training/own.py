@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints import ADAPTED_SUFFIX, Tuning, load_reranker, tuned_weight
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
@@ -24,9 +23,10 @@ from pipeline.command.errors import DataError
 from pipeline.command.ranking import DEFAULT_FUSION, DEFAULT_HITS, FUSIONS, UNTUNED_WEIGHT
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
-from pipeline.fusion import HITS, JUDGED, OFFICIAL, Fusion, Rankers
-from pipeline.interpolation import interpolate
-from pipeline.reranking import retriever_for
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_reranker, tuned_weight
+from pipeline.ranking.fusion import HITS, JUDGED, OFFICIAL, Fusion, Rankers
+from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.ranker import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, fold_topics, read_held_out

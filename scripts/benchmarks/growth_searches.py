@@ -17,10 +17,10 @@ from typing import Any
 
 from indexes.lucene import LuceneIndex
 from indexes.methods import METHODS
-from pipeline.checkpoints import with_precomputed
 from pipeline.collections import named
 from pipeline.command.runtime import keep_allocations
-from pipeline.reranking import Candidates, IndexRetriever, NeuralReranker
+from pipeline.ranking.checkpoints import with_precomputed
+from pipeline.ranking.ranker import Candidates, IndexRetriever, NeuralReranker
 from rerankers import checkpoint
 
 

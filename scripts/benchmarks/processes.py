@@ -13,11 +13,11 @@ from benchmarks.measuring import Row, alternate, printed
 from benchmarks.staged_search import ENDED, STAGES
 from benchmarks.workload import Workload
 from indexes import lucene
-from pipeline.checkpoints import with_precomputed
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
 from pipeline.command.errors import DataError
-from pipeline.reranking import NeuralReranker
+from pipeline.ranking.checkpoints import with_precomputed
+from pipeline.ranking.ranker import NeuralReranker
 
 EXIT = "leaving the process"
 COMMANDS = ("search", "rerank", "index", "train", "evaluate", "explain")

@@ -16,15 +16,15 @@ from benchmarks.measuring import Row, Timing, alternate, compared, threads
 from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from indexes.posts import Post
-from pipeline.checkpoints import load_reranker, precomputed_for
 from pipeline.collections.trec import Run
-from pipeline.fusion import Fusion, UnionRetriever
-from pipeline.reranking import NeuralReranker
+from pipeline.ranking.checkpoints import load_reranker, precomputed_for
+from pipeline.ranking.fusion import Fusion, UnionRetriever
+from pipeline.ranking.ranker import NeuralReranker
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
-from rerankers.engine import fast_paths
-from rerankers.engine.scoring import score, score_tokenized
-from rerankers.engine.tokenized import Tokenized
+from rerankers.scoring import fast_paths
+from rerankers.scoring.passes import score, score_tokenized
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 
 Way = Callable[[], npt.NDArray[np.float32]]

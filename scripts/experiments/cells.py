@@ -25,7 +25,7 @@ from pipeline.collections.trec import Qrels, Run, read_run, write_run
 from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.interpolation import interpolate
+from pipeline.ranking.interpolation import interpolate
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.collections.collection import AnswerCollection
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.reranking import NeuralReranker
+from pipeline.ranking.ranker import NeuralReranker
 from pipeline.training.training_set import draw_answers
 from rerankers import checkpoint as checkpoints
 from rerankers.text.words import words

@@ -29,14 +29,14 @@ from experiments.tables.base import (
 )
 from experiments.tables.significance import marked
 from indexes.files import atomic_file
-from pipeline.checkpoints import load_reranker, precomputed_for
 from pipeline.collections import named
 from pipeline.collections.named import open_collection
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.runtime import choose_device, provenance
 from pipeline.explanation.contributions import shares
-from pipeline.fusion import Fusion, UnionRetriever
-from pipeline.reranking import Candidates, NeuralReranker, retriever_for
+from pipeline.ranking.checkpoints import load_reranker, precomputed_for
+from pipeline.ranking.fusion import Fusion, UnionRetriever
+from pipeline.ranking.ranker import Candidates, NeuralReranker, retriever_for
 from rerankers import checkpoint
 from rerankers.models._feature_model import FeatureModel
 
