@@ -30,7 +30,7 @@ from indexes.engines.client import Engine, EngineError, repeated
 from indexes.engines.index import open_index
 from indexes.errors import CollectionError
 from indexes.methods import BM25
-from pipeline.service.proxy.plan import Settings
+from pipeline.service.proxy.search import SearchDefaults
 
 POSTS = random_posts(2000, seed=5)
 
@@ -260,7 +260,7 @@ def fill(engine: Engine) -> None:
 @contextmanager
 def in_front(server: Server, urls: str, **options: Any) -> Iterator[requests.Session]:
     """A client of the service in front of an engine; ``session.url`` is the service's address."""
-    options.setdefault("settings", Settings(seconds=60))
+    options.setdefault("defaults", SearchDefaults(seconds=60))
     ca = server.credentials.get("TWEETRERANK_ENGINE_CA")
     with listening(app_of(engine=urls, ca=ca, **options)) as url, requests.Session() as session:
         user = server.credentials.get("TWEETRERANK_ENGINE_USER")
@@ -337,7 +337,7 @@ def test_scores_that_do_not_come(server: Server, articles: str, problem: str) ->
     index, scorer = articles.rpartition("/")[2], GatedScorer()
     if problem == "broken":
         scorer.score = lambda pairs: 1 / 0  # type: ignore[assignment, method-assign, return-value]
-    options = {"models": scored_by(scorer), "settings": Settings(seconds=0.2)}
+    options = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}
     with in_front(server, server.url, **options) as session:
         plain = session.post(f"{articles}/_search", json=SEARCH, timeout=60).json()
         answer = searched(session, index)

@@ -48,7 +48,7 @@ from pipeline.ranking.checkpoints import best_trained, directory_for, tuned_weig
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Candidates, NeuralReranker
-from pipeline.service.http.record import LOG
+from pipeline.service.record import LOG
 from rerankers.base import Pairs
 from rerankers.checkpoint import TrainedReranker
 from rerankers.errors import RerankerError
