@@ -24,6 +24,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -52,6 +53,7 @@ def option(
     flag: bool = False,
     names: Sequence[str] | None = (),
     metavar: str | None = None,
+    argument_name: str | None = None,
 ) -> Any:
     """Declare a ``--name value`` option as a dataclass field.
 
@@ -66,6 +68,7 @@ def option(
         flag: the option takes no value and gives True.
         names: spellings in place of ``--field-name``; None for a positional argument.
         metavar: the value's name in the help text.
+        argument_name: of the Python argument in messages, if it is not the field's.
     """
     metadata = {
         "help": help_text,
@@ -77,6 +80,7 @@ def option(
         "flag": flag,
         "names": names,
         "metavar": metavar,
+        "argument_name": argument_name,
     }
     default = () if many and default is None else False if flag else default
     return dataclasses.field(default=default, metadata=metadata)
@@ -153,14 +157,15 @@ def run_command(
     one message on stderr; a traceback is left for mistakes of ours.
     """
     warnings.showwarning = _show_warning
+    named = partial(_with_option, dataclasses.fields(options_type))  # type: ignore[arg-type]
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
     except UsageError as error:
-        lines = "".join(f"  {problem}\n" for problem in error.problems)
+        lines = "".join(f"  {named(problem)}\n" for problem in error.problems)
         _leave(USAGE, f"{program}: bad usage:\n{lines}see {program} --help")
     except (DataError, CollectionError, RerankerError) as error:
-        _leave(FAILURE, f"{program}: error: {error}")
+        _leave(FAILURE, f"{program}: error: {named(str(error))}")
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -171,6 +176,15 @@ def run_command(
     except KeyboardInterrupt:
         _leave(INTERRUPTED, f"{program}: interrupted; nothing half-written was left behind")
     sys.exit(0)
+
+
+def _with_option(fields: Sequence[dataclasses.Field[Any]], problem: str) -> str:
+    """A message that begins with a Python argument's name, with its option in place of the name."""
+    name, colon, rest = problem.partition(":")
+    for field in fields:
+        if colon and name == (field.metadata.get("argument_name") or field.name):
+            return f"{(_names(field) or [field.name])[-1]}:{rest}"
+    return problem
 
 
 def parse_arguments(
@@ -224,7 +238,7 @@ def _parser(
             continue
         if meta["choices"]:
             help_text += f"; one of {', '.join(meta['choices'])}"
-        if field.default not in (None, ()):
+        if field.default not in (None, ()) and "(default" not in help_text:
             help_text += f" (default: {field.default})"
         parser.add_argument(
             *names,
