@@ -101,7 +101,7 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
     assert f"{NOWHERE}: no answer (" in nothing.err
     with pytest.raises(CollectionError, match="found url_field without text_field"):
         open_collection("sample", engine={"url": NOWHERE, "url_field": "link"})
-    with pytest.raises(UsageError, match="--method: found axiom, expected one of ql, bm25, rm3"):
+    with pytest.raises(UsageError, match="first_stage: found axiom, expected one of ql, bm25, rm3"):
         from pipeline.ranking.retrievers import retriever_for
 
         collection = open_collection("sample", engine={"url": NOWHERE})
