@@ -27,7 +27,7 @@ from indexes.manifest import (
 from indexes.methods import Method
 from indexes.posts import Post, places_of
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
-from indexes.search import SearchTopic, id_limit
+from indexes.search import Topic, id_limit
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -42,7 +42,7 @@ _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Po
 def build(
     posts: Iterable[Post],
     directory: Path | str,
-    sources: Sequence[Path | str],
+    sources: Sequence[Path | str] = (),
     rebuild: str | None = None,
 ) -> Manifest:
     """Build an index; an older one is replaced at the very end, atomically.
@@ -174,6 +174,11 @@ def _java_path(path: Path) -> Any:
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
+def open_index(directory: Path | str, sources: Sequence[Path | str] | None = None) -> "LuceneIndex":
+    """Open an index; see :meth:`LuceneIndex.open`."""
+    return LuceneIndex.open(directory, sources)
+
+
 class LuceneIndex:
     """An index that is open for searching; made by :meth:`open`."""
 
@@ -229,7 +234,7 @@ class LuceneIndex:
         return cls(directory, manifest, reader, posts)
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """Rank posts for topics.
 
@@ -302,7 +307,7 @@ class LuceneIndex:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _first_place(self, topic: SearchTopic) -> int:
+    def _first_place(self, topic: Topic) -> int:
         """The place of the newest post within the topic's time limit."""
         limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
         return 0 if limit is None else self.posts.first_up_to(limit)

@@ -33,7 +33,7 @@ from pipeline.collections.collection import (
     default_vectors,
     home_directory,
 )
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
@@ -260,7 +260,7 @@ def _check(options: Options) -> None:
 
 def _own_collection(options: Options) -> SearchedCollection | None:
     """The own collection of ``--collection``, None for a named one."""
-    if options.collection is None or not options.collection.endswith(ENDING):
+    if options.collection is None or not is_own(options.collection):
         return None
     found = named.find(options.collection, options.data)
     assert isinstance(found, SearchedCollection)

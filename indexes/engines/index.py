@@ -27,7 +27,7 @@ from indexes.errors import CollectionError
 from indexes.manifest import Source
 from indexes.methods import RM3, EngineQuery, Method
 from indexes.posts import Post, is_doc_id, well_formed
-from indexes.search import SearchTopic, id_limit
+from indexes.search import Topic, id_limit
 
 _POSTS = 1000
 """Posts that are fetched by one search."""
@@ -95,7 +95,7 @@ class EngineIndex(ABC):
 
     @abstractmethod
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """Query_id -> doc_id -> score, best first; see :class:`indexes.search.SearchIndex`."""
 
@@ -246,7 +246,7 @@ class OwnIndex(EngineIndex):
         return self.manifest.posts
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """As :meth:`indexes.lucene.LuceneIndex.search`."""
         topics = list(topics)
@@ -313,7 +313,7 @@ class OwnIndex(EngineIndex):
 
     def _expanded(
         self,
-        topics: Sequence[SearchTopic],
+        topics: Sequence[Topic],
         queries: Mapping[str, Mapping[str, Any]],
         limits: Mapping[str, Mapping[str, Any] | None],
         field: str,
@@ -347,7 +347,7 @@ class OwnIndex(EngineIndex):
         texts = [well_formed(text) for text in texts]
         return cut_words(texts) if self.layout.analyzer == CUT_HERE else texts
 
-    def _limit(self, topic: SearchTopic) -> dict[str, Any] | None:
+    def _limit(self, topic: Topic) -> dict[str, Any] | None:
         limit = id_limit(topic, self.manifest.numeric_ids, self._address)
         return None if limit is None else dsl.up_to(NUMBER, limit)
 
@@ -397,7 +397,7 @@ class ForeignIndex(EngineIndex):
         super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses)
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """The ranking of the index's own query.
 
@@ -434,7 +434,7 @@ class ForeignIndex(EngineIndex):
             run[topic.query_id] = dict(sorted(ordered, key=lambda item: -item[1]))
         return run
 
-    def _search(self, topic: SearchTopic) -> dict[str, Any]:
+    def _search(self, topic: Topic) -> dict[str, Any]:
         """The index's own query for a topic."""
         text, template = well_formed(topic.text), self._address.query
         if not isinstance(template, str):
@@ -444,7 +444,7 @@ class ForeignIndex(EngineIndex):
         answer = self._engine.patiently("POST", "/_render/template", body)
         return dsl.check_search(answer["template_output"], f"the search template {template}")
 
-    def _limit(self, topic: SearchTopic) -> dict[str, Any] | None:
+    def _limit(self, topic: Topic) -> dict[str, Any] | None:
         field = self._address.time_field
         if topic.max_doc_id is None and (field is None or topic.time is None):
             return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.command import runtime
 from pipeline.command.engine import ForeignOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
@@ -215,7 +215,7 @@ def with_model(options: Ranks, among: Sequence[str] = ()) -> Ranks:
     if options.reranker != AUTO:
         return options
     name = DEFAULT_RERANKER
-    if options.topics.endswith(ENDING) and not options.checkpoint:
+    if is_own(options.topics) and not options.checkpoint:
         from pipeline.collections.named import find
         from pipeline.ranking.checkpoints import best_trained
         from rerankers import models

@@ -55,7 +55,7 @@ def test_a_file_names_an_index(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         (f'{OWN}text_field = "body"\n', "text_field: found without engine"),
-        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected one"),
+        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected files"),
         (f'{OWN}engine = "http://a"\ntext_field = "body"\n', "posts: found with text_field"),
         (f'{OWN}engine = "a:9200"\n', "engine: found 'a:9200', expected the address of a search"),
         (f"{OWN}engine = 9200\n", "engine: found 9200, expected a text"),
