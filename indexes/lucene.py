@@ -17,10 +17,9 @@ from indexes.files import atomic_directory
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import (
     Change,
-    Manifest,
+    IndexManifest,
     Source,
     check_replaceable,
-    rebuild_command,
     software_versions,
     unusable,
 )
@@ -44,7 +43,7 @@ def build(
     directory: Path | str,
     sources: Sequence[Path | str] = (),
     rebuild: str | None = None,
-) -> Manifest:
+) -> IndexManifest:
     """Build an index; an older one is replaced at the very end, atomically.
 
     Memory does not grow with the number of posts. One thread adds them, so that the same posts give
@@ -54,7 +53,7 @@ def build(
         posts: in any order, every id once.
         directory: folder of the index; replaced only if it is an index.
         sources: files of the posts, for checks when the index is opened.
-        rebuild: command that builds this index, for messages.
+        rebuild: command that builds this index, for messages; default: this call.
 
     Raises:
         CollectionError: there are no posts, an id is repeated, the folder is something else,
@@ -63,7 +62,7 @@ def build(
     directory = Path(directory)
     check_replaceable(directory)
     described = tuple(Source.read(Path(source)) for source in sources)
-    rebuild = rebuild or rebuild_command(sources, directory)
+    rebuild = rebuild or f"indexes.build(posts, {str(directory.absolute())!r})"
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     with atomic_directory(directory) as folder:
         try:
@@ -79,7 +78,7 @@ def write(
     sources: tuple[Source, ...],
     rebuild: str,
     changes: tuple[Change, ...] = (),
-) -> Manifest:
+) -> IndexManifest:
     """Write an index into the empty ``folder``, which the caller renames to ``directory``.
 
     Raises:
@@ -98,7 +97,7 @@ def write(
     ):
         stored = progress(store, summary.posts, "indexing")
         _write_texts(folder, (post.text for post in stored))
-    manifest = Manifest(
+    manifest = IndexManifest(
         **summary._asdict(),
         analyzer=_ANALYZER,
         sources=sources,
@@ -182,7 +181,9 @@ def open_index(directory: Path | str, sources: Sequence[Path | str] | None = Non
 class LuceneIndex:
     """An index that is open for searching; made by :meth:`open`."""
 
-    def __init__(self, directory: Path, manifest: Manifest, reader: Any, posts: PostStore) -> None:
+    def __init__(
+        self, directory: Path, manifest: IndexManifest, reader: Any, posts: PostStore
+    ) -> None:
         self.directory, self.manifest, self.posts = directory, manifest, posts
         self.size = manifest.posts
         self._reader = reader
@@ -215,7 +216,7 @@ class LuceneIndex:
     @classmethod
     def _open(cls, directory: Path, sources: Sequence[Path | str] | None) -> Self:
         """Open an index, whose folder must stay the same meanwhile."""
-        manifest = Manifest.read(directory)
+        manifest = IndexManifest.read(directory)
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
         start(manifest.posts >= _LARGE)
         posts = PostStore(directory / POSTS_FILE)

@@ -164,9 +164,9 @@ class Options(EngineOptions, _TrainingOptions):
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    from pipeline.collections.judged import JUDGMENTS, JudgedPosts
     from pipeline.command import runtime
     from pipeline.ranking import fusion
+    from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
     from pipeline.training.own import (
         compare_fusion,
         own_fusion_config,

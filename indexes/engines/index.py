@@ -219,7 +219,7 @@ class EngineIndex(ABC):
             if not is_doc_id(doc_id):
                 raise CollectionError(
                     f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
-                    "run has them; name a field of such ids by --id-field"
+                    "run has them; name a field of such ids by `address.id_field`"
                 )
 
 
@@ -371,10 +371,10 @@ class ForeignIndex(EngineIndex):
         self._types = dict(_fields(description["mappings"].get("properties", {})))
         address = engine.address
         named = {
-            "--text-field": address.text_field,
-            "--url-field": address.url_field,
-            "--time-field": address.time_field,
-            "--id-field": address.id_field,
+            "`address.text_field`": address.text_field,
+            "`address.url_field`": address.url_field,
+            "`address.time_field`": address.time_field,
+            "`address.id_field`": address.id_field,
         }
         unknown = [
             f"{option} {name}" for option, name in named.items() if name and name not in self._types
@@ -409,13 +409,13 @@ class ForeignIndex(EngineIndex):
         if not isinstance(method, EngineQuery):
             raise CollectionError(
                 f"{self._address}: this index is ranked by its own query, expected no method "
-                f"({method.name}); only an index by pipeline.index has those of our own"
+                f"({method.name}); only an index that this program built has those of its own"
             )
         topics, id_field = list(topics), self._address.id_field
         if id_field is None and hits > self._window:
             raise CollectionError(
                 f"{self._address}: more than {self._window:,} hits need a field of ids to go on "
-                "from, expected its name by --id-field"
+                "from, expected its name by `address.id_field`"
             )
         sort = [{"_score": "desc"}, *([{id_field: "desc"}] if id_field else [])]
         bodies = {
@@ -451,7 +451,7 @@ class ForeignIndex(EngineIndex):
         if field is None:
             raise CollectionError(
                 f"topic {topic.query_id} has a time limit, and {self._address} no field for it; "
-                "name one by --time-field, or remove the limit from the topic"
+                "name one by `address.time_field`, or remove the limit from the topic"
             )
         if self._types[field] in _DATES:
             if topic.time is None:
@@ -507,8 +507,8 @@ def _check_sources(address: EngineAddress, layout: Layout, sources: Sequence[Pat
     names = [[source.name for source in built], [path.name for path in sources]]
     state = "which have changed since" if names[0] == names[1] else f"expected {names[1]}"
     raise CollectionError(
-        f"{address}: this index was built from {names[0]}, {state}; choose another name by "
-        "--engine-index, or delete it if nobody needs it, and build it again with\n"
+        f"{address}: this index was built from {names[0]}, {state}; choose another "
+        "`address.index`, or delete it if nobody needs it, and build it again with\n"
         f"  {layout.manifest.rebuild}"
     )
 

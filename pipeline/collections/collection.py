@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from indexes.engines.address import EngineAddress, index_name
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import METHODS, Method
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
@@ -349,7 +349,7 @@ class SearchedCollection(Collection):
 
     def _store(self) -> PostStore:
         """The posts of the index, which is checked."""
-        manifest = Manifest.read(self.index_directory)
+        manifest = IndexManifest.read(self.index_directory)
         manifest.check(self.index_directory, self.post_files())
         return PostStore(self.index_directory / POSTS_FILE)
 
@@ -392,7 +392,7 @@ class SearchedCollection(Collection):
             self.build_index(directory)
         return LuceneIndex.open(directory, self.post_files())
 
-    def build_index(self, directory: Path) -> Manifest:
+    def build_index(self, directory: Path) -> IndexManifest:
         """Index the posts in a folder."""
         from indexes import lucene
 
@@ -411,7 +411,7 @@ class SearchedCollection(Collection):
             self._read_posts(),
             self.post_files(),
             engine_directory(self.engine),
-            self._index_command(self.engine.options),
+            self._index_command(engine_options(self.engine)),
             methods,
         )
 
@@ -431,6 +431,12 @@ def _judged(topics: Sequence[Topic], path: Path | None) -> list[Topic]:
     """The topics that a file of judgments has."""
     judged = read_qrels(path) if path and path.exists() else {}
     return [topic for topic in topics if topic.query_id in judged]
+
+
+def engine_options(address: EngineAddress) -> str:
+    """The options of a command that name this index."""
+    words = ["--engine", address.url, "--engine-index", address.index]
+    return shlex.join(words + (["--engine-auth", str(address.auth)] if address.auth else []))
 
 
 def engine_directory(address: EngineAddress) -> Path:

@@ -167,7 +167,7 @@ def open_collection(
         DataError, CollectionError: files or rows have another form.
     """
     if engine and index:
-        raise UsageError("found both an index and a search engine, expected one of them")
+        raise UsageError("`index` and `engine`: found both, expected one of them")
     given = [name, posts, beir, ir_dataset, topics if posts is None else None]
     if sum(value is not None for value in given) != 1:
         raise UsageError("expected one of name, posts, topics, beir and ir_dataset")
@@ -212,7 +212,7 @@ def _topic_file(
         return TopicFileCollection(topics, engine_directory(address), address, qrels)
     if index is None:
         raise UsageError(
-            f"{topics}: a file of topics needs the posts to search: name their index by --index "
+            f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
     return TopicFileCollection(topics, index, qrels_path=qrels)

@@ -15,7 +15,7 @@
     # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
     engine = "http://localhost:9200" # or several nodes, separated by commas
     engine_index = "my-posts"        # optional: else a name like the file's
-    engine_auth = "engine.toml"      # optional: a file of user and password, see indexes/README.md
+    engine_auth = "engine.toml"      # optional: a file of user and password
 
     # in place of posts: an index that is there already, as it is
     text_field = "body"

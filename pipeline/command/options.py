@@ -157,10 +157,10 @@ def run_command(
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
     except UsageError as error:
-        lines = "".join(f"  {problem}\n" for problem in error.problems)
+        lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
         _leave(USAGE, f"{program}: bad usage:\n{lines}see {program} --help")
     except (DataError, CollectionError, RerankerError) as error:
-        _leave(FAILURE, f"{program}: error: {error}")
+        _leave(FAILURE, f"{program}: error: {_with_options(str(error), options_type)}")
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -171,6 +171,25 @@ def run_command(
     except KeyboardInterrupt:
         _leave(INTERRUPTED, f"{program}: interrupted; nothing half-written was left behind")
     sys.exit(0)
+
+
+def _with_options(message: str, options_type: Any) -> str:
+    """A message with options in place of the arguments of Python that it names in backticks.
+
+    ``address.NAME`` is a field of an :class:`indexes.engines.address.EngineAddress`.
+    """
+    flags = {
+        field.name: names[0]
+        for field in dataclasses.fields(options_type)
+        if (names := _names(field))
+    }
+
+    def option_of(match: re.Match[str]) -> str:
+        return flags.get(f"engine_{match[2]}" if match[1] else "") or flags.get(match[2], match[0])
+
+    command = r"\n  python -m pipeline.index --posts FILE --index \1"
+    message = re.sub(r" `indexes\.build\(posts, (.+)\)`", command, message)
+    return re.sub(r"`(address\.)?(\w+)`", option_of, message)
 
 
 def parse_arguments(

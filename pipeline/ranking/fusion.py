@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.judged import JUDGMENTS, JudgedPosts
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
+from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from pipeline.ranking.ranker import Candidates, NeuralReranker, Progress, doc_ids_of, silent
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers.text.spaces import ADAPTED

@@ -9,7 +9,6 @@ import pytest
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.judged import JudgedPosts
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
@@ -21,6 +20,7 @@ from pipeline.ranking.fusion import (
     fusion_training_set,
 )
 from pipeline.ranking.fusion import _joined as joined
+from pipeline.ranking.judged_posts import JudgedPosts
 from pipeline.ranking.ranker import Candidates, NeuralReranker
 from pipeline.training.training_set import searched_training_set
 from rerankers.features.judged import SIGNALS
