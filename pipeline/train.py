@@ -34,7 +34,7 @@ from pipeline.collections.collection import (
     default_vectors,
     home_directory,
 )
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
@@ -174,8 +174,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         options: model, collections and settings.
         own: collection of one's own to train on, in place of the named ones.
     """
-    from pipeline.collections.judged import JUDGMENTS, JudgedPosts
     from pipeline.command import runtime
+    from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
     from pipeline.training.fusion import fusion_training_set
     from pipeline.training.own import (
         compare_fusion,
@@ -259,7 +259,7 @@ def _check(options: Options) -> None:
         )
     if options.top and not options.prior_runs:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
-    own = options.collection and options.collection.endswith(ENDING)
+    own = options.collection and is_own(options.collection)
     if options.collection and not own and models.reads_rankers(options.model):
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
@@ -269,7 +269,7 @@ def _check(options: Options) -> None:
 
 def _own_collection(options: Options) -> SearchedCollection | None:
     """The own collection of ``--collection``, None for a named one."""
-    if options.collection is None or not options.collection.endswith(ENDING):
+    if options.collection is None or not is_own(options.collection):
         return None
     found = named.find(options.collection, options.data)
     assert isinstance(found, SearchedCollection)

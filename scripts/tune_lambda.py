@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.options import (
@@ -125,12 +125,12 @@ def _check(options: Options) -> None:
     problems = []
     if bool(options.test) + bool(options.collection) + options.transfer != 1:
         problems.append("give one of --test NAME, --collection FILE and --transfer")
-    if options.collection and not options.collection.endswith(ENDING):
+    if options.collection and not is_own(options.collection):
         problems.append(
             f"--collection: found {options.collection!r}, expected the file of an own collection "
             "(my-posts.toml); a named one is left out by --test"
         )
-    if options.test and options.test.endswith(ENDING):
+    if options.test and is_own(options.test):
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
     from rerankers import models
 

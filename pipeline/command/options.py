@@ -24,7 +24,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -157,15 +156,14 @@ def run_command(
     one message on stderr; a traceback is left for mistakes of ours.
     """
     warnings.showwarning = _show_warning
-    named = partial(_with_option, dataclasses.fields(options_type))  # type: ignore[arg-type]
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
     except UsageError as error:
-        lines = "".join(f"  {named(problem)}\n" for problem in error.problems)
+        lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
         _leave(USAGE, f"{program}: bad usage:\n{lines}see {program} --help")
     except (DataError, CollectionError, RerankerError) as error:
-        _leave(FAILURE, f"{program}: error: {named(str(error))}")
+        _leave(FAILURE, f"{program}: error: {_with_options(str(error), options_type)}")
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -178,13 +176,23 @@ def run_command(
     sys.exit(0)
 
 
-def _with_option(fields: Sequence[dataclasses.Field[Any]], problem: str) -> str:
-    """A message that begins with a Python argument's name, with its option in place of the name."""
-    name, colon, rest = problem.partition(":")
-    for field in fields:
-        if colon and name == (field.metadata.get("argument_name") or field.name):
-            return f"{(_names(field) or [field.name])[-1]}:{rest}"
-    return problem
+def _with_options(message: str, options_type: Any) -> str:
+    """A message with options in place of the arguments of Python that it names in backticks.
+
+    ``address.NAME`` is a field of an :class:`indexes.engines.address.EngineAddress`.
+    """
+    flags = {
+        field.metadata.get("argument_name") or field.name: names[-1]
+        for field in dataclasses.fields(options_type)
+        if (names := _names(field))
+    }
+
+    def option_of(match: re.Match[str]) -> str:
+        return flags.get(f"engine_{match[2]}" if match[1] else "") or flags.get(match[2], match[0])
+
+    command = r"\n  python -m pipeline.index --posts FILE --index \1"
+    message = re.sub(r" `indexes\.build\(posts, (.+)\)`", command, message)
+    return re.sub(r"`(address\.)?(\w+)`", option_of, message)
 
 
 def parse_arguments(

@@ -142,7 +142,7 @@ def _fusion(
     if given:
         raise UsageError(
             [
-                f"{argument}: {reranker} takes the rankers of its training; leave it out"
+                f"`{argument}`: {reranker} takes the rankers of its training; leave it out"
                 for argument in given
             ]
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
@@ -140,7 +140,7 @@ def load_scorer(
     """
     if name not in models.names():
         raise UsageError(
-            f"reranker: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
+            f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
         )
     device, idf = choose_device(loading.device, loading.threads), loading.idf
     frequencies = None
@@ -341,7 +341,7 @@ class Written(NamedTuple):
 
 def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
     """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads."""
-    manifest = Manifest.read(index)
+    manifest = IndexManifest.read(index)
     manifest.check(index, None)
     parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
     loaded = [checkpoints.load(checkpoint)]

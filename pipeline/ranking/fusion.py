@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.judged import JUDGMENTS, JudgedPosts
 from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
+from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from pipeline.ranking.ranker import Ranking, Topics, reranked_topic, topics_of
 from pipeline.ranking.retrievers import Candidates, doc_ids_of
 from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
@@ -273,7 +273,7 @@ class Fusion:
 
         if collection.given_candidates is not None:
             raise UsageError(
-                f"reranker: found {scorer.name}, but {collection.name} is not searched, its "
+                f"`reranker`: found {scorer.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
         rankers = Rankers.from_config(scorer.checkpoint.model.config)

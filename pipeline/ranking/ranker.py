@@ -136,7 +136,7 @@ def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
     if topics is not None:
         return topics
     if collection is None:
-        raise UsageError("topics: found none, expected some: this ranker has no collection")
+        raise UsageError("`topics`: found none, expected some: this ranker has no collection")
     return collection.topics
 
 
@@ -269,7 +269,7 @@ def reranked_topic(
     query_id = query_id or (next(iter(topics)) if len(topics) == 1 else "")
     if query_id not in topics:
         raise UsageError(
-            f"query_id: found {query_id!r}, expected a topic of the ranking: "
+            f"`query_id`: found {query_id!r}, expected a topic of the ranking: "
             f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
         )
     scored = ranking.candidates.run.get(query_id)
@@ -284,7 +284,7 @@ def reranked_topic(
     if unknown := [doc_id for doc_id in doc_ids if doc_id not in changes]:
         expected = f"expected one of the {len(changes)} candidates of topic {query_id}"
         shown = listed(list(changes), 8)
-        raise UsageError([f"doc_id: found {d!r}, {expected}: {shown}" for d in unknown])
+        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {shown}" for d in unknown])
     named = {"named posts": list(dict.fromkeys(doc_ids))}
     return RerankedTopic(
         collection.name if collection else "",

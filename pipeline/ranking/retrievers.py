@@ -269,14 +269,14 @@ def _method(collection: Collection, name: str | None, parameters: Sequence[str])
     if collection.engine and not offered:
         if name or parameters:
             raise UsageError(
-                f"first_stage: {collection.engine} is ranked by its own query; leave it and "
-                "parameters out"
+                f"`first_stage`: {collection.engine} is ranked by its own query; leave it and "
+                "`parameters` out"
             )
         return EngineQuery()
     found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
     if found.name not in offered and collection.engine:
         raise UsageError(
-            f"first_stage: found {found.name}, expected one of {', '.join(offered)}, which a "
+            f"`first_stage`: found {found.name}, expected one of {', '.join(offered)}, which a "
             "search engine offers"
         )
     return found

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections.collection import Collection
-from pipeline.collections.judged import JudgedPosts
 from pipeline.collections.trec import Qrels, Run
 from pipeline.ranking.fusion import Rankers, UnionRetriever, with_neural
+from pipeline.ranking.judged_posts import JudgedPosts
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 

@@ -55,7 +55,7 @@ def test_a_file_names_an_index(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         (f'{OWN}text_field = "body"\n', "text_field: found without engine"),
-        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected one"),
+        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected files"),
         (f'{OWN}engine = "http://a"\ntext_field = "body"\n', "posts: found with text_field"),
         (f'{OWN}engine = "a:9200"\n', "engine: found 'a:9200', expected the address of a search"),
         (f"{OWN}engine = 9200\n", "engine: found 9200, expected a text"),
@@ -101,7 +101,9 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
     assert f"{NOWHERE}: no answer (" in nothing.err
     with pytest.raises(CollectionError, match="found url_field without text_field"):
         open_collection("sample", engine={"url": NOWHERE, "url_field": "link"})
-    with pytest.raises(UsageError, match="first_stage: found axiom, expected one of ql, bm25, rm3"):
+    with pytest.raises(
+        UsageError, match="`first_stage`: found axiom, expected one of ql, bm25, rm3"
+    ):
         from pipeline.ranking.retrievers import retriever_for
 
         collection = open_collection("sample", engine={"url": NOWHERE})

@@ -9,11 +9,11 @@ import pytest
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.judged import JudgedPosts
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
+from pipeline.ranking.judged_posts import JudgedPosts
 from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.scorers import ModelScorer
 from pipeline.training.fusion import MOST_TOPICS, fusion_training_set

@@ -95,9 +95,8 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
         (
             'posts = ["nothing-*.jsonl", "posts-*.jsonl"]\ntopic = "topics.tsv"\nqrels = 3\n',
             [
-                "found the key 'topic', expected posts, topics, qrels, train, language, ",
+                "found the key 'topic', expected posts, topics, qrels, train, train_qrels, ",
                 "did you mean 'topics'?",
-                "found no topics",
                 "posts: found no file 'nothing-*.jsonl'",
                 "qrels: found 3, expected the name of a file",
             ],
@@ -108,6 +107,8 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
             ["topics: ", "qrels.txt:1: ", "qrels: ", "topics.tsv:1: "],
         ),
         ("posts = [", ["found no TOML"]),
+        ("language = 1", ["found no posts", "language: found 1"]),
+        (TOML.replace("qrels =", "train_qrels ="), ["train_qrels: found without qrels"]),
         (
             TOML + 'train = "others.tsv"\nlanguage = "eng"\n',
             [

@@ -273,7 +273,7 @@ class SearchPage:
     @cached_property
     def topics(self) -> dict[str, Topic]:
         """query_id -> topic; none of an index alone, which stands in for its file of topics."""
-        if self.collection.topics_path == self.collection.index_directory:
+        if not self.collection.has_topics:
             return {}
         return {topic.query_id: topic for topic in self.collection.topics}
 
