@@ -70,7 +70,7 @@ def main(options: Options) -> None:
     if options.check:
         _report(collection)
     else:
-        _adapt(options, collection)
+        adapt(options, collection)
 
 
 def _collection(options: Options) -> Collection:
@@ -89,7 +89,8 @@ def _collection(options: Options) -> Collection:
     return collection
 
 
-def _adapt(options: Options, collection: Collection) -> None:
+def adapt(options: Options, collection: Collection) -> None:
+    """Encode the posts, fit word vectors to the encodings, check and write them."""
     from indexes.files import write_bytes
     from pipeline.adaptation.fit import ROUNDS, check, fit
     from pipeline.adaptation.teacher import encode, open_teacher

@@ -123,6 +123,13 @@ def print_table(
     header: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)
 ) -> None:
     """Print a table without lines; columns but those of ``left`` are aligned on the right."""
+    print("\n".join(table_lines(header, rows, left)))
+
+
+def table_lines(
+    header: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)
+) -> list[str]:
+    """The lines of a table."""
     from rich.table import Table
 
     rows = list(rows)
@@ -134,8 +141,7 @@ def print_table(
     console = open_console()
     with console.capture() as captured:
         console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def one_line(text: str, width: int = 100) -> str:
