@@ -131,8 +131,8 @@ def id_under(
             return str(value)
         if value is not None:
             raise error_type(
-                f"{where}: found {key} {short_json(value)}, expected a whole number or a text without "
-                "spaces"
+                f"{where}: found {key} {short_json(value)}, expected a whole number or a text "
+                "without spaces"
             )
     raise error_type(
         f"{where}: found {keys_of(record)}, expected an id under {_alternatives(keys)}"

@@ -1,10 +1,6 @@
 """Connections that break, users without rights, and nodes that die, at real servers."""
 
-import os
 import random
-import shutil
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,27 +79,6 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
         assert proxy.broken.count > 2
     assert 0 <= done.sent <= len(POSTS)
     assert_complete(address, tmp_path)
-
-
-def test_an_answer_that_never_ends(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, waits = server.address(), [1.5, 1.5]
-    monkeypatch.setattr(client, "TIMEOUT", 0.7)
-    build(address, POSTS[:50], [], tmp_path / "kept", "again")
-    with (
-        Proxy(server.url) as proxy,
-        open_index(through(proxy, address), tmp_path / "kept") as index,
-    ):
-        expected = index.search(TOPICS, BM25())
-
-        def slow(size: int, part: bytes) -> bytes:
-            time.sleep(waits.pop() if waits else 0)
-            return part
-
-        proxy.broken = slow
-        assert index.search(TOPICS, BM25()) == expected
-    assert not waits
 
 
 def test_an_engine_that_is_gone_while_posts_are_sent(server: Server, tmp_path: Path) -> None:
@@ -219,82 +194,3 @@ def test_an_index_that_becomes_read_only(
     engine.request("PUT", path, {"index.blocks.write": None})
     assert 0 < build(address, POSTS, [], tmp_path / "kept", "again").sent < len(POSTS)
     assert_complete(address, tmp_path)
-
-
-# --- a node that dies -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Three nodes, by the program that TWEETRERANK_SERVER_PROGRAM names.
-
-    Gives their addresses, and functions that kill a node and that bring dead ones back.
-    """
-    program = os.environ.get("TWEETRERANK_SERVER_PROGRAM")
-    if not program:
-        pytest.skip("no program that starts servers (set TWEETRERANK_SERVER_PROGRAM)")
-    port = random.Random().randrange(20_000, 30_000)
-    name = "opensearch-3.6.0"
-
-    def run(*words: str) -> None:
-        # Not the Java of this environment, which lacks what the engine needs.
-        path = os.pathsep.join(p for p in ("/usr/local/bin", "/usr/bin", "/bin"))
-        environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": path}
-        done = subprocess.run([program, *words], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    def start() -> None:
-        run("start", name, str(port), "--nodes", "3", "--heap", "256m")
-
-    assert shutil.which(program)
-    try:
-        start()
-        urls = ",".join(f"http://127.0.0.1:{port + n}" for n in range(3))
-        yield urls, lambda node: run("kill", name, str(port), "--node", str(node)), start
-    finally:
-        run("wipe", name, str(port))
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_a_node_dies(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While posts are sent, and while topics are searched: nothing is lost."""
-    monkeypatch.setattr(client, "DELAYS", (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0))
-    urls, kill, _ = cluster
-    address = EngineAddress(urls, "things")
-    posts = random_posts(20_000, seed=7)
-    engine = Engine.connect(address)
-    engine.patiently("GET", "/_cluster/health", params={"wait_for_nodes": 3, "timeout": "60s"})
-    sends = [0]
-    send = building._Sender.send
-
-    def counted(self: Any, chunk: Any, report: Any) -> Any:
-        sends[0] += 1
-        if sends[0] == 20:
-            primary = engine.request("GET", "/_cat/shards/things", params={"format": "json"})
-            node = next(one["node"] for one in primary if one["prirep"] == "p")
-            threading.Thread(target=kill, args=(node.removeprefix("n"),)).start()
-        return send(self, chunk, report)
-
-    monkeypatch.setattr(building._Sender, "send", counted)
-    done = build(address, posts, [], tmp_path / "kept", "again")
-    assert sends[0] > 30
-    assert done.sent == len(posts)
-    with open_index(address, tmp_path / "other") as index:
-        assert sorted(index.posts) == sorted(posts)
-        expected = index.search(TOPICS, BM25())
-        shards = engine.patiently("GET", "/_cat/shards/things", params={"format": "json"})
-        engine.patiently(
-            "GET", "/_cluster/health/things", params={"wait_for_status": "green", "timeout": "60s"}
-        )
-        node = next(one["node"] for one in shards if one["prirep"] == "p")
-        killed = threading.Thread(target=kill, args=(node.removeprefix("n"),))
-        killed.start()
-        # Of three nodes two are gone: without a majority searches still find what is left, or say
-        # which topics they did not find.
-        try:
-            for _ in range(20):
-                assert index.search(TOPICS, BM25()) == expected
-        except EngineError as error:
-            assert "without an answer" in str(error)
-        killed.join()

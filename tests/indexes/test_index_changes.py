@@ -124,15 +124,6 @@ def test_an_interruption_leaves_the_old_index(index: Path, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_a_search_sees_the_old_index_whole(index: Path) -> None:
-    with LuceneIndex.open(index) as opened:
-        method = METHODS["rm3"]()
-        before = opened.search(TOPICS, method)
-        change(index, "", remove=[post.doc_id for post in POSTS[:250]])
-        assert opened.search(TOPICS, method) == before
-        assert opened.posts.get_many([POSTS[0].doc_id]) == {POSTS[0].doc_id: POSTS[0]}
-
-
 def test_two_changes_at_once_lose_nothing(index: Path) -> None:
     with pytest.raises(CollectionError, match="another process has changed this index"):
         change(
@@ -155,6 +146,11 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     assert done.code == 0 and "0 posts added, 0 replaced, 2 removed" in done.out
     done = command("index", "--index", place, "--remove", "2", "--skip-unknown")
     assert done.code == 0 and done.out.startswith("nothing to change: 303 posts")
+    # Messages name the command's options.
+    assert "with --replace the new texts" in command("index", "--index", place, "--add", more).err
+    assert "with --skip-unknown, unknown" in command("index", "--index", place, "--remove", "2").err
+    none = command("index", "--index", tmp_path / "none", "--remove", "2")
+    assert f"python -m pipeline.index --posts FILE --index '{tmp_path / 'none'}'" in none.err
     # The commands in the manifest build the same index.
     expected = stored(place)
     for line in IndexManifest.read(place).rebuild.splitlines():

@@ -226,19 +226,6 @@ def test_document_frequencies(index: LuceneIndex) -> None:
     assert "?" not in found
 
 
-def test_posts_keep_their_places_over_many_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lucene, "_BUFFER", 0.1)
-    posts = [Post(str(n), f"unique{n} common") for n in range(3000)]
-    with build(tmp_path / "segments", posts) as index:
-        topics = [Topic(str(n), f"unique{n}") for n in range(0, 3000, 13)]
-        results = index.search(topics, QueryLikelihood())
-        assert all(list(found) == [query_id] for query_id, found in results.items())
-        (segment,) = (tmp_path / "segments").glob("*.si")
-        assert segment.name != "_0.si"  # it was merged from others
-
-
 @pytest.mark.parametrize(
     ("method", "wrong"),
     [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})],

@@ -119,17 +119,6 @@ def test_attractiveness_is_the_posterior_mean() -> None:
         assert found[evidence.pattern[pair]] == pytest.approx(above / below, abs=2e-3)
 
 
-def test_the_fit_is_deterministic_and_ignores_the_order_of_entries() -> None:
-    log = simulate(20, 300, 0.5)
-    order = np.random.default_rng(0).permutation(len(log.pair))
-    first = fit(log.pair, log.position, log.click)
-    second = fit(log.pair[order], log.position[order], log.click[order])
-    assert fit(log.pair, log.position, log.click).attractiveness.tolist() == (
-        first.attractiveness.tolist()
-    )
-    np.testing.assert_allclose(first.attractiveness, second.attractiveness, atol=1e-9)
-
-
 def log_of(*impressions: tuple[str, str, str]) -> ClickLog:
     """Query, posts and clicked posts, one letter each."""
     log = ClickLog()

@@ -138,19 +138,6 @@ def test_what_an_earlier_call_left_is_continued_or_thrown_away(
         assert place(tmp_path).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize(
-    "behaviours",
-    [["truncate", "no ranges"], ["503", "503", "serve"], ["wrong bytes", "serve"]],
-    ids=" then ".join,
-)
-def test_a_later_attempt_succeeds(
-    behaviours: list[str], entry: Entry, server: Server, tmp_path: Path
-) -> None:
-    server.behaviours = behaviours
-    fetch(entry, tmp_path, QUICK)
-    assert place(tmp_path).read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
 def test_bad_content_never_gets_the_final_name(
     behaviour: str, entry: Entry, server: Server, tmp_path: Path

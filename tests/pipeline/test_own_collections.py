@@ -415,12 +415,3 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
 def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tune_lambda.main(tune_lambda.Options(**arguments))
-
-
-def test_one_judged_topic_is_refused_before_training(
-    folder: Path, command: Callable[..., Any]
-) -> None:
-    (folder / "qrels.txt").write_text("a 0 1 1\na 0 2 0\n")
-    refused = command("train", "knrm", "--collection", folder / "harbour.toml")
-    assert refused.code == 1
-    assert "found 1 judged topic to train on, expected at least 2" in refused.err
