@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Run, ranked
 from pipeline.command.errors import UsageError
-from pipeline.command.runtime import one_line, print_table
+from pipeline.command.runtime import counted, print_posts, print_table
 from pipeline.evaluation.measures import Evaluator, mean
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def print_measures(collection: Collection, runs: Mapping[str, Run]) -> None:
         print(collection.missing_judgments)
         return
     evaluator = Evaluator(collection.qrels, collection.measures)
-    print(f"{collection.name}, {len(collection.qrels)} judged topics")
+    print(f"{collection.name}, {counted(len(collection.qrels), 'judged topic')}")
     print_means([(name, evaluator(run)) for name, run in runs.items()])
 
 
@@ -58,9 +58,8 @@ def print_topic(
         rows = []
         for rank, (doc_id, score) in enumerate(ranked(run[topic.query_id])[:SHOWN], start=1):
             post, grade = candidates.posts[doc_id], f"[{grades.get(doc_id, '-')}]"
-            line = one_line(f"{post.text} {post.url}")
-            rows.append([str(rank), f"{score:.4f}", grade, line])
-        print_table([], rows, left=[2, 3])
+            rows.append([str(rank), f"{score:.4f}", grade, f"{post.text} {post.url}"])
+        print_posts(rows)
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
 
