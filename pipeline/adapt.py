@@ -45,8 +45,7 @@ class Options:
         "index folder made by pipeline.index, whose posts are read", parse=Path, metavar="DIR"
     )
     teacher: str = option(
-        "minilm (English), multilingual, or a folder of a sentence transformer in the format of "
-        "sentence-transformers or ONNX",
+        "minilm (English), multilingual, or a folder of the library sentence-transformers",
         default="minilm",
         metavar="NAME|DIR",
     )
