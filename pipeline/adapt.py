@@ -45,8 +45,7 @@ class Options:
         "index folder made by pipeline.index, whose posts are read", parse=Path, metavar="DIR"
     )
     teacher: str = option(
-        "minilm (English), multilingual, or a folder of a sentence transformer in the format of "
-        "sentence-transformers or ONNX",
+        "minilm (English), multilingual, or a folder of the library sentence-transformers",
         default="minilm",
         metavar="NAME|DIR",
     )
@@ -94,7 +93,7 @@ def adapt(options: Options, collection: Collection) -> None:
     from indexes.files import write_bytes
     from pipeline.adaptation.fit import ROUNDS, check, fit
     from pipeline.adaptation.teacher import encode, open_teacher
-    from pipeline.command.runtime import bar, choose_device
+    from pipeline.command.runtime import bar, choose_device, counted
 
     texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)
     if len(texts) < 2:
@@ -114,7 +113,7 @@ def adapt(options: Options, collection: Collection) -> None:
     )
     description = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
     write_bytes(path, space.content({**description, "posts": str(len(texts))}))
-    print(f"wrote {path}: {len(space.words):,} words, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
@@ -130,6 +129,7 @@ def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
 
 def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
+    from pipeline.command.runtime import counted
     from rerankers.text.inputs import Lexicon
     from rerankers.text.spaces import description_of
 
@@ -144,8 +144,8 @@ def _report(collection: Collection) -> None:
     unknown = 1 - known / max(1, len(lexicon.texts.values))
     made = description_of(path)
     print(
-        f"{path}: {len(space.words):,} words, by {made.get('teacher', '?')} on "
-        f"{int(made.get('posts', 0)):,} posts\n"
+        f"{path}: {counted(len(space.words), 'word')}, by {made.get('teacher', '?')} on "
+        f"{counted(int(made.get('posts', 0)), 'post')}\n"
         f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
         "not among them and have general vectors alone"
     )

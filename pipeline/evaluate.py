@@ -22,6 +22,7 @@ from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
+from pipeline.command.runtime import counted
 from pipeline.evaluation.measures import (
     DEFAULT_MEASURES,
     Evaluator,
@@ -74,7 +75,7 @@ def main(options: Options) -> None:
         if options.against:
             print()
     if options.against or not options.per_topic:
-        print(f"{options.qrels}, {len(qrels)} judged topics")
+        print(f"{options.qrels}, {counted(len(qrels), 'judged topic')}")
         if options.against:
             from pipeline.evaluation.significance import print_comparison
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.runtime import one_line, print_table, table_lines
+from pipeline.command.runtime import counted, print_posts, table_lines
 from pipeline.evaluation.measures import DEFAULT_MEASURES, Evaluator, mean
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def evaluate(
     topics = len(getattr(ranking, "candidates", None).topics) if collection else 0
     seconds: Mapping[str, float] = getattr(ranking, "seconds", {})
     return Evaluation(
-        f"{f'{collection.name}, ' if collection else ''}{len(qrels)} judged topics",
+        f"{f'{collection.name}, ' if collection else ''}{counted(len(qrels), 'judged topic')}",
         {name: evaluator(run) for name, run in stages.items()},
         {name: 1000 * value / max(1, topics) for name, value in seconds.items()},
     )
@@ -111,9 +111,8 @@ def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> 
         rows = []
         for rank, (doc_id, score) in enumerate(ranked(run[topic.query_id])[:SHOWN], start=1):
             post, grade = candidates.posts[doc_id], f"[{grades.get(doc_id, '-')}]"
-            line = one_line(f"{post.text} {post.url}")
-            rows.append([str(rank), f"{score:.4f}", grade, line])
-        print_table([], rows, left=[2, 3])
+            rows.append([str(rank), f"{score:.4f}", grade, f"{post.text} {post.url}"])
+        print_posts(rows)
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
 

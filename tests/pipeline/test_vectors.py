@@ -119,7 +119,7 @@ def test_glove_is_cut_down(
         path = tmp_path / "cut.bin.gz"
         done = command(*cut, *options, "--output", path)
         assert done.code == 0, done.err
-        assert done.out.startswith("5 words: the commonest 3 and those of 1 files of texts\n")
+        assert done.out.startswith("5 words: the commonest 3 and those of 1 file of texts\n")
         found = read_vectors(path)
         assert found.words == kept
         # The number of a made word's row is its first number.
