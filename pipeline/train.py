@@ -344,12 +344,9 @@ def _vectors(options: Options, training_set: TrainingSet, config: Any) -> Path |
     """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
     from pipeline import vectors
     from pipeline.ranking.fusion import Rankers
-    from rerankers.features import compare_vectors
 
-    if options.model in FUSIONS:
-        families = config.families.split(",")
-        if not Rankers.from_config(config).neural and not compare_vectors(families):
-            return None
+    if options.model in FUSIONS and not Rankers.from_config(config).neural:
+        return None
     found = _vector_file(options)
     if options.vectors is None and options.model in FUSIONS and found != NO_FILE:
         return vectors.cached_vectors(training_set.texts, found, home_directory())

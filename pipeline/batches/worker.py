@@ -19,7 +19,7 @@ from pipeline.command.runtime import choose_device, import_nltk_alone
 from pipeline.ranking.checkpoints import check_scores_alone
 from pipeline.ranking.ranker import Mixing, NeuralReranker, rerank
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import TrainedReranker
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import version_of
 
 

@@ -116,7 +116,7 @@ def _contributions(
     ranking: RerankedTopic, reranker: NeuralReranker
 ) -> dict[str, list[Contribution]]:
     """doc_id -> contribution of each feature, for the chosen posts."""
-    from rerankers.scoring.passes import represent_tokenized
+    from rerankers.scoring.batches import represent_tokenized
     from rerankers.scoring.tokenized import Tokenized
 
     model = cast("FeatureModel", reranker.checkpoint.model)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from indexes.search import SearchIndex
     from pipeline.collections.collection import Collection
     from rerankers.base import Pairs
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
     from rerankers.text.spaces import WordSpace
 
 
@@ -390,7 +390,7 @@ def _method(collection: Collection, name: str | None, parameters: Sequence[str])
 class NeuralReranker:
     """A trained model that scores candidates by their texts.
 
-    See :func:`rerankers.scoring.passes.score` for the batch size (in pairs) and the precision.
+    See :func:`rerankers.scoring.batches.score` for the batch size (in pairs) and the precision.
     """
 
     checkpoint: TrainedReranker

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakMethod
 
 import numpy as np
@@ -18,16 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rerankers.base import Pairs
+from rerankers.base import Pairs, Reranker
 from rerankers.scoring import fast_paths
 from rerankers.scoring.arena import Arena
+from rerankers.scoring.batches import check_finite, score
 from rerankers.scoring.packed import Buffers
-from rerankers.scoring.passes import check_finite
 from rerankers.scoring.precomputed import keys_of
-
-if TYPE_CHECKING:
-    from rerankers.checkpoint import TrainedReranker
-    from rerankers.text.ragged import Rows
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.ragged import Rows
 
 Key = bytes
 """Hash of a post's text and URL."""
@@ -65,12 +63,13 @@ class Block:
 
 
 class CachedScorer:
-    """Scores pairs by a checkpoint, and keeps the encodings of the posts that were read last.
+    """Scores pairs by a model, and keeps the encodings of the posts that were read last.
 
     Its methods may be called by several threads at once.
 
     Args:
-        checkpoint: on the CPU.
+        model: in evaluation mode, on the CPU.
+        encoder: of its checkpoint.
         max_bytes: of the kept encodings and terms.
 
     Attributes:
@@ -78,19 +77,17 @@ class CachedScorer:
         misses: look-ups that did not.
     """
 
-    def __init__(self, checkpoint: TrainedReranker, max_bytes: int) -> None:
-        self.checkpoint, self.max_bytes = checkpoint, max_bytes
+    def __init__(self, model: Reranker, encoder: TextEncoder, max_bytes: int) -> None:
+        self.model, self.encoder, self.max_bytes = model, encoder, max_bytes
         self.hits, self.misses = 0, 0
-        way = fast_paths.way_of(checkpoint.model)
-        has_encoder = hasattr(way, "PostEncoder") and not checkpoint.model.feature_families
-        self._encoder: Any = (
-            way.PostEncoder(checkpoint.model, checkpoint.encoder) if has_encoder else None
-        )
+        way = fast_paths.way_of(model)
+        has_encoder = hasattr(way, "PostEncoder") and not model.feature_families
+        self._encoder: Any = way.PostEncoder(model, encoder) if has_encoder else None
         self._places: dict[Key, Place] = {}
         # Neither refers to self: a cycle would keep the memory of a model that is swapped out.
-        encoder: Any = self._encoder
+        post_encoder: Any = self._encoder
         drop: Any = WeakMethod(self._drop)
-        self._query = lru_cache(QUERIES)(lambda text: encoder.query(text))
+        self._query = lru_cache(QUERIES)(lambda text: post_encoder.query(text))
         self._arena = Arena[Block](max_bytes // NUMBER, lambda block: drop()(block))
         self._block_bytes = 0
         self._lock, self._buffers = Lock(), Buffers()
@@ -113,14 +110,14 @@ class CachedScorer:
             Thread(target=self._arena.touch, name="touch").start()
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
-        """Scores [P], as of :meth:`TrainedReranker.score`; they do not depend on the other pairs.
+        """Scores [P] of :func:`rerankers.scoring.batches.score`, whatever the other pairs are.
 
         Raises:
             RerankerError: a score is not a finite number.
         """
         if self._encoder is None:
             self.misses += len(pairs.texts)
-            return self.checkpoint.score(pairs)
+            return score(self.model, pairs, self.encoder)
         scores = np.zeros(len(pairs), dtype=np.float32)
         keys = [key.tobytes() for key in keys_of(pairs.texts, pairs.urls)]
         # Equal posts get equal scores, to the last digit.

@@ -23,7 +23,7 @@ from pipeline.ranking.ranker import NeuralReranker
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
 from rerankers.scoring import fast_paths
-from rerankers.scoring.passes import score, score_tokenized
+from rerankers.scoring.batches import score, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 
