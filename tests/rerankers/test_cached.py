@@ -112,11 +112,11 @@ def test_the_memory_is_given_back_with_the_scorer() -> None:
     """At once: a service does not look for cycles among the objects that it has loaded."""
     scorer = cached(ready(), 1 << 24)
     scorer.score(all_pairs(QUERIES, POSTS))
-    arena = weakref.ref(scorer._arena)
+    [block, *_] = map(weakref.ref, scorer._blocks)
     gc.disable()
     try:
         del scorer
-        assert arena() is None
+        assert block() is None
     finally:
         gc.enable()
 
