@@ -35,7 +35,7 @@ from pipeline.command.runtime import bar, choose_device, counted, import_nltk_al
 if TYPE_CHECKING:
     from pipeline.batches.job import Job, Manifest, Part
     from pipeline.batches.worker import Done
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 FORMATS = ("jsonl", "jsonl.gz", "parquet")
 

@@ -386,12 +386,9 @@ class _Task:
     def vectors(self, training_set: TrainingSet) -> Path | None:
         """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
         from pipeline import vectors
-        from rerankers.features import compare_vectors
 
-        if self.rankers:
-            families = self.config.families.split(",")
-            if not self.rankers.neural and not compare_vectors(families):
-                return None
+        if self.rankers and not self.rankers.neural:
+            return None
         path = _vector_file(self.options)
         if self.options.vectors is None and self.rankers and path != NO_FILE:
             return vectors.cached_vectors(training_set.texts, path, home_directory())

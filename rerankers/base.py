@@ -31,7 +31,6 @@ from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
     from rerankers.text.spaces import WordSpace
-    from rerankers.text.vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -220,10 +219,6 @@ class Reranker(nn.Module, ABC):
         """Scores [P] of P posts, each with its query."""
         encoded = self.encode_queries(queries), self.encode_posts(posts)
         return self.integrate(self.compare(*encoded, query_of_post, features))
-
-    def unit_vectors(self) -> UnitVectors | None:
-        """Word vectors for the families that compare words by them, None if there are none."""
-        return None
 
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""

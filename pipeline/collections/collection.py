@@ -227,7 +227,7 @@ class Collection(ABC):
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The ``k`` best posts for a query, by the best ranker there is, best first."""
         ranking = self._best_ranker.rank(query)
-        scores = next(iter(ranking.run.values()), {})
+        scores: Mapping[str, float] = next(iter(ranking.run.values()), {})
         posts = ranking.candidates.posts
         return [
             Hit(doc_id, score, posts[doc_id].text, posts[doc_id].url)

@@ -132,7 +132,7 @@ def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
             shown += f"{done:,}/{counted(total, unit)}" if total else counted(done, unit)
             left = f"<{self.format_interval((total - done) / rate)}" if total and rate else ""
             speed = f", {rate:,.{int(rate < 10)}f} {unit}s/s" if rate else ""
-            return values | {"bar_format": f"{shown} [{{elapsed}}{left}{speed}{{postfix}}]"}
+            return {**values, "bar_format": f"{shown} [{{elapsed}}{left}{speed}{{postfix}}]"}
 
     return Progress(total=total or None, desc=what, disable=None)
 

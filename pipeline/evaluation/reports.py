@@ -81,12 +81,13 @@ def evaluate(
             raise DataError(collection.missing_judgments)
     usual = collection.measures if collection else DEFAULT_MEASURES
     evaluator = Evaluator(qrels, measures or usual)
-    topics = len(getattr(ranking, "candidates", None).topics) if collection else 0
-    seconds: Mapping[str, float] = getattr(ranking, "seconds", {})
+    topics, seconds = 1, getattr(ranking, "seconds", {})
+    if candidates := getattr(ranking, "candidates", None):
+        topics = max(1, len(candidates.topics))
     return Evaluation(
         f"{f'{collection.name}, ' if collection else ''}{counted(len(qrels), 'judged topic')}",
         {name: evaluator(run) for name, run in stages.items()},
-        {name: 1000 * value / max(1, topics) for name, value in seconds.items()},
+        {name: 1000 * value / topics for name, value in seconds.items()},
     )
 
 

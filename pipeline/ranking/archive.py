@@ -36,7 +36,7 @@ from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 DEFAULT_ALPHA = 0.7
 """Section 6.3 finds the best α near this value, in both languages."""

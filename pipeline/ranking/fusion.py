@@ -9,7 +9,7 @@ part of the fusion's checkpoint. :mod:`pipeline.training.fusion` makes its train
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,8 +46,8 @@ JUDGED = "judged"
 OFFICIAL = "run_"
 """Prefix of rankers that are a collection's official runs."""
 
-NeuralScores = Callable[[str, "Pairs"], npt.NDArray[np.float32]]
-"""Name of a neural reranker, P pairs -> its scores [P]."""
+NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
+"""P pairs -> the scores [P] of a neural reranker."""
 
 
 @dataclass(frozen=True)
@@ -364,8 +364,7 @@ class Fusion:
     def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
         """Candidates with the scores of the neural rerankers besides."""
         for name, scorer in self.neural.items():
-            score = scorer.checkpoint.score
-            candidates = with_neural(candidates, [name], lambda _, part, score=score: score(part))
+            candidates = with_neural(candidates, name, scorer.checkpoint.score)
             if watch:
                 watch.stop(name)
         return candidates
@@ -406,15 +405,12 @@ class Fusion:
         )
 
 
-def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScores) -> Candidates:
-    """Candidates with the scores of neural rerankers, for those whose texts are known."""
+def with_neural(candidates: Candidates, name: str, score: NeuralScores) -> Candidates:
+    """Candidates with the scores of a neural reranker, for those whose texts are known."""
     pairs = candidates.texts()
     has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
     rows = np.flatnonzero(has_text[pairs.post_index])
     part = replace(pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows])
-    signals = dict(candidates.signals)
-    for name in names:
-        scores = np.full(len(pairs), np.nan, dtype=np.float32)
-        scores[rows] = score(name, part)
-        signals[name] = candidates.run_of(scores)
-    return replace(candidates, signals=signals)
+    scores = np.full(len(pairs), np.nan, dtype=np.float32)
+    scores[rows] = score(part)
+    return replace(candidates, signals={**candidates.signals, name: candidates.run_of(scores)})

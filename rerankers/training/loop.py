@@ -17,7 +17,7 @@ from torch import Tensor
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import ConvolutionTower
-from rerankers.scoring.passes import represent_tokenized, score_tokenized
+from rerankers.scoring.batches import represent_tokenized, score_tokenized
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training import losses, negatives, state
 from rerankers.training.examples import CachedInteractions, Examples
