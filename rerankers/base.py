@@ -90,7 +90,7 @@ class Terms(NamedTuple):
     """One input of a batch of texts."""
 
     ids: Tensor  # [B, L] term identifiers; 0 is padding
-    weights: Tensor  # [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts
+    weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -135,6 +135,9 @@ class Reranker(nn.Module, ABC):
 
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
+
+    classical_idf: bool = False
+    """Whether the weights of a query's terms are ln N/n, not scaled into [0, 1]."""
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,

@@ -28,12 +28,11 @@ class Naive:
         """Section 3.2: depth + 1 matrices [rows, ·]."""
         ids = ids[:rows]
         lookup: Any = self.model.get_submodule(f"towers.{tower}.vectors")
-        matrix = np.zeros((rows, 8 if tower == TRIGRAMS else 10))
-        if ids:
-            with torch.no_grad():
-                matrix[: len(ids)] = lookup(torch.tensor(ids)).double().numpy()
+        with torch.no_grad():
+            padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
+            vectors = lookup(padded).double().numpy()
         width = self.config.word_width if tower == WORDS else self.config.trigram_width
-        levels, padding = [matrix], np.zeros(matrix.shape[1])
+        levels, padding = [vectors[:rows]], vectors[rows]
         for depth in range(self.config.depth):
             prefix = f"towers.{tower}.convolutions.{depth}."
             filters = self.weights[prefix + "weight"]  # [width · E, F], the first term's E first
@@ -111,7 +110,7 @@ class Naive:
     def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""
         reader = encoder()
-        rare = reader.idf.weights(words(query)).astype(np.float64)
+        rare = reader.idf.weights(words(query), self.config.classical_idf).astype(np.float64)
         grams = [(character_trigrams([word]).values + 1).tolist() for word in words(query)]
         spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
         query_grams = [gram for row in grams for gram in row]

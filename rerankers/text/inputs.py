@@ -91,10 +91,12 @@ class TextEncoder:
     vocabulary: Vocabulary
     idf: Idf
 
-    def queries(self, texts: Sequence[str], inputs: Sequence[str]) -> dict[str, TokenIds]:
+    def queries(
+        self, texts: Sequence[str], inputs: Sequence[str], classical_idf: bool = False
+    ) -> dict[str, TokenIds]:
         """The inputs of queries, weighted by IDF; a trigram has the weight of its word."""
         lexicon = Lexicon.from_texts(texts)
-        weights = self.idf.weights(lexicon.words)[lexicon.texts.values]
+        weights = self.idf.weights(lexicon.words, classical_idf)[lexicon.texts.values]
         found = {
             name: TokenIds(ids.values, ids.starts, weights)
             for name, ids in self._words(lexicon, inputs).items()

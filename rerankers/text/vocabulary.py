@@ -107,7 +107,8 @@ class Idf:
     """Inverse document frequency, from 0 (a word of every post) to 1 (a word of no post).
 
     ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. The scale does not depend on the source,
-    so that a model trained with one source of frequencies can be used with another.
+    so that a model trained with one source of frequencies can be used with another. The classical
+    form, ``ln N/n``, has no scale.
 
     Attributes:
         share: word -> n/N, the share of posts with the word.
@@ -119,11 +120,15 @@ class Idf:
     posts: float
     source: str
 
-    def weights(self, tokens: Sequence[str]) -> npt.NDArray[np.float32]:
+    def weights(self, tokens: Sequence[str], classical: bool = False) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
         scale, shares = math.log1p(self.posts), [self.share(token) for token in tokens]
         # Many words have the same share, all unknown ones for example.
-        idf = {s: math.log1p(1 / max(s, 1 / self.posts)) / scale for s in set(shares)}
+        rarity = {s: 1 / max(s, 1 / self.posts) for s in set(shares)}
+        idf = {
+            share: math.log(times) if classical else math.log1p(times) / scale
+            for share, times in rarity.items()
+        }
         return np.array([idf[share] for share in shares], dtype=np.float32)
 
     @classmethod
