@@ -141,6 +141,12 @@ def test_idf_is_the_formula_of_its_docstring() -> None:
     assert idf.weights([]).shape == (0,)
 
 
+def test_classical_idf_has_no_scale() -> None:
+    idf = Idf.from_document_frequencies({"the": 90, "bbc": 3}, 90, "counts")
+    expected = [0.0, math.log(30), math.log(90)]
+    np.testing.assert_allclose(idf.weights(["the", "bbc", "new"], classical=True), expected)
+
+
 def test_idf_from_a_file_equals_idf_from_counts(tmp_path: Path) -> None:
     path = tmp_path / "idf.tsv"
     path.write_text("1000\nthe\t900\ncafé\t3\n", encoding="utf-8")
