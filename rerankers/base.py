@@ -39,6 +39,10 @@ MASKED_WORDS = "masked_words"
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
+IDF_FORMS = ("relative", "classical", "phrases")
+"""Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
+the others a trigram has the IDF of its word."""
+
 FIRST_STAGE = "first_stage"
 """Signal: first-stage score of a candidate."""
 PRIOR = "prior"
@@ -136,8 +140,8 @@ class Reranker(nn.Module, ABC):
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
-    classical_idf: bool = False
-    """Whether the weights of a query's terms are ln N/n, not scaled into [0, 1]."""
+    idf: str = "relative"
+    """Weights of a query's terms, one of :data:`IDF_FORMS`."""
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,

@@ -79,7 +79,7 @@ class Tokenized:
         Features do not read ``precomputed`` posts again.
         """
         found = cls(
-            encoder.queries(pairs.queries, model.query_inputs, model.classical_idf),
+            encoder.queries(pairs.queries, model.query_inputs, model.idf),
             encoder.posts(pairs.texts, pairs.urls, model.post_inputs),
             pairs.query_index,
             pairs.post_index,
@@ -111,7 +111,7 @@ class Tokenized:
                 raise ValueError(f"found the features {model.feature_families} of unread posts")
             nothing = np.zeros(len(pairs), dtype=np.float32)
             prior = pairs.signals.get(PRIOR, nothing).reshape(-1, 1)
-        queries = encoder.queries(pairs.queries, model.query_inputs, model.classical_idf)
+        queries = encoder.queries(pairs.queries, model.query_inputs, model.idf)
         inputs, towers = precomputed.inputs, precomputed.towers
         return cls(queries, inputs, pairs.query_index, rows, prior, post_towers=towers)
 

@@ -109,7 +109,7 @@ def find_matches(
         found.append(
             PairMatches(
                 tokens,
-                encoder.idf.weights(tokens, model.classical_idf),
+                encoder.idf.weights(tokens, model.idf != "relative"),
                 find_words(text)[: model.config.post_words],
                 tuple(trigram_spans(spans, letters)),
                 matches,

@@ -58,6 +58,7 @@ Four named configurations:
     .271 with those of the posts alone. The mean of two seeds was no better than one seed.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -67,7 +68,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.base import (
+    IDF_FORMS,
+    TRIGRAMS,
+    URL_TRIGRAMS,
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    Terms,
+)
 from rerankers.errors import require_choice
 from rerankers.layers.convolutions import ConvolutionTower, perceptron, start_like_keras
 from rerankers.layers.embeddings import (
@@ -96,6 +106,9 @@ MEAN_SCALE = 5.0
 WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
 
+
+RAREST = math.log(243e6)
+"""IDF of a phrase of one post among the paper's 243 million."""
 
 PART = 32
 """Pairs that are padded to one length, to be compared together."""
@@ -132,7 +145,9 @@ class Config:
     trains_padding: bool = False  # Train the vector of padding (authors' code), else it is 0
     word2vec_length: bool = False
     """Give word vectors the length of word2vec's, which the paper's softmax reads."""
-    classical_idf: bool = False  # Weights ln N/n (section 3.3); otherwise in [0, 1]
+    idf: str = "relative"
+    """``relative``: weights in [0, 1]; ``classical``: ln N/n (section 3.3); ``phrases``: the same,
+    of phrases and trigrams themselves, not of their words."""
     trigram_low: float = 0.0  # Trained trigram vectors start in U[low, high] (section 4.3)
     trigram_high: float = 0.1
     keras_start: bool = False  # Other weights start as in Keras (section 4.3)
@@ -152,6 +167,7 @@ class Config:
         require_choice("similarity", self.similarity, ("cosine", "dot"))
         require_choice("normalization", self.normalization, ("none", "post", "query"))
         require_choice("evidence", self.evidence, ("terms", "positions"))
+        require_choice("idf", self.idf, IDF_FORMS)
 
 
 PAPER = Config(
@@ -166,7 +182,7 @@ PAPER = Config(
     train_vectors=True,
     train_filters=True,
     word2vec_length=True,
-    classical_idf=True,
+    idf="phrases",
     keras_start=True,
     phrase_dropout=0.4,
     hidden=150,
@@ -268,9 +284,10 @@ class Model(Reranker):
             start_like_keras(self)
 
     @property
-    def classical_idf(self) -> bool:  # type: ignore[override]
-        """Whether weights of terms are ln N/n."""
-        return self.config.classical_idf
+    def idf(self) -> str:  # type: ignore[override]
+        """Weights of a query's terms."""
+        form: str = self.config.idf
+        return form
 
     def encode_queries(self, inputs: Inputs) -> PhraseVectors:
         """Encode Q queries."""
@@ -440,7 +457,7 @@ class Model(Reranker):
             values: list[Tensor] = []
             for depth, level in enumerate(pooled[name]):
                 if self._is_weighted(depth, perspective):
-                    weights = window_means(idf, mask, 1 + depth * (perspective.width - 1))
+                    weights = self._phrase_weights(idf, mask, depth, perspective.width)
                     level = [value * weights[query_of_post] for value in level]
                 values += level
             features = torch.stack(values, dim=2)
@@ -460,6 +477,17 @@ class Model(Reranker):
         """Whether features of this depth are multiplied by the IDF of their phrases."""
         is_by_position = self.config.evidence == "positions"
         return is_by_position and self.config.idf_weights and depth < perspective.weighted
+
+    def _phrase_weights(self, idf: Tensor, mask: Tensor, depth: int, width: int) -> Tensor:
+        """IDF of the phrase from each position on: [Q, Lq]."""
+        if self.config.idf != "phrases":
+            return window_means(idf, mask, 1 + depth * (width - 1))
+        # Every (width - 1)-th term: all words, or trigrams that do not overlap.
+        parts = [
+            F.pad(idf, (0, place))[:, place:]
+            for place in range(0, 1 + depth * (width - 1), width - 1)
+        ]
+        return torch.stack(parts).sum(dim=0).clamp_max(RAREST)
 
     def represent(self, interactions: Interactions) -> Tensor:
         """Features of all perspectives, concatenated (section 3.4): [P, K]."""

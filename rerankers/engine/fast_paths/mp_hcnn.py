@@ -204,7 +204,7 @@ class PostEncoder:
     def query(self, text: str) -> EncodedQuery:
         """Encode a query."""
         model, device = self.model, torch.device("cpu")
-        ids = self.encoder.queries([text], model.query_inputs, model.classical_idf)
+        ids = self.encoder.queries([text], model.query_inputs, model.idf)
         inputs = {name: ids[name].batch(np.array([0]), device) for name in ids}
         return EncodedQuery.by(self.towers, model, inputs)
 
