@@ -38,6 +38,10 @@ MASKED_WORDS = "masked_words"
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
+IDF_FORMS = ("relative", "classical", "phrases")
+"""Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
+the others a trigram has the IDF of its word."""
+
 FIRST_STAGE = "first_stage"
 """Signal: first-stage score of a candidate."""
 PRIOR = "prior"
@@ -89,7 +93,7 @@ class Terms(NamedTuple):
     """One input of a batch of texts."""
 
     ids: Tensor  # [B, L] term identifiers; 0 is padding
-    weights: Tensor  # [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts
+    weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -134,6 +138,9 @@ class Reranker(nn.Module, ABC):
 
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
+
+    idf: str = "relative"
+    """Weights of a query's terms, one of :data:`IDF_FORMS`."""
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,

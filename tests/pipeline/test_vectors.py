@@ -13,7 +13,15 @@ from pipeline import vectors
 from pipeline.collections.named import find
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
-from rerankers.text.vectors import WordVectors, concatenated, read_vectors, reduced, word2vec_bytes
+from rerankers.text.vectors import (
+    WORD2VEC_LENGTH,
+    WordVectors,
+    concatenated,
+    of_word2vec_length,
+    read_vectors,
+    reduced,
+    word2vec_bytes,
+)
 
 # Two subjects that share no word.
 POSTS = [
@@ -88,6 +96,22 @@ def test_narrowed_vectors_keep_dot_products() -> None:
     assert np.linalg.norm(two @ two.T - plane @ plane.T) == pytest.approx(lost, rel=1e-4)
     with pytest.raises(RerankerError, match="found vectors of 7 numbers, expected 8 or more"):
         reduced(wide, 8)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(6.1, False), (0.5, False), (2.4, True), (3.5, True)])
+def test_vectors_get_the_length_of_word2vecs_but_for_those_that_have_it(
+    length: float, kept: bool
+) -> None:
+    matrix = np.random.default_rng(1).normal(size=(300, 20)).astype(np.float32)
+    matrix *= length / np.linalg.norm(matrix, axis=1).mean()
+    found = of_word2vec_length(matrix)
+    if kept:
+        assert found is matrix
+    else:
+        assert np.linalg.norm(found, axis=1).mean() == pytest.approx(WORD2VEC_LENGTH, rel=1e-5)
+        np.testing.assert_allclose(found / matrix, found[0, 0] / matrix[0, 0], rtol=1e-5)
+    # A checkpoint's vectors are read later.
+    assert not of_word2vec_length(np.zeros((3, 2), np.float32)).any()
 
 
 def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
