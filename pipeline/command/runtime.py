@@ -112,6 +112,25 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
         yield report
 
 
+@contextmanager
+def part_bar(parts: int) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A progress bar over the parts of a training without steps: the folds, and all topics."""
+    from tqdm import tqdm
+
+    begun: dict[str, None] = {}
+    with tqdm(total=parts, unit="part", disable=None) as bar:
+
+        def report(part: str, epoch: int, step: int, message: str) -> None:
+            begun[part] = None
+            bar.set_description(part, refresh=False)
+            bar.set_postfix_str(message, refresh=False)
+            bar.n = len(begun) - 1
+            bar.refresh()
+
+        yield report
+        bar.update(parts - bar.n)
+
+
 def open_console() -> Console:
     """A console for stdout that prints texts as they are: they may look like rich's markup."""
     from rich.console import Console

@@ -32,7 +32,8 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
+"""Called with the epoch, the step (0 at the end of the epoch) and a message; while a model is fitted
+without steps, with two zeros and a message."""
 
 
 def train(
@@ -76,6 +77,7 @@ def train(
             represent_tokenized(model, training.pairs),
             torch.from_numpy(training.relevant),
             torch.from_numpy(training.pairs.query_index),
+            lambda message: progress(0, 0, message),
         )
     return history
 
