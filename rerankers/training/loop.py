@@ -32,8 +32,9 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the epoch, the step (0 at the end of the epoch) and a message; while a model is fitted
-without steps, with two zeros and a message."""
+"""Called with the epoch, the step (0 at the end of the epoch) and a message.
+
+With the numbers 0 and 0 while a model is fitted without steps."""
 
 
 def train(
