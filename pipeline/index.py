@@ -39,11 +39,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.lines import numbered_lines, short
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import Method
 from indexes.posts import is_doc_id
 from pipeline.collections import named
-from pipeline.collections.collection import AnswerCollection, SearchedCollection, engine_directory
+from pipeline.collections.collection import (
+    AnswerCollection,
+    SearchedCollection,
+    engine_directory,
+    engine_options,
+)
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
@@ -139,7 +144,8 @@ def main(options: Options) -> None:
             manifest = collection.build_index(directory)
         else:
             posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-            manifest = lucene.build(posts, directory, options.posts)
+            place = shlex.join(["--index", str(directory.absolute())])
+            manifest = lucene.build(posts, directory, options.posts, _rebuild(options.posts, place))
         seconds = time.perf_counter() - start
         print(
             f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
@@ -184,8 +190,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
 
         address = named.engine_address(given, None, None)
         posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-        words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
-        rebuild = f"python -m pipeline.index {shlex.join(words)} {address.options}"
+        rebuild = _rebuild(options.posts, engine_options(address))
         directory = engine_directory(address)
         manifest, sent = build(address, posts, options.posts, directory, rebuild, methods)
     seconds = time.perf_counter() - start
@@ -194,6 +199,12 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         f"{seconds:.1f} s, {sent / seconds:,.0f} posts/s\nindex: {address}"
     )
     return True
+
+
+def _rebuild(posts: Sequence[Path], place: str) -> str:
+    """The command that builds an index of one's own posts, with the options that say where."""
+    words = [word for path in posts for word in ("--posts", str(path.absolute()))]
+    return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 
 def _methods(changes: Sequence[str]) -> dict[str, Method]:
@@ -239,7 +250,7 @@ def _change(options: Options, directory: Path, own: SearchedCollection | None) -
     from indexes.changes import change
 
     start = time.perf_counter()
-    doc_ids, before = _doc_ids(options.remove or ""), Manifest.read(directory)
+    doc_ids, before = _doc_ids(options.remove or ""), IndexManifest.read(directory)
     after = change(
         directory,
         _command(options, directory, own),
@@ -283,7 +294,7 @@ def _keep_precomputed(directory: Path, new: Path) -> None:
     """Write the precomputed posts of an index for its changed posts."""
     if (directory / "precomputed").is_dir():
         # Late, as few indexes need PyTorch.
-        from pipeline.checkpoints import keep_precomputed
+        from pipeline.ranking.checkpoints import keep_precomputed
 
         keep_precomputed(directory, new)
 
@@ -326,7 +337,7 @@ def _is_file(path: Path) -> bool:
 
 def _precompute(directory: Path, checkpoint: Path) -> None:
     """Precompute the posts of an index, and report sizes and times."""
-    from pipeline.checkpoints import precompute_index
+    from pipeline.ranking.checkpoints import precompute_index
 
     for folder, size, seconds in precompute_index(directory, checkpoint):
         print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
@@ -334,7 +345,7 @@ def _precompute(directory: Path, checkpoint: Path) -> None:
 
 def _checkpoint(given: str, collection: str | None) -> Path:
     """A folder by its path, or a model's default checkpoint for the collection."""
-    from pipeline.checkpoints import default_directory, directory_for
+    from pipeline.ranking.checkpoints import default_directory, directory_for
 
     if "/" in given or Path(given).is_dir():
         return Path(given)

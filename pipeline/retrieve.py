@@ -26,8 +26,8 @@ from pipeline.command.options import existing_file, fraction, option, output_fil
 from pipeline.command.runtime import choose_device, one_line, print_table
 
 if TYPE_CHECKING:
-    from pipeline.archive import Found, Match, QuestionArchive
     from pipeline.collections.topics import Topic
+    from pipeline.ranking.archive import Found, Match, QuestionArchive
 
 SHOWN = 5
 """Questions of the archive shown per question."""
@@ -78,8 +78,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Open the archive, search it, show the results or write them as a run."""
-    from pipeline.archive import mix
     from pipeline.collections.trec import write_run
+    from pipeline.ranking.archive import mix
 
     started = time.perf_counter()
     topics = _topics(options)
@@ -127,8 +127,8 @@ def _topics(options: Options) -> list[Topic]:
 
 def _archive(options: Options) -> QuestionArchive:
     """The collection's archive; its vectors come from the index if they are up to date."""
-    from pipeline.archive import QuestionArchive, archived_pairs
-    from pipeline.checkpoints import default_directory
+    from pipeline.ranking.archive import QuestionArchive, archived_pairs
+    from pipeline.ranking.checkpoints import default_directory
     from rerankers import checkpoint
 
     collection = named.find_answers(options.archive, options.data)
@@ -144,9 +144,9 @@ def _archive(options: Options) -> QuestionArchive:
 
 def _alpha(options: Options, found: Found) -> float:
     """α as given, or the best by the judgments, or the paper's."""
-    from pipeline.archive import DEFAULT_ALPHA, tune_alpha
     from pipeline.collections.trec import read_qrels
     from pipeline.evaluation.measures import Evaluator, mean
+    from pipeline.ranking.archive import DEFAULT_ALPHA, tune_alpha
 
     if options.qrels is None:
         return DEFAULT_ALPHA if options.alpha is None else options.alpha
@@ -158,7 +158,7 @@ def _alpha(options: Options, found: Found) -> float:
 
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
     """Print the best pairs for one question."""
-    from pipeline.archive import best_pairs
+    from pipeline.ranking.archive import best_pairs
 
     print(f"{topic.query_id} “{one_line(topic.text)}”:")
     rows = []

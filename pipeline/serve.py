@@ -28,10 +28,10 @@ from pipeline.command.runtime import import_nltk_alone
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from pipeline.service.models import Models
+    from pipeline.service.http.models import Models
+    from pipeline.service.http.service import Service
+    from pipeline.service.page.searching import SearchPage
     from pipeline.service.proxy.routes import Proxy
-    from pipeline.service.search import SearchPage
-    from pipeline.service.service import Service
 
 DEFAULT_CHECKPOINT = "mp_hcnn"
 GRACE = 30
@@ -126,22 +126,22 @@ def main(options: Options) -> None:
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
         # The process that others are forked from imports while this one does.
-        multiprocessing.set_forkserver_preload(["pipeline.service.preload"])
+        multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
         forkserver.ensure_running()
     import_nltk_alone()
     try:
         import uvicorn
 
-        from pipeline.service import app
-        from pipeline.service.record import Writer, log_as_json
-        from pipeline.service.service import Limits, Service
+        from pipeline.service.http import app
+        from pipeline.service.http.record import Writer, log_as_json
+        from pipeline.service.http.service import Limits, Service
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
-    from pipeline.service.models import Models
-    from pipeline.service.search import routes
-    from pipeline.service.statistics import Statistics
+    from pipeline.service.http.models import Models
+    from pipeline.service.http.statistics import Statistics
+    from pipeline.service.page.searching import routes
 
     models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
     limits = Limits.of(options.max_documents, options.max_body)
@@ -219,9 +219,9 @@ def proxy_of(options: Options, service: Service) -> Proxy | None:
 
 def open_page(options: Options, models: Models) -> SearchPage | None:
     """The page over the collection or the index of the options, if they name one."""
-    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import open_collection
-    from pipeline.service.search import SearchPage
+    from pipeline.service.page.searching import SearchPage
 
     if options.collection:
         collection: Collection = open_collection(
@@ -229,7 +229,7 @@ def open_page(options: Options, models: Models) -> SearchPage | None:
         )
     elif options.index:
         # Without topics: the index stands in for their file.
-        collection = OwnCollection(options.index, options.index)
+        collection = TopicFileCollection(options.index, options.index)
     else:
         return None
     return SearchPage(

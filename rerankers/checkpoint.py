@@ -34,11 +34,11 @@ from safetensors.torch import load_file, save_file
 
 from rerankers import features, models
 from rerankers.base import Pairs, Reranker
-from rerankers.engine import scoring
-from rerankers.engine.cached import CachedScorer
-from rerankers.engine.devices import devices_of
-from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
+from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
+from rerankers.scoring import passes as scoring
+from rerankers.scoring.cached import CachedScorer
+from rerankers.scoring.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 
@@ -134,7 +134,7 @@ class TrainedReranker:
         progress: Callable[[int], None] = lambda pairs_done: None,
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
-        """Score pairs given as index arrays: [P]; see :func:`rerankers.engine.scoring.score`."""
+        """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.passes.score`."""
         how = (batch_size, progress, precision, self.devices, self.precomputed)
         return scoring.score(self.model, pairs, self.encoder, *how)
 

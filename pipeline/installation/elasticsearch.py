@@ -178,7 +178,7 @@ class Elasticsearch:
 
 
 def search(wish: Wish, query: str) -> dict[str, Any]:
-    """A search that mixes both scores by λ, as :mod:`pipeline.interpolation` does."""
+    """A search that mixes both scores by λ, as :mod:`pipeline.ranking.interpolation` does."""
     field, weight = wish.fields[0], wish.service.weight
     first = {"standard": {"query": {"match": {field: query}}}}
     reranked = {

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pipeline.collections.trec import Run, format_run
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import Pairs, Reranker
-from rerankers.engine.scoring import score, score_tokenized
+from rerankers.scoring.passes import score, score_tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.loop import train

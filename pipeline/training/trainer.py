@@ -15,15 +15,15 @@ import numpy.typing as npt
 import torch
 
 from indexes.files import atomic_directory
-from pipeline.checkpoints import TUNING_FILE, Tuning
 from pipeline.collections.collection import NO_FILE
 from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
+from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
 from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
-from rerankers.engine.tokenized import Tokenized
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints import Calibration, Tuning
 from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.interpolation import ManyScores, check_normalization, mix, normalized_pair
+from pipeline.ranking.checkpoints import Calibration, Tuning
+from pipeline.ranking.interpolation import ManyScores, check_normalization, mix, normalized_pair
 from rerankers.training.logistic import logistic_regression
 
 HELD_OUT_FILE = "held_out.run.gz"
@@ -150,7 +150,7 @@ def tune_weight(
     Raises:
         UsageError: more folds than topics or fewer than 2, a step that does not divide 1, or an
             unknown measure or normalisation.
-        DataError: as :func:`pipeline.interpolation.interpolate` does.
+        DataError: as :func:`pipeline.ranking.interpolation.interpolate` does.
     """
     check_normalization(normalization)
     if not 2 <= folds <= len(qrels):

@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.engine.devices import in_threads
+from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.engine.precomputed import PrecomputedPosts
+    from rerankers.scoring.precomputed import PrecomputedPosts
     from rerankers.text.vectors import UnitVectors
     from rerankers.text.vocabulary import Idf
 

@@ -15,9 +15,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import Interactions, Reranker
-from rerankers.engine import fast_paths
-from rerankers.engine.scoring import BATCH_SIZE, batches_of
-from rerankers.engine.tokenized import Tokenized
+from rerankers.scoring import fast_paths
+from rerankers.scoring.passes import BATCH_SIZE, batches_of
+from rerankers.scoring.tokenized import Tokenized
 
 Rows = npt.NDArray[np.int64]
 """Row numbers of pairs."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from rerankers.base import Reranker
-from rerankers.engine.scoring import represent_tokenized, score_tokenized
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.scoring.passes import represent_tokenized, score_tokenized
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists

@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from rerankers.base import Reranker
-from rerankers.engine.scoring import represent_tokenized
-from rerankers.engine.tokenized import Tokenized
 from rerankers.errors import RerankerError
+from rerankers.scoring.passes import represent_tokenized
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import Examples, Rows, TopicRows
 from rerankers.training.settings import Settings
 

@@ -32,14 +32,14 @@ from indexes.engines.client import Engine, EngineError
 from indexes.engines.index import OwnIndex, describe
 from indexes.engines.layout import CUT_HERE, NUMBER, RANKED, Layout, cut_words
 from indexes.methods import QueryLikelihood
-from pipeline.checkpoints import tuned_weight
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection, engine_directory
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, read_run
-from pipeline.command.ranking import UNTUNED_WEIGHT
+from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.interpolation import interpolate
+from pipeline.ranking.checkpoints import tuned_weight
+from pipeline.ranking.interpolation import interpolate
 
 NAME = "tweetrerank-benchmark"
 """Of the index, and of the search pipeline."""

@@ -19,8 +19,8 @@ from benchmarks.measuring import Row, alternate, printed, threads
 from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from rerankers.base import Reranker
-from rerankers.engine.scoring import score_tokenized
-from rerankers.engine.tokenized import Tokenized
+from rerankers.scoring.passes import score_tokenized
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 
 SIDES = {"cpu": (2048, 1024, 1024), "cuda": (8192, 8192, 8192)}

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Reranker, Terms
-from rerankers.engine.scoring import BATCH_SIZE
-from rerankers.engine.tokenized import Tokenized
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import mask_of
 from rerankers.models import mp_hcnn
+from rerankers.scoring.passes import BATCH_SIZE
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TokenIds
 
 _QUERY_SETTINGS = {WORDS: "query_words", TRIGRAMS: "query_trigrams"}

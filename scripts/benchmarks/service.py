@@ -25,7 +25,7 @@ from benchmarks.workload import Workload
 from rerankers import checkpoint as checkpoints
 from rerankers.base import Pairs
 from rerankers.checkpoint import SHIPPED, TrainedReranker
-from rerankers.engine.cached import CachedScorer
+from rerankers.scoring.cached import CachedScorer
 
 SERVED = SHIPPED / "mp_hcnn" / "all"
 """What a service serves if it is told nothing else."""

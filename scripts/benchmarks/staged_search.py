@@ -32,13 +32,13 @@ ENDED = "ended"
 # The stage of each timed function; a timed function inside another counts for its own stage only.
 _FUNCTIONS = {
     ("indexes.jvm", "start"): JAVA,
-    ("pipeline.reranking", "retriever_for"): RETRIEVAL,
-    ("pipeline.reranking", "IndexRetriever.search"): RETRIEVAL,
-    ("pipeline.checkpoints", "load_reranker"): LOADING,
-    ("rerankers.engine.scoring", "score"): TOKENIZING,
-    ("rerankers.engine.scoring", "score_tokenized"): MATCHING,
-    ("rerankers.engine.scoring", "score_lists"): MATCHING,
-    ("rerankers.engine.fast_paths", "find"): TABLES,
+    ("pipeline.ranking.ranker", "retriever_for"): RETRIEVAL,
+    ("pipeline.ranking.ranker", "IndexRetriever.search"): RETRIEVAL,
+    ("pipeline.ranking.checkpoints", "load_scorer"): LOADING,
+    ("rerankers.scoring.passes", "score"): TOKENIZING,
+    ("rerankers.scoring.passes", "score_tokenized"): MATCHING,
+    ("rerankers.scoring.passes", "score_lists"): MATCHING,
+    ("rerankers.scoring.fast_paths", "find"): TABLES,
     ("pipeline.collections.trec", "write_run"): WRITING,
     ("pipeline.evaluation.reports", "print_measures"): REPORTS,
     ("pipeline.evaluation.reports", "print_topic"): REPORTS,
@@ -47,8 +47,12 @@ _FUNCTIONS = {
 # Further modules that the search imports, the slow ones among them.
 _MODULES = (
     *("ir_measures", "jnius_config", "numpy", "torch", "tqdm", "wordfreq"),
-    *("indexes.lucene", "pipeline.collections.named", "pipeline.fusion", "pipeline.search"),
-    *("rerankers.checkpoint", "rerankers.engine.tokenized", "rerankers.engine.fast_paths.mp_hcnn"),
+    *("indexes.lucene", "pipeline.collections.named", "pipeline.ranking.fusion", "pipeline.search"),
+    *(
+        "rerankers.checkpoint",
+        "rerankers.scoring.tokenized",
+        "rerankers.scoring.fast_paths.mp_hcnn",
+    ),
     "rerankers.models.mp_hcnn",
 )
 

@@ -25,9 +25,9 @@ from pipeline.collections import named
 from pipeline.training.folds import split_topics
 from pipeline.training.training_set import JudgedCandidates, load_training_data
 from rerankers.base import Reranker
-from rerankers.engine.scoring import score_tokenized
-from rerankers.engine.tokenized import Tokenized
 from rerankers.models.mp_hcnn import Model
+from rerankers.scoring.passes import score_tokenized
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import CachedInteractions
 from rerankers.training.loop import EpochTrainer, Examples
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.checkpoints import default_directory
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import ANSWERS, open_collection
-from pipeline.reranking import Candidates, retriever_for
+from pipeline.ranking.checkpoints import default_directory
+from pipeline.ranking.retrievers import Candidates, retriever_for
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
 from rerankers.checkpoint import TrainedReranker

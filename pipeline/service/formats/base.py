@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from orjson import Fragment
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, Field, Strict, StrictBool
 
-from pipeline.service.faults import STATUS, Fault
+from pipeline.service.http.errors import STATUS, Fault
 
 LARGEST_SCORE = 3.4e38
 """Of a first stage: scores are in single precision."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.service.faults import Fault
 from pipeline.service.formats.base import (
     Ask,
     Flag,
@@ -17,6 +16,7 @@ from pipeline.service.formats.base import (
     WithDocuments,
     ask_of,
 )
+from pipeline.service.http.errors import Fault
 
 
 class CohereRequest(WithDocuments):

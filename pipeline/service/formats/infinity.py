@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from pipeline.service.faults import Fault
 from pipeline.service.formats.base import (
     Ask,
     Flag,
@@ -19,6 +18,7 @@ from pipeline.service.formats.base import (
     ask_of,
 )
 from pipeline.service.formats.vllm import OpenAIError, openai_error
+from pipeline.service.http.errors import Fault
 
 
 class InfinityRequest(WithDocuments):

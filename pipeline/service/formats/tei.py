@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from pipeline.service.faults import Fault
 from pipeline.service.formats.base import (
     Ask,
     Count,
@@ -18,6 +17,7 @@ from pipeline.service.formats.base import (
     Request,
     ask_of,
 )
+from pipeline.service.http.errors import Fault
 
 _KINDS = {
     "empty": "Empty",

@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from pipeline.service.faults import Fault
 from pipeline.service.formats.base import (
     Ask,
     Count,
@@ -20,6 +19,7 @@ from pipeline.service.formats.base import (
     WithDocuments,
     ask_of,
 )
+from pipeline.service.http.errors import Fault
 
 _TYPES = {
     "key": "AuthenticationError",

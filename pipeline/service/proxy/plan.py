@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.service.faults import Fault
+from pipeline.service.http.errors import Fault
 
 Json = dict[str, Any]
 

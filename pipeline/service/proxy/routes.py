@@ -19,15 +19,15 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from indexes.engines.searching import single_precision
-from pipeline.service.faults import STATUS, Fault
 from pipeline.service.formats.base import Ask
-from pipeline.service.models import ServedModel
+from pipeline.service.http.errors import STATUS, Fault
+from pipeline.service.http.models import ServedModel
+from pipeline.service.http.record import LOG, Record
+from pipeline.service.http.service import Service, deadline_of, job_of, unless_gone
 from pipeline.service.proxy import answers, plan
 from pipeline.service.proxy.answers import Answer
 from pipeline.service.proxy.plan import Plan, Search, Settings
 from pipeline.service.proxy.upstream import AwayError, Headers, Reply, Upstream
-from pipeline.service.record import LOG, Record
-from pipeline.service.service import Service, deadline_of, job_of, unless_gone
 
 PASSED = {
     "/": ("GET", "HEAD"),

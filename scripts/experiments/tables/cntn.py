@@ -18,12 +18,12 @@ from experiments.tables.base import (
     shown,
 )
 from indexes.posts import read_posts
-from pipeline.archive import ALPHAS, question_vectors
 from pipeline.collections import named
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.interpolation import interpolate
+from pipeline.ranking.archive import ALPHAS, question_vectors
+from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint as checkpoints
 from rerankers.checkpoint import TrainedReranker
 

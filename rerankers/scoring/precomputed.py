@@ -1,0 +1,729 @@
+"""Posts precomputed for one checkpoint: a folder of arrays that scoring maps into memory.
+
+``precomputed.json``       types and shapes of the arrays, the checkpoint and its source of IDF
+``keys`` [N, 2], ``rows``  hash of each distinct post (text and URL), ascending, and its row below
+
+For a model over features alone (:class:`PrecomputedPosts`):
+
+``column.NAME.values``, ``column.NAME.starts``  columns of a :class:`PostTable`, ragged
+``known.NAME``                                  its words, see :class:`KnownWords`
+
+For a model whose fast path can precompute posts (:class:`PrecomputedVectors`):
+
+``input.NAME.values``, ``input.NAME.starts``    token ids, ragged; of an input that a tower encodes,
+                                                the row of each place's window at every depth
+``tower.NAME.DEPTH``                            vectors [U, F] of distinct windows, or of posts
+
+Posts are found by their content, not by an id: a post that is missing, or whose text has changed,
+is computed when it is scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rerankers.base import Pairs, Reranker
+from rerankers.errors import RerankerError
+from rerankers.features._tables import COLUMNS, KnownWords, PostTable, WordColumns, WordTable
+from rerankers.scoring import fast_paths
+from rerankers.scoring.windows import (
+    WINDOWS,
+    QueryVectors,
+    TabulatedTower,
+    TowerInput,
+    WindowSimilarities,
+)
+from rerankers.text.inputs import TokenIds
+from rerankers.text.ragged import Ragged, Rows, distinct
+from rerankers.text.vectors import UnitVectors
+from rerankers.text.vocabulary import Idf
+
+if TYPE_CHECKING:
+    from rerankers.checkpoint import TrainedReranker
+
+FORMAT = 2
+"""Version of the files, and of how texts are read: folders of another version are refused."""
+
+DESCRIPTION = "precomputed.json"
+"""Name of a folder's description: with types and shapes, a missing or cut file is noticed."""
+
+BLOCK = 4096
+"""Posts that are computed together; more would need more memory."""
+
+_SORTED_KIB = 64 * 1024
+
+Progress = Callable[[int], None]
+"""Called with the number of posts of each finished block."""
+
+Texts = Sequence[str]
+
+TextAndUrl = tuple[str, str]
+
+
+def can_precompute(model: Reranker) -> bool:
+    """Whether a model scores faster with precomputed posts."""
+    return _has_features_alone(model) or fast_paths.can_precompute(fast_paths.way_of(model))
+
+
+def precompute(
+    checkpoint: TrainedReranker,
+    posts: Iterable[TextAndUrl],
+    directory: Path,
+    progress: Progress = lambda posts_done: None,
+    known: PrecomputedVectors | PrecomputedPosts | None = None,
+) -> int:
+    """Write the precomputed posts of a checkpoint into an empty folder.
+
+    Memory grows with the vocabulary alone. The caller removes a half-written folder
+    (``indexes.files.atomic_directory``).
+
+    Args:
+        checkpoint: on the CPU.
+        posts: text and URL ("" without one) of each; equal posts are written once. They are
+            iterated over several times, so not an iterator.
+        directory: empty or missing.
+        progress: called with the number of posts of each finished block.
+        known: of the same checkpoint. Posts that it has are copied, only the others are computed.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        RerankerError: precomputed posts are of no use to the model, or the folder is not empty or
+            cannot be written.
+    """
+    model = checkpoint.model
+    if not can_precompute(model):
+        raise RerankerError(
+            f"{checkpoint.directory}: found a model {checkpoint.name}, expected a model over "
+            f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts "
+            "do not make other models faster"
+        )
+    is_table = _has_features_alone(model)
+    # Candidates from runs may have no text.
+    more = [("", "")] if is_table else []
+    description = {
+        "version": version_of(checkpoint.directory),
+        "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
+        "directory": str(checkpoint.directory.resolve()),
+        "idf": checkpoint.encoder.idf.source,
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise RerankerError(f"{directory}: found files, expected an empty folder")
+        with (
+            _DistinctPosts(posts, more, known) as found,
+            ArrayWriter(directory, description) as writer,
+        ):
+            for keys, rows in found.sorted_keys():
+                writer.append("keys", keys)
+                writer.append("rows", rows)
+            progress(found.kept)
+            if is_table:
+                posts_known = known if isinstance(known, PrecomputedPosts) else None
+                _write_posts(checkpoint, found, writer, progress, posts_known)
+            else:
+                if isinstance(known, PrecomputedVectors) and found.kept:
+                    _copy_vectors(checkpoint.model, known, found, writer)
+                if found.new:
+                    _write_vectors(checkpoint, found, writer, progress)
+    except (OSError, sqlite3.Error) as error:
+        raise RerankerError(f"{directory}: cannot be written ({error})") from None
+    return writer.size
+
+
+def open_precomputed(
+    checkpoint: TrainedReranker, directory: Path, remedy: str
+) -> PrecomputedVectors | PrecomputedPosts:
+    """Map the precomputed posts of a checkpoint into memory.
+
+    Args:
+        checkpoint: in use.
+        directory: filled by :func:`precompute`.
+        remedy: how to make the folder again, for messages.
+
+    Raises:
+        RerankerError: there is no such folder, or it belongs to another checkpoint or format, or
+            is damaged.
+    """
+    arrays = Arrays(directory, remedy)
+    found, version = str(arrays.description.get("version")), version_of(checkpoint.directory)
+    if found != version:
+        raise arrays.error(
+            directory,
+            f"found posts precomputed by the checkpoint {arrays.description.get('checkpoint')} as "
+            f"it was ({found[:12]}), expected those of the one in use ({version[:12]})",
+        )
+    is_table = _has_features_alone(checkpoint.model)
+    return PrecomputedPosts(arrays) if is_table else PrecomputedVectors(arrays)
+
+
+def checkpoint_of(directory: Path) -> Path:
+    """The checkpoint that precomputed the posts of a folder.
+
+    Raises:
+        RerankerError: the folder's description is damaged, or older than this entry.
+    """
+    arrays = Arrays(directory, "precompute its posts again")
+    if found := arrays.description.get("directory"):
+        return Path(found)
+    raise arrays.error(directory / DESCRIPTION, "found no folder of its checkpoint")
+
+
+def version_of(checkpoint: Path) -> str:
+    """Hash of everything that precomputed posts depend on.
+
+    ``config.json`` holds the SHA-256 of the checkpoint's other files.
+
+    Raises:
+        RerankerError: it cannot be read.
+    """
+    try:
+        config = (checkpoint / "config.json").read_bytes()
+    except OSError as error:
+        raise RerankerError(f"{checkpoint}: found no whole checkpoint ({error})") from None
+    return hashlib.sha256(f"{FORMAT} ".encode() + config).hexdigest()
+
+
+def _has_features_alone(model: Reranker) -> bool:
+    return bool(model.feature_families) and not model.post_inputs
+
+
+def keys_of(texts: Texts, urls: Texts) -> npt.NDArray[np.uint64]:
+    """128 bits of BLAKE2b for each of N posts: [N, 2]."""
+    # Some posts hold half a surrogate pair.
+    digests = [
+        hashlib.blake2b(f"{text}\0{url}".encode(errors="surrogatepass"), digest_size=16).digest()
+        for text, url in zip(texts, urls, strict=True)
+    ]
+    return np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
+
+
+def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """:func:`keys_of` the posts of pairs, computed once: [D, 2]."""
+    texts, urls, found = pairs.memo.get("keys", (None, None, None))
+    # dataclasses.replace may have given the pairs other posts, but the same memo.
+    if texts is not pairs.texts or urls is not pairs.urls:
+        found = keys_of(pairs.texts, pairs.urls)
+        pairs.memo["keys"] = pairs.texts, pairs.urls, found
+    keys: npt.NDArray[np.uint64] = found
+    return keys
+
+
+class _DistinctPosts:
+    """The distinct posts of a collection, first those that can be copied, else in its order.
+
+    There retweets are neighbours. Keys are sorted by sqlite in a temporary file.
+
+    Args:
+        posts: of the collection; iterated over several times.
+        more: further posts.
+        known: has the posts that can be copied.
+
+    Attributes:
+        kept: number of those.
+        new: number of the others.
+    """
+
+    def __init__(
+        self, posts: Iterable[TextAndUrl], more: Sequence[TextAndUrl], known: Precomputed | None
+    ) -> None:
+        self._posts, self._more = posts, more
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.executescript(
+            f"""
+            PRAGMA journal_mode = OFF;
+            PRAGMA synchronous = OFF;
+            PRAGMA cache_size = -{_SORTED_KIB};
+            CREATE TABLE keyed (post INTEGER PRIMARY KEY, key BLOB, copied INTEGER);
+            BEGIN;
+            """
+        )
+        self._connection.executemany("INSERT INTO keyed VALUES (?, ?, ?)", self._keyed(known))
+        self._connection.executescript(
+            """
+            CREATE TABLE kinds AS SELECT key, min(post) AS post, copied FROM keyed GROUP BY key;
+            DROP TABLE keyed;
+            CREATE TABLE numbered AS
+                SELECT row_number() OVER (ORDER BY copied < 0, post) - 1 AS row, post, key, copied
+                FROM kinds;
+            DROP TABLE kinds;
+            """
+        )
+        ((count, new),) = self._connection.execute("SELECT count(*), sum(copied < 0) FROM numbered")
+        self.new = new or 0
+        self.kept = count - self.new
+
+    def sorted_keys(self) -> Iterator[tuple[npt.NDArray[np.uint64], Rows]]:
+        """Blocks of the sorted :func:`keys_of` posts [B, 2], and the posts' rows [B]."""
+        cursor = self._connection.execute("SELECT key, row FROM numbered ORDER BY key")
+        rows = cursor.fetchmany(BLOCK)
+        while True:
+            keys = np.frombuffer(b"".join(key for key, _ in rows), dtype=">u8").reshape(-1, 2)
+            yield keys.astype("<u8"), np.array([row for _, row in rows], dtype=np.int64)
+            if not (rows := cursor.fetchmany(BLOCK)):
+                return
+
+    def copied(self) -> Iterator[Rows]:
+        """Blocks of the rows [B] in ``known`` of the posts that can be copied."""
+        query = "SELECT copied FROM numbered WHERE copied >= 0 ORDER BY row"
+        cursor = self._connection.execute(query)
+        while rows := cursor.fetchmany(BLOCK):
+            yield np.array(rows, dtype=np.int64).reshape(-1)
+
+    def blocks(self) -> Iterator[tuple[list[str], list[str]]]:
+        """Texts and URLs of blocks of the other posts."""
+        query = "SELECT post FROM numbered WHERE copied < 0 ORDER BY row"
+        wanted = (post for (post,) in self._connection.execute(query))
+        block: list[TextAndUrl] = []
+        next_one = next(wanted, None)
+        for number, post in enumerate(itertools.chain(self._posts, self._more)):
+            if number != next_one:
+                continue
+            block.append(post)
+            next_one = next(wanted, None)
+            if len(block) == BLOCK or next_one is None:
+                yield [text for text, _ in block], [url for _, url in block]
+                block = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def _keyed(self, known: Precomputed | None) -> Iterator[tuple[int, bytes, int]]:
+        """Number, key and row in ``known``, -1 without one, of each post."""
+        posts = itertools.chain(self._posts, self._more)
+        start = 0
+        while block := list(itertools.islice(posts, BLOCK)):
+            keys = keys_of([text for text, _ in block], [url for _, url in block])
+            found = np.full(len(block), -1) if known is None else known.rows_of(keys)
+            # Big-endian numbers are in the order of their bytes.
+            packed = keys.astype(">u8").tobytes()
+            for place, row in enumerate(found.tolist()):
+                yield start + place, packed[16 * place : 16 * place + 16], row
+            start += len(block)
+
+
+class ArrayWriter:
+    """Writes arrays into an empty folder, and their description at the end of the ``with`` block.
+
+    Args:
+        directory: an empty folder.
+        description: more content of the description.
+
+    Attributes:
+        size: bytes of all arrays.
+    """
+
+    def __init__(self, directory: Path, description: Mapping[str, Any]) -> None:
+        self._directory, self._description = directory, description
+        self._files = ExitStack()
+        self._streams: dict[str, IO[bytes]] = {}
+        self._arrays: dict[str, dict[str, Any]] = {}
+        self._ends: dict[str, int] = {}
+        self.size = 0
+
+    def append(self, name: str, rows: npt.NDArray[Any]) -> None:
+        """Append rows [N, …] to an array; the first ones decide its type."""
+        if name not in self._arrays:
+            self._streams[name] = self._files.enter_context((self._directory / name).open("wb"))
+            dtype = rows.dtype.newbyteorder("<").str
+            self._arrays[name] = {"dtype": dtype, "shape": [0, *rows.shape[1:]]}
+        array = self._arrays[name]
+        rows.astype(array["dtype"], copy=False).tofile(self._streams[name])
+        array["shape"][0] += len(rows)
+        self.size += rows.nbytes
+
+    def append_lists(self, name: str, lists: Ragged) -> None:
+        """Append lists to a ragged array."""
+        self.append(f"{name}.values", lists.values)
+        if name not in self._ends:
+            self.append(f"{name}.starts", np.zeros(1, np.int64))
+            self._ends[name] = 0
+        self.append(f"{name}.starts", self._ends[name] + np.cumsum(lists.lengths))
+        self._ends[name] += len(lists.values)
+
+    def rows(self, name: str) -> int:
+        """Rows of an array so far."""
+        return int(self._arrays[name]["shape"][0])
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        with self._files:
+            if error is not None:
+                return
+        content = {**self._description, "arrays": self._arrays}
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (self._directory / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
+
+
+class Arrays:
+    """Arrays of a folder, mapped into memory: their pages are read on use.
+
+    Args:
+        directory: the folder.
+        remedy: how to make it again, for messages.
+
+    Raises:
+        RerankerError: the description or a file is missing or damaged.
+    """
+
+    def __init__(self, directory: Path, remedy: str) -> None:
+        self.directory, self._remedy = directory, remedy
+        path = directory / DESCRIPTION
+        try:
+            self.description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._arrays = {
+                name: (np.dtype(array["dtype"]), tuple(array["shape"]))
+                for name, array in self.description["arrays"].items()
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self.error(
+                path, f"found no description of precomputed posts ({error!r})"
+            ) from None
+        for name, (dtype, shape) in self._arrays.items():
+            path, size = directory / name, math.prod(shape) * dtype.itemsize
+            found = path.stat().st_size if path.is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes"
+                raise self.error(path, f"{state}, expected {size} bytes; the folder is damaged")
+
+    def error(self, path: Path, problem: str) -> RerankerError:
+        """An error about a file, with the remedy."""
+        return RerankerError(f"{path}: {problem}; {self._remedy}")
+
+    def names(self, group: str) -> list[str]:
+        """NAME of all arrays ``GROUP.NAME`` and ``GROUP.NAME.…``, in the order of writing."""
+        prefix = f"{group}."
+        names = [n.removeprefix(prefix) for n in self._arrays if n.startswith(prefix)]
+        return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._arrays:
+            raise self.error(self.directory / DESCRIPTION, f"found no array {name}")
+        dtype, shape = self._arrays[name]
+        if not math.prod(shape):
+            return np.zeros(shape, dtype)  # An empty file cannot be mapped.
+        # Copy-on-write, as PyTorch has no read-only tensors; nothing is written.
+        found: npt.NDArray[Any] = np.memmap(self.directory / name, dtype, "c", shape=shape)
+        return found.view(np.ndarray)
+
+    def ragged(self, name: str) -> Ragged:
+        """A ragged array."""
+        return Ragged(self[f"{name}.values"], self[f"{name}.starts"])
+
+
+class Precomputed:
+    """The posts of a folder."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._keys, self._rows = arrays["keys"], arrays["rows"]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, pairs: Pairs) -> Rows:
+        """The row [D] of each post of pairs, -1 for missing ones."""
+        return self.rows_of(keys_of_posts(pairs))
+
+    def rows_of(self, wanted: npt.NDArray[np.uint64]) -> Rows:
+        """The row [D] of each of the :func:`keys_of` posts [D, 2], -1 for missing ones."""
+        if not len(self) or not len(wanted):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        # Of two keys with the same first half one is never found: then its post is computed.
+        # Not np.searchsorted, which would copy the column of all keys.
+        places, step = np.zeros(len(wanted), dtype=np.int64), 1 << len(self).bit_length()
+        while step := step >> 1:
+            later = places + step
+            is_below = self._keys[np.minimum(later, len(self)) - 1, 0] < wanted[:, 0]
+            places = np.where(is_below & (later <= len(self)), later, places)
+        places = places.clip(max=len(self) - 1)
+        is_found = (self._keys[places] == wanted).all(axis=1)
+        return np.where(is_found, self._rows[places], -1)
+
+
+class PrecomputedPosts(Precomputed):
+    """Posts as a table for features, whose words have been looked up.
+
+    Attributes:
+        idf: source of the words' IDF.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
+        words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
+        known: Any = (arrays[f"known.{name}"] for name in WordColumns._fields)
+        self.known = KnownWords(words, stems, WordColumns(*known))
+        self.idf = str(arrays.description.get("idf"))
+
+    def take(self, rows: Rows) -> PostTable:
+        """The posts ``rows`` [M], in this order."""
+        return PostTable(self._columns, rows)
+
+    def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
+        """A table of the words, which can grow. With another ``idf``, all are looked up in it."""
+        known = self.known
+        if idf.source != self.idf:
+            new = known.columns._replace(idf=idf.weights(known.words))
+            known = replace(known, columns=new)
+        return WordTable(idf, vectors, known)
+
+    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
+        """A function from posts [N] of pairs to their table; it reads posts that are missing here.
+
+        Those add their words to ``words``, a table of :meth:`words`.
+        """
+        rows = self.find(pairs)
+
+        def read(posts: Rows) -> PostTable:
+            found = rows[posts]
+            known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+            table = self.take(found[known])
+            if not len(new):
+                return table
+            texts = [pairs.texts[post] for post in posts[new].tolist()]
+            urls = [pairs.urls[post] for post in posts[new].tolist()]
+            found[known], found[new] = np.arange(len(known)), len(known) + np.arange(len(new))
+            return PostTable.joined([table, PostTable.read(texts, urls, words)]).take(found)
+
+        return read
+
+
+class PrecomputedTower(NamedTuple):
+    """Vectors ``levels`` [U, F] of distinct windows at each depth, like those of a tower."""
+
+    levels: Sequence[Tensor]
+
+    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
+        """Similarities of a query with posts [T, depth + 1], at each depth."""
+        found = []
+        for depth, (level, asked) in enumerate(zip(self.levels, query.levels, strict=True)):
+            windows = posts.values[:, depth]
+            first, rows = distinct([windows], is_exact=False)
+            used, columns = torch.from_numpy(windows[first]), asked.T.contiguous()
+            parts = [
+                level.index_select(0, used[start : start + WINDOWS]) @ columns
+                for start in range(0, len(used), WINDOWS)
+            ]
+            found.append(WindowSimilarities(torch.cat([*parts, query.padding]), rows, posts))
+        return found
+
+
+class PrecomputedVectors(Precomputed):
+    """Vectors of posts, which only have to be compared with the query's.
+
+    Attributes:
+        inputs: input -> token ids, or rows of windows.
+        towers: tower -> its vectors.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self.inputs = {
+            name: TokenIds(arrays[f"input.{name}.values"], arrays[f"input.{name}.starts"])
+            for name in arrays.names("input")
+        }
+        self.towers = {
+            name: PrecomputedTower(
+                [
+                    torch.from_numpy(arrays[f"tower.{name}.{depth}"])
+                    for depth in arrays.names(f"tower.{name}")
+                ]
+            )
+            for name in arrays.names("tower")
+        }
+
+
+def _write_posts(
+    checkpoint: TrainedReranker,
+    posts: _DistinctPosts,
+    writer: ArrayWriter,
+    progress: Progress,
+    known: PrecomputedPosts | None,
+) -> None:
+    """The columns of a :class:`PostTable`, and its words; first those copied from ``known``."""
+    words = WordTable(checkpoint.encoder.idf, checkpoint.model.unit_vectors())
+    if known is not None:
+        for rows in posts.copied():
+            _copy_posts(known, rows, words, writer)
+    for texts, urls in posts.blocks():
+        block = PostTable.read(texts, urls, words)
+        for name in COLUMNS:
+            writer.append_lists(f"column.{name}", block.column(name))
+        progress(len(block))
+    found = words.known()
+    writer.append("known.words", _lines(found.words))
+    writer.append("known.stems", _lines(found.stems))
+    for name, column in found.columns._asdict().items():
+        writer.append(f"known.{name}", column)
+
+
+def _copy_posts(known: PrecomputedPosts, kept: Rows, words: WordTable, writer: ArrayWriter) -> None:
+    """The columns of the posts ``kept`` of ``known``, with rows of another table of words."""
+    table = known.take(kept)
+    for name in COLUMNS:
+        column = table.column(name)
+        if name in ("words", "hashtag_words"):
+            used, places = np.unique(column.values, return_inverse=True)
+            rows = words.rows([known.known.words[row] for row in used.tolist()])
+            column = Ragged(rows[places].astype(column.values.dtype), column.starts)
+        writer.append_lists(f"column.{name}", column)
+
+
+def _copy_vectors(
+    model: Reranker, known: PrecomputedVectors, posts: _DistinctPosts, writer: ArrayWriter
+) -> None:
+    """The inputs and vectors of the copied posts; windows that only others have are left out."""
+    way = fast_paths.way_of(model)
+    if hasattr(way, "PostVectors"):
+        vectors = known.towers[way.VECTOR_INPUT].levels[0].numpy()
+        for rows in posts.copied():
+            writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors[rows])
+            for name, ids in known.inputs.items():
+                writer.append_lists(f"input.{name}", ids.take(rows))
+        return
+    read: dict[str, TowerInput] = way.tower_inputs(model)
+    for name in known.inputs.keys() - read.keys():
+        for rows in posts.copied():
+            writer.append_lists(f"input.{name}", known.inputs[name].take(rows))
+    for tower, (levels,) in known.towers.items():
+        inputs = {name: known.inputs[name] for name in read if read[name].tower == tower}
+        _copy_windows(tower, levels, inputs, posts, writer)
+
+
+def _copy_windows(
+    tower: str,
+    levels: Sequence[Tensor],
+    inputs: Mapping[str, Ragged],
+    posts: _DistinctPosts,
+    writer: ArrayWriter,
+) -> None:
+    """A tower's inputs of the copied posts, and the vectors of their windows.
+
+    Windows are distinct in each block, as in :class:`_TowerWriter`; terms in all blocks.
+    """
+    used = np.zeros(len(levels[0]), dtype=np.bool_)
+    for rows in posts.copied():
+        for lists in inputs.values():
+            used[lists.take(rows).values[:, 0]] = True
+    writer.append(f"tower.{tower}.0", levels[0].numpy()[used])
+    terms = np.cumsum(used) - 1
+    written = [0] * len(levels)
+    for rows in posts.copied():
+        parts = [lists.take(rows) for lists in inputs.values()]
+        windows = Ragged.joined(parts).values
+        renumbered = np.empty_like(windows)
+        renumbered[:, 0] = terms[windows[:, 0]]
+        for depth, level in enumerate(levels[1:], start=1):
+            kinds, places = np.unique(windows[:, depth], return_inverse=True)
+            renumbered[:, depth] = places + written[depth]
+            written[depth] += len(kinds)
+            writer.append(f"tower.{tower}.{depth}", level.numpy()[kinds])
+        for name, part in zip(inputs, parts, strict=True):
+            own, renumbered = renumbered[: len(part.values)], renumbered[len(part.values) :]
+            writer.append_lists(f"input.{name}", Ragged(own, part.starts))
+
+
+@torch.inference_mode()
+def _write_vectors(
+    checkpoint: TrainedReranker, posts: _DistinctPosts, writer: ArrayWriter, progress: Progress
+) -> None:
+    """The inputs of a model, and the vectors that its fast path gives."""
+    model, way = checkpoint.model, fast_paths.way_of(checkpoint.model)
+
+    def blocks() -> Iterator[dict[str, TokenIds]]:
+        for texts, urls in posts.blocks():
+            yield checkpoint.encoder.posts(texts, urls, model.post_inputs)
+
+    if hasattr(way, "PostVectors"):
+        for inputs in blocks():
+            vectors = way.PostVectors(model, ids := inputs[way.VECTOR_INPUT])
+            found = vectors.vectors(np.arange(len(ids)))
+            writer.append(f"tower.{way.VECTOR_INPUT}.0", found.numpy())
+            for name, lists in inputs.items():
+                writer.append_lists(f"input.{name}", lists)
+            progress(len(ids))
+        return
+    read: dict[str, TowerInput] = way.tower_inputs(model)
+    towers = {
+        name: _TowerWriter(name, tower, writer)
+        for name, tower in way.towers(model, _used(blocks())).items()
+    }
+
+    def windows_of(name: str, ids: TokenIds) -> Ragged:
+        if name not in read:
+            return ids
+        tower, longest = read[name]
+        return towers[tower].windows_of(ids.take(np.arange(len(ids)), longest))
+
+    for inputs in blocks():
+        for name, ids in inputs.items():
+            writer.append_lists(f"input.{name}", windows_of(name, ids))
+        progress(len(ids))
+
+
+def _used(blocks: Iterable[Mapping[str, TokenIds]]) -> dict[str, TokenIds]:
+    """Input -> all its tokens, as one text."""
+    used: dict[str, Rows] = {}
+    for inputs in blocks:
+        for name, ids in inputs.items():
+            used[name] = np.union1d(used.get(name, np.zeros(0, np.int32)), ids.values)
+    return {name: TokenIds(ids, np.array([0, len(ids)])) for name, ids in used.items()}
+
+
+class _TowerWriter:
+    """Writes the distinct windows of blocks of posts."""
+
+    def __init__(self, name: str, tower: TabulatedTower, writer: ArrayWriter) -> None:
+        self.tower, self._writer = tower, writer
+        self._names = [f"tower.{name}.{depth}" for depth in range(len(tower.sizes))]
+        for array, size in zip(self._names, tower.sizes, strict=True):
+            writer.append(array, np.zeros((0, size), np.float32))
+        self._first_term = writer.rows(self._names[0])
+        writer.append(self._names[0], tower.terms.numpy())
+
+    def windows_of(self, posts: Ragged) -> Ragged:
+        """The row of each place's window at every depth: lists of [T, depth + 1]."""
+        written = [self._first_term, *(self._writer.rows(name) for name in self._names[1:])]
+        found = self.tower.walk(posts, self._append)
+        rows = np.stack(found, axis=1) + written
+        if rows.max(initial=0) > (most := np.iinfo(np.int32).max):
+            raise RerankerError(
+                f"found more than {most:,} distinct windows, expected fewer; precompute the "
+                "collection in parts"
+            )
+        return Ragged(rows.astype(np.int32), posts.starts)
+
+    def _append(self, depth: int, vectors: Tensor) -> None:
+        self._writer.append(self._names[depth], (vectors * self.tower.scale(vectors)).numpy())
+
+
+def _lines(words: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Words without line ends as UTF-8, each with a line end."""
+    text = "".join(f"{word}\n" for word in words)
+    return np.frombuffer(text.encode(errors="surrogatepass"), dtype=np.uint8)
+
+
+def _split(lines: npt.NDArray[np.uint8]) -> list[str]:
+    """The words of :func:`_lines`."""
+    return lines.tobytes().decode(errors="surrogatepass").split("\n")[:-1]

@@ -1,0 +1,115 @@
+"""The tabulated tower against the tower's own forward pass."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from helpers.reranking_samples import ragged
+
+from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.layers.embeddings import TrainedVectors
+from rerankers.layers.similarity import PADDING_SIMILARITY
+from rerankers.scoring.windows import TabulatedTower, used_ids
+from rerankers.text.inputs import TokenIds
+
+TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize(("width", "depth"), [(2, 0), (2, 1), (3, 2), (4, 3)])
+def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalized: bool) -> None:
+    torch.manual_seed(1)
+    vectors = TrainedVectors(np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32), 1)
+    tower = ConvolutionTower(vectors, 5, 7, width, depth).eval()
+    ids = ragged(TEXTS)
+    packed = TokenIds(ids.values, ids.starts)
+    texts = packed.take(np.arange(len(TEXTS)), 6)
+    padded = packed.batch(np.arange(len(TEXTS)), torch.device("cpu")).ids[:, :6]
+    with torch.no_grad():
+        expected = tower(padded)
+        tabulated = TabulatedTower(tower, used_ids([packed]), normalized)
+        query = tabulated.encode_query(texts)
+        matches = tabulated.similarities(texts, query)
+    assert len(query.levels) == len(matches) == len(tabulated.sizes) == depth + 1
+    inside = padded.ne(0)
+    wanted = [
+        (F.normalize(plain, dim=2, eps=1e-6) if normalized else plain)[inside] for plain in expected
+    ]
+    for found, vectors in zip(query.levels, wanted, strict=True):
+        torch.testing.assert_close(found, vectors, rtol=1e-5, atol=1e-6)
+    for found, vectors in zip(matches, wanted, strict=True):
+        products = found.values[torch.from_numpy(found.rows)]
+        torch.testing.assert_close(products, vectors @ vectors.T, rtol=1e-5, atol=1e-5)
+        assert found.values[-1].tolist() == [PADDING_SIMILARITY] * len(vectors)
+
+
+def tower_of(width: int, depth: int) -> ConvolutionTower:
+    torch.manual_seed(1)
+    vectors = TrainedVectors(np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32), 1)
+    tower = ConvolutionTower(vectors, 5, 7, width, depth)
+    for name, parameter in tower.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.uniform_(parameter, -0.5, 0.5)
+    return tower
+
+
+def plain_levels(tower: ConvolutionTower, ids: torch.Tensor, read_padding: bool) -> list[Any]:
+    """Convolutions of padded texts, as the paper has them."""
+    mask = torch.ones(*ids.shape, 1) if read_padding else ids.ne(0).float().unsqueeze(2)
+    levels = [tower.vectors(ids)]
+    for layer in tower.convolutions:
+        # Beyond the last position, a convolution that reads padding finds more of it.
+        following = F.pad(levels[-1], (0, 0, 0, 9))
+        levels.append(layer(following, F.pad(mask, (0, 0, 0, 9)))[:, : ids.shape[1]])
+    return levels
+
+
+@pytest.mark.parametrize("read_padding", [False, True])
+@pytest.mark.parametrize(("width", "depth"), [(1, 2), (2, 0), (2, 1), (4, 3)])
+def test_packed_texts_have_the_vectors_and_gradients_of_padded_ones(
+    width: int, depth: int, read_padding: bool
+) -> None:
+    longest = 7 + (9 if read_padding else 0)
+    ids = torch.zeros(len(TEXTS), longest, dtype=torch.int64)
+    for row, text in enumerate(TEXTS):
+        ids[row, : len(text)] = torch.tensor(text, dtype=torch.int64)
+    short = ids[:, :7]
+    tower = tower_of(width, depth)
+    found = tower(short, length=longest) if read_padding else tower(short)
+    found_gradients = gradients_of(tower, found)
+    expected = plain_levels(tower, ids, read_padding)
+    if read_padding:
+        # The plain form has no zeros to read after its last position.
+        found, expected = ([level[:, :7] for level in levels] for levels in (found, expected))
+        found_gradients = gradients_of(tower, tower(short, length=longest), 7)
+    expected_gradients = gradients_of(tower, plain_levels(tower, ids, read_padding), 7)
+    for level, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(level, wanted, rtol=1e-5, atol=1e-6)
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(found_gradients[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def gradients_of(
+    tower: ConvolutionTower, levels: list[torch.Tensor], positions: int = 7
+) -> dict[str, torch.Tensor]:
+    """Gradients of a sum over all levels, with different weights for all their numbers."""
+    tower.zero_grad()
+    total = torch.zeros(())
+    for level in levels:
+        kept = level[:, :positions]
+        total = total + (kept * torch.linspace(-1, 1, kept.numel()).view_as(kept)).sum()
+    total.backward()
+    return {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+
+
+def test_low_precision_is_for_training_alone() -> None:
+    tower, ids = tower_of(3, 2), torch.tensor([[1, 2, 3, 4, 5, 6]])
+    exact = tower(ids)[-1]
+    tower.precision = "bf16"
+    narrow = tower.train()(ids)[-1]
+    assert narrow.dtype == torch.float32
+    assert not torch.equal(narrow, exact)
+    torch.testing.assert_close(narrow, exact, rtol=0.05, atol=0.05)
+    assert torch.equal(tower.eval()(ids)[-1], exact)
