@@ -95,11 +95,12 @@ def adapt(options: Options, collection: Collection) -> None:
     from pipeline.adaptation.teacher import encode, open_teacher
     from pipeline.command.runtime import bar, choose_device, counted
 
+    # First, since its package may be missing.
+    device = choose_device(options.device, options.threads)
+    teacher = open_teacher(options.teacher, device)
     texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)
     if len(texts) < 2:
         raise DataError(f"{collection.title}: found {len(texts)} posts with a text, expected more")
-    device = choose_device(options.device, options.threads)
-    teacher = open_teacher(options.teacher, device)
     path = collection.adapted_path
     assert path is not None
     with bar(len(texts), f"encode by {teacher.name}", "post") as progress:

@@ -16,7 +16,7 @@ K     features or dimensions of a representation
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -48,6 +48,9 @@ PRIOR = "prior"
 """Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
 FEATURES = "features"
 """Name of the interaction that holds a pair's features."""
+
+
+Report = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -239,13 +242,20 @@ class Reranker(nn.Module, ABC):
         """Whether :meth:`fit` follows the gradient steps."""
         return False
 
-    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(
+        self,
+        representations: Tensor,
+        relevant: Tensor,
+        query_index: Tensor,
+        progress: Report = lambda message: None,
+    ) -> None:
         """Fit the parameters that are not trained by gradients.
 
         Args:
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each pair is relevant.
             query_index: [P] query of each pair.
+            progress: called while it lasts, with what is being done.
         """
 
     def files(self) -> Mapping[str, bytes]:

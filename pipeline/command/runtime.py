@@ -118,6 +118,23 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
         yield report
 
 
+@contextmanager
+def part_bar(parts: int) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A progress bar over the parts of a training without steps: the folds, and all topics."""
+    begun: dict[str, None] = {}
+    with _progress(parts, "training", "part") as bar:
+
+        def report(part: str, epoch: int, step: int, message: str) -> None:
+            begun[part] = None
+            bar.set_description(part, refresh=False)
+            bar.set_postfix_str(message, refresh=False)
+            bar.n = len(begun) - 1
+            bar.refresh()
+
+        yield report
+        bar.update(parts - bar.n)
+
+
 def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
     """tqdm with whole numbers, and with neither speed nor time left before a unit is done."""
     from tqdm import tqdm

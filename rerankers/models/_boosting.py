@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from rerankers import features
+from rerankers.base import Report
 from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
 from rerankers.models._feature_model import FeatureModel
 from rerankers.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from lightgbm import Booster, Dataset
+    from lightgbm.callback import CallbackEnv
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -103,7 +105,13 @@ class BoostedTrees(FeatureModel):
         shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
         return dict(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
 
-    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(
+        self,
+        representations: Tensor,
+        relevant: Tensor,
+        query_index: Tensor,
+        progress: Report = lambda message: None,
+    ) -> None:
         """Grow the trees.
 
         Raises:
@@ -130,10 +138,16 @@ class BoostedTrees(FeatureModel):
             boosters = []
             for row, objective in enumerate(self._objectives()):
                 options = self._options(objective, self.config.seed + row)
-                trees, start = self._best_count(options, data(options), sizes), None
+                report = _counting(progress, f"{objective}, its number of trees: ")
+                trees, start = self._best_count(options, data(options), sizes, report), None
                 if self.start:
                     trees, start = -(-self.config.trees // 2), self.start[row]
-                boosters.append(lightgbm.train(options, data(options), trees, init_model=start))
+                report = _counting(progress, f"{objective}, trees: ")
+                boosters.append(
+                    lightgbm.train(
+                        options, data(options), trees, init_model=start, callbacks=[report]
+                    )
+                )
         except lightgbm.basic.LightGBMError as error:
             raise RerankerError(
                 f"LightGBM cannot grow trees over these pairs ({error}); "
@@ -142,7 +156,11 @@ class BoostedTrees(FeatureModel):
         self.boosters = boosters
 
     def _best_count(
-        self, options: dict[str, Any], data: Dataset, sizes: npt.NDArray[np.int64]
+        self,
+        options: dict[str, Any],
+        data: Dataset,
+        sizes: npt.NDArray[np.int64],
+        report: Callable[[CallbackEnv], None],
     ) -> int:
         """The number of trees with the best AP on held-out topics, mean over the parts."""
         lightgbm = _lightgbm()
@@ -165,7 +183,7 @@ class BoostedTrees(FeatureModel):
             data,
             num_boost_round=config.trees,
             folds=folds,
-            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+            callbacks=[report, lightgbm.early_stopping(PATIENCE, verbose=False)],
         )
         means = next(values for name, values in figures.items() if name.endswith("-mean"))
         return int(np.argmax(np.asarray(means))) + 1
@@ -252,6 +270,16 @@ def _lightgbm() -> Any:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+def _counting(progress: Report, label: str) -> Callable[[CallbackEnv], None]:
+    """A callback of LightGBM that reports each tree."""
+
+    def report(state: CallbackEnv) -> None:
+        grown = state.iteration + 1 - state.begin_iteration
+        progress(f"{label}{grown} of {state.end_iteration - state.begin_iteration}")
+
+    return report
 
 
 def file_of(number: int) -> str:

@@ -32,7 +32,9 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
+"""Called with the epoch, the step (0 at the end of the epoch) and a message.
+
+With the numbers 0 and 0 while a model is fitted without steps."""
 
 
 def train(
@@ -76,6 +78,7 @@ def train(
             represent_tokenized(model, training.pairs),
             torch.from_numpy(training.relevant),
             torch.from_numpy(training.pairs.query_index),
+            lambda message: progress(0, 0, message),
         )
     return history
 
