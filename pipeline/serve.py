@@ -142,7 +142,7 @@ def main(options: Options) -> None:
         ) from None
     from pipeline.service.http.models import Models
     from pipeline.service.http.statistics import Statistics
-    from pipeline.service.page.searching import routes
+    from pipeline.service.page.routes import routes
 
     models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
     limits = Limits.of(options.max_documents, options.max_body)
@@ -219,7 +219,7 @@ def proxy_of(options: Options, service: Service) -> Proxy | None:
 
 def open_page(options: Options, models: Models) -> SearchPage | None:
     """The page over the collection or the index of the options, if they name one."""
-    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import open_collection
     from pipeline.service.page.searching import SearchPage
 
@@ -229,12 +229,10 @@ def open_page(options: Options, models: Models) -> SearchPage | None:
         )
     elif options.index:
         # Without topics: the index stands in for their file.
-        collection = OwnCollection(options.index, options.index)
+        collection = TopicFileCollection(options.index, options.index)
     else:
         return None
-    return SearchPage(
-        collection, lambda: {name: model.scorer for name, model in models.served.items()}
-    )
+    return SearchPage(collection, lambda: models.served)
 
 
 def read_keys(path: Path) -> Sequence[str]:

@@ -76,5 +76,7 @@ def _content(kinds: Sequence[Any], mode: Any, schemas: dict[str, Any]) -> dict[s
 
 def page(description: Mapping[str, Any]) -> str:
     """The description as HTML; it needs nothing from other hosts."""
-    templates = Environment(loader=FileSystemLoader(Path(__file__).parent / "page"), autoescape=True)
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "page"), autoescape=True
+    )
     return templates.get_template("docs.html").render(description)
