@@ -78,7 +78,7 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     """By every kind of ranker; the last stage has the posts of the first."""
     ranker = pipeline.ranker(collection(), reranker, weight=1 if reranker == "mp_hcnn" else None)
     topics = collection().topics
-    posts = dict(collection().open_index().posts.get_many([*POSTS]))
+    posts = dict(ranker.collection.open_index().posts.get_many([*POSTS]))
     run = {"a": {"3": 2.0, "0": 1.0}, "b": {"1": 1.0}}
     ranking = ranker.rerank(Candidates(topics, run, posts))
     assert {q: {*scores} for q, scores in ranking.run.items()} == {"a": {"0", "3"}, "b": {"1"}}
