@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.command.defaults import DEFAULT_RERANKER, UNTUNED_WEIGHT
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -28,18 +29,13 @@ from pipeline.command.options import (
     positive_int,
     size,
 )
-from pipeline.command.ranking import (
-    DEFAULT_RERANKER,
-    FUSIONS,
-    UNTUNED_WEIGHT,
-    ScoringOptions,
-)
-from pipeline.command.runtime import bar, choose_device, import_nltk_alone
+from pipeline.command.ranking import ScoringOptions
+from pipeline.command.runtime import bar, choose_device, counted, import_nltk_alone
 
 if TYPE_CHECKING:
     from pipeline.batches.job import Job, Manifest, Part
     from pipeline.batches.worker import Done
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 FORMATS = ("jsonl", "jsonl.gz", "parquet")
 
@@ -141,12 +137,7 @@ def _problems(options: Options) -> list[str]:
             )
         elif not (output / "_manifest.json").exists():
             problems.append(f"--resume: found no job in {output}, but other files")
-    if options.reranker in FUSIONS:
-        problems.append(
-            f"--reranker: found {options.reranker}, which finds its own candidates; expected "
-            "another model"
-        )
-    elif options.reranker not in names():
+    if options.reranker not in names():
         problems.append(
             f"--reranker: found {options.reranker!r}, expected one of {', '.join(names())}"
         )
@@ -214,7 +205,7 @@ def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
 def _plan(manifest: Manifest, left: Sequence[Part]) -> str:
     rows, parts = sum(part.span.rows for part in manifest.parts), len(manifest.parts)
     done = f", {parts - len(left)} of them done before" if len(left) < parts else ""
-    return f"{rows:,} rows in {parts:,} parts{done}"
+    return f"{counted(rows, 'row')} in {counted(parts, 'part')}{done}"
 
 
 def _score(
@@ -228,8 +219,9 @@ def _score(
             posts, began = posts + done.posts, min(began, done.began)
     seconds = max(time.time() - began, 1e-9)
     print(
-        f"scored {posts:,} posts in {seconds:.1f} s ({posts / seconds:,.0f} posts/s) after "
-        f"{began - started:.1f} s to begin; wrote {len(left):,} files to {job.output}",
+        f"scored {counted(posts, 'post')} in {seconds:.1f} s ({posts / seconds:,.0f} posts/s) "
+        f"after {began - started:.1f} s to begin; wrote {counted(len(left), 'file')} to "
+        f"{job.output}",
         file=sys.stderr,
     )
 
@@ -255,7 +247,7 @@ def _report_rejected(job: Job) -> None:
     folder = job.output / "_rejected"
     count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
     if count:
-        print(f"{count:,} rows cannot be read; their reasons are in {folder}", file=sys.stderr)
+        print(f"{counted(count, 'row')} cannot be read; reasons are in {folder}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
-from pipeline.command.ranking import FUSIONS
 from pipeline.ranking.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def main(options: Options) -> None:
     from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.named import OF_OTHER_KINDS
     from pipeline.ranking.checkpoints import default_directory, tuning_files
-    from pipeline.ranking.fusion import MOST_TOPICS
+    from pipeline.training.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 
@@ -133,7 +132,9 @@ def _check(options: Options) -> None:
         )
     if options.test and is_own(options.test):
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
-    if options.collection and options.reranker in FUSIONS:
+    from rerankers import models
+
+    if models.reads_rankers(options.reranker):
         problems.append(f"--reranker {options.reranker}: a fusion is not mixed, and has no λ")
     if problems:
         raise UsageError(problems)

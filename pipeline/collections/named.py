@@ -177,21 +177,20 @@ def open_collection(
         from pipeline.collections.memory import qrels_file
 
         qrels = qrels_file(qrels)
-    qrels = qrels and Path(qrels)
-    folder = Path(index) if index else None
+    qrels, index = qrels and Path(qrels), Path(index) if index else None
     if topics is not None:
         from pipeline.collections.memory import topics_file
 
         name = topics_file(topics)
     name = str(name or beir)
     if Path(name).is_file() and not is_own(name):
-        return _topic_file(Path(name), folder, qrels, engine)
+        return _topic_file(Path(name), index, qrels, engine)
     found = find(name, data)
     if isinstance(found, AnswerCollection):
         return dataclasses.replace(found, qrels_path=qrels)
     if qrels:
         found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
-    return on_engine(dataclasses.replace(found, own_index=folder), engine)
+    return on_engine(dataclasses.replace(found, own_index=index), engine)
 
 
 def _from_memory(posts: Any, topics: Any, qrels: Any, ir_dataset: Any) -> SearchedCollection:

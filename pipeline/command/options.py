@@ -52,6 +52,7 @@ def option(
     flag: bool = False,
     names: Sequence[str] | None = (),
     metavar: str | None = None,
+    argument_name: str | None = None,
 ) -> Any:
     """Declare a ``--name value`` option as a dataclass field.
 
@@ -66,6 +67,7 @@ def option(
         flag: the option takes no value and gives True.
         names: spellings in place of ``--field-name``; None for a positional argument.
         metavar: the value's name in the help text.
+        argument_name: of the Python argument in messages, if it is not the field's.
     """
     metadata = {
         "help": help_text,
@@ -77,6 +79,7 @@ def option(
         "flag": flag,
         "names": names,
         "metavar": metavar,
+        "argument_name": argument_name,
     }
     default = () if many and default is None else False if flag else default
     return dataclasses.field(default=default, metadata=metadata)
@@ -179,7 +182,7 @@ def _with_options(message: str, options_type: Any) -> str:
     ``address.NAME`` is a field of an :class:`indexes.engines.address.EngineAddress`.
     """
     flags = {
-        field.name: names[0]
+        field.metadata.get("argument_name") or field.name: names[-1]
         for field in dataclasses.fields(options_type)
         if (names := _names(field))
     }
@@ -243,7 +246,7 @@ def _parser(
             continue
         if meta["choices"]:
             help_text += f"; one of {', '.join(meta['choices'])}"
-        if field.default not in (None, ()):
+        if field.default not in (None, ()) and "(default" not in help_text:
             help_text += f" (default: {field.default})"
         parser.add_argument(
             *names,

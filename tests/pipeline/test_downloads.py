@@ -19,6 +19,7 @@ from pipeline.collections import downloads
 from pipeline.collections.downloads import (
     Entry,
     Patience,
+    UnreachableError,
     catalogue,
     fetch,
     fetch_all,
@@ -164,16 +165,30 @@ def test_files_that_are_there_are_checked_before_they_are_trusted(
     assert len(server.ranges) == 1
 
 
-def test_one_failure_does_not_stop_the_others(entry: Entry, tmp_path: Path) -> None:
+def test_one_failure_does_not_stop_the_others(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/x"
-    entries = [Entry(n, 3, "0" * 64, (), u) for n, u in (("local", None), ("no_server", url))]
+    files = (("local", None), ("no_server", url), ("nor_here", url))
+    entries = [Entry(name, 3, "0" * 64, (), address) for name, address in files]
     fetched, failures = fetch_all([*entries, entry], tmp_path, QUICK)
     assert fetched == 1
+    assert "4 of 4: some/file.bin (0.5 MB)\n" in capsys.readouterr().err
     assert len(failures) == 2
     assert str(tmp_path / "local") in failures[0]
-    assert "after 4 attempts" in failures[1]
+    host = url.split("/")[2]
+    assert failures[1].startswith(f"cannot reach {host} ([Errno 111] Connection refused): 2 files")
+    assert f"put them into {tmp_path} by hand" in failures[1]
+
+
+def test_an_unreachable_host_is_given_up_in_time(tmp_path: Path) -> None:
+    gone = Entry("gone", 3, "0" * 64, (), "http://nowhere.invalid/x")
+    told: list[str] = []
+    with pytest.raises(UnreachableError, match=r"cannot reach nowhere\.invalid \(.+\)$"):
+        fetch(gone, tmp_path, Patience(pause=0.1, reach=0.4), say=told.append)
+    assert len(told) == 2  # after 0.1 and 0.3 s, and not after 0.7
 
 
 def test_the_catalogue_is_sound() -> None:
@@ -241,6 +256,18 @@ def test_unknown_names_are_usage_errors(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "did you mean 'mb20" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_everything_is_what_can_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpublished = [entry for entry in catalogue() if entry.url is None]
+    monkeypatch.setattr(downloads, "select", lambda names: unpublished)
+    script.main(script.Options((), data=tmp_path))
+    told = "put there by hand (scripts/README.md says how): trecqa/train-all\n"
+    assert capsys.readouterr().err.endswith(told)
+    with pytest.raises(DataError, match="it is not published: sentences of"):
+        script.main(script.Options(("trecqa-all-raw",), data=tmp_path))
 
 
 def test_word_vectors_are_cut_from_the_archive(
