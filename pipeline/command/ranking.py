@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from pipeline.collections.own import ENDING
 from pipeline.command import runtime
@@ -109,6 +109,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
 @dataclass(frozen=True)
 class RankingOptions(ModelOptions):
     """The same, and where candidates come from."""
+
+    topic: ClassVar[str] = "first stage"
 
     candidates: str | None = option(
         "rerank this TREC run instead of searching; ql and rm3 name a collection's official runs",
