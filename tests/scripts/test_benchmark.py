@@ -33,7 +33,7 @@ from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
-from pipeline.ranking.ranker import IndexRetriever
+from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import TRIGRAMS, WORDS
 from rerankers.scoring.passes import score_tokenized
