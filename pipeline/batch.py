@@ -30,12 +30,12 @@ from pipeline.command.options import (
     size,
 )
 from pipeline.command.ranking import ScoringOptions
-from pipeline.command.runtime import bar, choose_device, import_nltk_alone
+from pipeline.command.runtime import bar, choose_device, counted, import_nltk_alone
 
 if TYPE_CHECKING:
     from pipeline.batches.job import Job, Manifest, Part
     from pipeline.batches.worker import Done
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 FORMATS = ("jsonl", "jsonl.gz", "parquet")
 
@@ -205,7 +205,7 @@ def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
 def _plan(manifest: Manifest, left: Sequence[Part]) -> str:
     rows, parts = sum(part.span.rows for part in manifest.parts), len(manifest.parts)
     done = f", {parts - len(left)} of them done before" if len(left) < parts else ""
-    return f"{rows:,} rows in {parts:,} parts{done}"
+    return f"{counted(rows, 'row')} in {counted(parts, 'part')}{done}"
 
 
 def _score(
@@ -219,8 +219,9 @@ def _score(
             posts, began = posts + done.posts, min(began, done.began)
     seconds = max(time.time() - began, 1e-9)
     print(
-        f"scored {posts:,} posts in {seconds:.1f} s ({posts / seconds:,.0f} posts/s) after "
-        f"{began - started:.1f} s to begin; wrote {len(left):,} files to {job.output}",
+        f"scored {counted(posts, 'post')} in {seconds:.1f} s ({posts / seconds:,.0f} posts/s) "
+        f"after {began - started:.1f} s to begin; wrote {counted(len(left), 'file')} to "
+        f"{job.output}",
         file=sys.stderr,
     )
 
@@ -246,7 +247,7 @@ def _report_rejected(job: Job) -> None:
     folder = job.output / "_rejected"
     count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
     if count:
-        print(f"{count:,} rows cannot be read; their reasons are in {folder}", file=sys.stderr)
+        print(f"{counted(count, 'row')} cannot be read; reasons are in {folder}", file=sys.stderr)
 
 
 if __name__ == "__main__":

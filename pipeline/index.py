@@ -10,12 +10,11 @@
   python -m pipeline.index --index my-index --remove 1042,1077
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
-and optionally "url"; posts in the form of Twitter's API are understood as they are.
+and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
+they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
 
-With --precompute the posts' vectors are computed beforehand, so that a search only compares them
-with its topics. For a fusion, the posts' words and counts are precomputed, and the vectors for the
-rerankers whose scores it reads. An existing index is kept. A search with the same checkpoint uses
-the precomputed posts by itself.
+With --precompute the words and counts of the posts are read beforehand, for a fusion. An index is
+kept if it exists. A search with the same checkpoint uses the precomputed posts by itself.
 
 With --add and --remove an index is changed, that of an own collection too; the files that it was
 built from are not read again. It is still the collection's index, whether or not the collection's
@@ -94,8 +93,8 @@ class _LocalOptions:
     replace: bool = option("added posts replace those with the same id", flag=True)
     skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
-        "checkpoint folder, or name of a model (its default checkpoint): precompute its vectors of "
-        "the posts",
+        "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
+        "and counts of the posts beforehand",
         metavar="CHECKPOINT",
     )
     data: Path | None = option(
@@ -339,8 +338,8 @@ def _precompute(directory: Path, checkpoint: Path) -> None:
     """Precompute the posts of an index, and report sizes and times."""
     from pipeline.ranking.checkpoints import precompute_index
 
-    for folder, size, seconds in precompute_index(directory, checkpoint):
-        print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+    folder, size, seconds = precompute_index(directory, checkpoint)
+    print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 
 def _checkpoint(given: str, collection: str | None) -> Path:

@@ -232,9 +232,7 @@ def open_page(options: Options, models: Models) -> SearchPage | None:
         collection = TopicFileCollection(options.index, options.index)
     else:
         return None
-    return SearchPage(
-        collection, lambda: {name: model.scorer for name, model in models.served.items()}
-    )
+    return SearchPage(collection, lambda: models.served)
 
 
 def read_keys(path: Path) -> Sequence[str]:

@@ -49,6 +49,7 @@ from pipeline.command.options import (
     positive_int,
 )
 from rerankers.training.settings import (
+    HELD_OUT_OF,
     LOSSES,
     OPTIMIZERS,
     PRECISIONS,
@@ -114,9 +115,12 @@ class _TrainingOptions:
     momentum: float | None = option("Nesterov momentum of sgd", parse=non_negative_float)
     learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
     schedule: str | None = option(
-        "learning rate: linear (falls to a tenth), constant, plateau (halved after each epoch "
+        "learning rate: linear (falls to a tenth), constant, plateau (halved after epochs "
         "without a better validation figure)",
         choices=SCHEDULES,
+    )
+    halve_after: int | None = option(
+        "such epochs in a row after which plateau halves", parse=positive_int
     )
     clipping: float | None = option(
         "norm to which gradients are clipped; 0 clips nothing", parse=non_negative_float
@@ -133,6 +137,9 @@ class _TrainingOptions:
     select: str | None = option("validation figure that chooses the best epoch", choices=SELECTIONS)
     held_out: float | None = option(
         "share of the topics that --folds 1 holds out", parse=positive_float
+    )
+    held_out_of: str | None = option(
+        "all: one share of all topics; each: that share of each collection's", choices=HELD_OUT_OF
     )
     folds: int = option(
         "held-out parts of the topics; 1 holds out a share once (without --collection)",
@@ -386,12 +393,9 @@ class _Task:
     def vectors(self, training_set: TrainingSet) -> Path | None:
         """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
         from pipeline import vectors
-        from rerankers.features import compare_vectors
 
-        if self.rankers:
-            families = self.config.families.split(",")
-            if not self.rankers.neural and not compare_vectors(families):
-                return None
+        if self.rankers and not self.rankers.neural:
+            return None
         path = _vector_file(self.options)
         if self.options.vectors is None and self.rankers and path != NO_FILE:
             return vectors.cached_vectors(training_set.texts, path, home_directory())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 __all__ = ["RerankerError", "load"]
 

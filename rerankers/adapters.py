@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pyterrier
     from langchain_core.documents import BaseDocumentCompressor, Document
 
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 
 def for_pyterrier(reranker: TrainedReranker) -> pyterrier.Transformer:

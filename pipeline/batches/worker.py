@@ -20,7 +20,7 @@ from pipeline.ranking.checkpoints import check_scores_alone
 from pipeline.ranking.ranker import Mixing, Mixture
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import TrainedReranker
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import version_of
 
 

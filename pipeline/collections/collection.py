@@ -13,10 +13,12 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from indexes.engines.address import EngineAddress, index_name
@@ -27,13 +29,13 @@ from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.downloads import by_hand
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, read_qrels
+from pipeline.collections.trec import Qrels, Run, ranked, read_qrels
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
     from indexes.engines.building import Built
-    from indexes.search import SearchIndex
+    from indexes.search import Posts, SearchIndex
     from rerankers.text.spaces import AdaptedSpace
     from rerankers.text.vocabulary import Idf
 
@@ -69,6 +71,15 @@ NO_FILE = Path("general")
 def default_vectors(data: Path | None = None) -> Path:
     """File of the word vectors that models are trained with unless another is named."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
+
+
+class Hit(NamedTuple):
+    """A post that a search found."""
+
+    doc_id: str
+    score: float
+    text: str
+    url: str
 
 
 class Collection(ABC):
@@ -213,6 +224,51 @@ class Collection(ABC):
             f"(python -m pipeline.search --topics {self.name} ranks them)"
         )
 
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """The ``k`` best posts for a query, by the best ranker there is, best first."""
+        ranking = self._best_ranker.rank(query)
+        scores: Mapping[str, float] = next(iter(ranking.run.values()), {})
+        posts = ranking.candidates.posts
+        return [
+            Hit(doc_id, score, posts[doc_id].text, posts[doc_id].url)
+            for doc_id, score in ranked(scores)[:k]
+            if doc_id in posts
+        ]
+
+    def adapt(self, **options: Any) -> None:
+        """Adapt word vectors to the posts; options are fields of ``pipeline.adapt.Options``."""
+        command = import_module("pipeline.adapt")
+        command.adapt(command.Options(**options), self)
+        self._forget("adapted_space", "_best_ranker")
+
+    def train(self, model: str = "fusion", **options: Any) -> Path:
+        """Train a model on the judged topics, and print its gain on held-out ones.
+
+        Options are fields of ``pipeline.train.Options``; the checkpoint's folder is returned.
+        """
+        command = import_module("pipeline.train")
+        folder: Path = command.train(command.Options(model=model, **options), self)
+        self._forget("_best_ranker")
+        return folder
+
+    def evaluate(self, measures: Sequence[str] = (), **ranker: Any) -> Any:
+        """A :class:`pipeline.evaluation.reports.Evaluation` of a ranking of the topics.
+
+        ``ranker`` are arguments of :func:`pipeline.ranker`; by default the best there is.
+        """
+        best = import_module("pipeline.ranking.build").ranker(self, **ranker)
+        return import_module("pipeline.evaluation.reports").evaluate(best.rank(), *measures)
+
+    @cached_property
+    def _best_ranker(self) -> Any:
+        # By its name: rankers import collections.
+        return import_module("pipeline.ranking.build").ranker(self)
+
+    def _forget(self, *names: str) -> None:
+        """Drop what was read before the files changed."""
+        for name in names:
+            vars(self).pop(name, None)
+
     def idf(self) -> Idf:
         """IDF of the topics' words, counted in the index."""
         from rerankers.text.vocabulary import Idf
@@ -328,30 +384,29 @@ class SearchedCollection(Collection):
         For a post in several folders the first non-empty text counts. An own collection's are
         those of its index, once it is built.
         """
-        if self.file and self.engine:
-            yield from self.open_index().posts
-            return
-        if self.file and self.index_directory.exists():
-            # Its posts may have been changed since by pipeline.index --add and --remove.
-            with self._store() as store:
-                yield from store
-            return
-        yield from self._read_posts()
+        with self._indexed_posts() as posts:
+            yield from self._read_posts() if posts is None else posts
 
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
         """doc_id -> post, of those ids that the collection has."""
-        if self.file and self.engine:
-            return self.open_index().posts.get_many(doc_ids)
-        if self.file and self.index_directory.exists():
-            with self._store() as store:
-                return store.get_many(doc_ids)
-        return super().find_posts(doc_ids)
+        with self._indexed_posts() as posts:
+            return super().find_posts(doc_ids) if posts is None else posts.get_many(doc_ids)
 
-    def _store(self) -> PostStore:
-        """The posts of the index, which is checked."""
-        manifest = IndexManifest.read(self.index_directory)
-        manifest.check(self.index_directory, self.post_files())
-        return PostStore(self.index_directory / POSTS_FILE)
+    @contextmanager
+    def _indexed_posts(self) -> Iterator[Posts | None]:
+        """The posts of an own collection's index; None before it is built.
+
+        They may have been changed since by ``pipeline.index --add`` and ``--remove``.
+        """
+        if self.file and self.engine:
+            yield self.open_index().posts
+        elif self.file and self.index_directory.exists():
+            manifest = IndexManifest.read(self.index_directory)
+            manifest.check(self.index_directory, self.post_files())
+            with PostStore(self.index_directory / POSTS_FILE) as store:
+                yield store
+        else:
+            yield None
 
     def _read_posts(self) -> Iterator[Post]:
         """The posts of the files."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 if TYPE_CHECKING:
     from pipeline.explanation.rank_changes import RerankedTopic
     from pipeline.ranking.retrievers import Candidates
-    from rerankers.checkpoint import TrainedReranker
     from rerankers.models._feature_model import FeatureModel
+    from rerankers.reranker import TrainedReranker
 
 FEATURES = 5
 """Features shown with the largest positive contributions, and with the largest negative ones."""
@@ -116,7 +116,7 @@ def _contributions(
     ranking: RerankedTopic, checkpoint: TrainedReranker
 ) -> dict[str, list[Contribution]]:
     """doc_id -> contribution of each feature, for the chosen posts."""
-    from rerankers.scoring.passes import represent_tokenized
+    from rerankers.scoring.batches import represent_tokenized
     from rerankers.scoring.tokenized import Tokenized
 
     model = cast("FeatureModel", checkpoint.model)

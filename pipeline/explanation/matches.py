@@ -16,8 +16,8 @@ from pipeline.explanation.rank_changes import visible
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.explanation.rank_changes import RerankedTopic
-    from rerankers.checkpoint import TrainedReranker
     from rerankers.models._mp_hcnn_matches import PairMatches
+    from rerankers.reranker import TrainedReranker
     from rerankers.text.spans import Span
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")

@@ -31,13 +31,13 @@ from rerankers import checkpoint as checkpoints
 from rerankers import features, models
 from rerankers.base import PRIOR
 from rerankers.errors import RerankerError
-from rerankers.scoring import precomputed as engine
+from rerankers.scoring import precomputed as stored
 from rerankers.text.inputs import TextEncoder
 
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and its provenance."""
@@ -339,25 +339,24 @@ class Written(NamedTuple):
     seconds: float
 
 
-def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
-    """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads."""
+def precompute_index(index: Path, checkpoint: Path) -> Written:
+    """Precompute the posts of an index for the checkpoint of a model over features alone."""
     manifest = IndexManifest.read(index)
     manifest.check(index, None)
-    parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
-    loaded = [checkpoints.load(checkpoint)]
-    loaded += [part for part in parts if engine.can_precompute(part.model)]
-    written = []
+    trained = checkpoints.load(checkpoint)
+    if not stored.can_precompute(trained.model):
+        raise DataError(
+            f"--precompute: found {trained.name}, expected a model over features alone, such as "
+            "fusion; precomputed posts do not make other models faster"
+        )
+    directory, started = _precomputed(index, checkpoint), time.perf_counter()
     with (
         PostStore(index / POSTS_FILE) as store,
-        bar(len(loaded) * len(store), "precomputing", "post") as progress,
+        bar(len(store), "precomputing", "post") as progress,
+        atomic_directory(directory) as new,
     ):
-        posts = _Texts(store)
-        for each in loaded:
-            directory, started = _precomputed(index, each.directory), time.perf_counter()
-            with atomic_directory(directory) as new:
-                size = engine.precompute(each, posts, new, progress)
-            written.append(Written(directory, size, time.perf_counter() - started))
-    return written
+        size = stored.precompute(checkpoint, trained.encoder.idf, _Texts(store), new, progress)
+    return Written(directory, size, time.perf_counter() - started)
 
 
 def keep_precomputed(index: Path, changed: Path) -> None:
@@ -374,8 +373,10 @@ def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
     """:func:`keep_precomputed` with the changed posts."""
     for folder in sorted((index / PRECOMPUTED).iterdir()):
         try:
-            checkpoint = checkpoints.load(engine.checkpoint_of(folder))
-            known = engine.open_precomputed(checkpoint, folder, "it was precomputed by another")
+            checkpoint = checkpoints.load(stored.checkpoint_of(folder))
+            known = stored.open_precomputed(
+                checkpoint.directory, folder, "it was precomputed by another"
+            )
         except RerankerError as error:
             print(
                 f"warning: the precomputed posts in {folder} are left out ({error}); searches "
@@ -387,7 +388,8 @@ def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
             continue
         new = changed / PRECOMPUTED / folder.name
         with bar(len(store), "precomputing", "post") as progress:
-            engine.precompute(checkpoint, _Texts(store), new, progress, known)
+            texts, idf = _Texts(store), checkpoint.encoder.idf
+            stored.precompute(checkpoint.directory, idf, texts, new, progress, known)
 
 
 def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None) -> ModelScorer:
@@ -404,21 +406,26 @@ def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None)
         directory = Path(given)
         if not directory.is_dir():
             raise DataError(f"--precomputed {given}: found no such folder; {remedy}")
-    elif index is None or not (directory := _precomputed(index, checkpoint.directory)).is_dir():
+    elif (
+        index is None
+        or not stored.can_precompute(checkpoint.model)
+        or not (directory := _precomputed(index, checkpoint.directory)).is_dir()
+    ):
         return scorer
-    found = engine.open_precomputed(checkpoint, directory, remedy)
+    found = stored.open_precomputed(checkpoint.directory, directory, remedy)
     return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
 
 
 def precomputed_for(scorer: ModelScorer, posts: Sequence[Post], directory: Path) -> ModelScorer:
     """The scorer with posts precomputed into a new folder, if they make it faster."""
     checkpoint = scorer.checkpoint
-    if not engine.can_precompute(checkpoint.model):
+    if not stored.can_precompute(checkpoint.model):
         return scorer
-    engine.precompute(checkpoint, [(post.text, post.url) for post in posts], directory)
-    found = engine.open_precomputed(checkpoint, directory, "precompute them again")
+    texts = [(post.text, post.url) for post in posts]
+    stored.precompute(checkpoint.directory, checkpoint.encoder.idf, texts, directory)
+    found = stored.open_precomputed(checkpoint.directory, directory, "precompute them again")
     return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
 
 
 def _precomputed(index: Path, checkpoint: Path) -> Path:
-    return index / PRECOMPUTED / engine.version_of(checkpoint)[:16]
+    return index / PRECOMPUTED / stored.version_of(checkpoint)[:16]

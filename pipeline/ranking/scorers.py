@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pipeline.collections.trec import Run
     from pipeline.ranking.retrievers import Candidates
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 Progress = Callable[[int], None]
 """Called with numbers of pairs that have been scored since the last call."""

@@ -31,7 +31,6 @@ from rerankers.text import words
 from rerankers.text.inputs import Lexicon
 from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
 from rerankers.text.spaces import WordSpace
-from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Idf
 
 Floats = npt.NDArray[np.float64]
@@ -63,8 +62,6 @@ class WordColumns(NamedTuple):
     idf: npt.NDArray[np.float32]
     stem: npt.NDArray[np.int32]
     """Number of the word's stem."""
-    vector: npt.NDArray[np.int32]
-    """Row of the word's vector in :class:`UnitVectors`; 0 if it has none."""
     is_stop_word: Bools
     is_personal: Bools
 
@@ -97,7 +94,7 @@ class KnownWords:
         return WeakKeyDictionary()
 
 
-NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fii??")))
+NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fi??")))
 
 
 class _Numbers(dict[str, int]):
@@ -126,14 +123,11 @@ class WordTable:
 
     Args:
         idf: source of IDF.
-        vectors: word vectors; None if there are none.
         known: words looked up before in the same sources; not changed.
     """
 
-    def __init__(
-        self, idf: Idf, vectors: UnitVectors | None = None, known: KnownWords = NO_WORDS
-    ) -> None:
-        self._idf, self._vectors, self._known = idf, vectors, known
+    def __init__(self, idf: Idf, known: KnownWords = NO_WORDS) -> None:
+        self._idf, self._known = idf, known
         self._lock = Lock()
         self._words, self._stems = _Numbers(known.rows), _Numbers(known.stem_numbers)
         self._columns = known.columns
@@ -179,9 +173,6 @@ class WordTable:
                 found = WordColumns(
                     self._idf.weights(new),
                     np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
-                    np.zeros(len(new), np.int32)
-                    if self._vectors is None
-                    else self._vectors.rows(new).astype(np.int32),
                     np.array([word in words.STOP_WORDS for word in new]),
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )

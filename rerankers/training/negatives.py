@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import Examples, Rows, TopicRows
 from rerankers.training.settings import Settings

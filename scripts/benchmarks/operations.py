@@ -19,7 +19,7 @@ from benchmarks.measuring import Row, alternate, printed, threads
 from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from rerankers.base import Reranker
-from rerankers.scoring.passes import score_tokenized
+from rerankers.scoring.batches import score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 

@@ -16,7 +16,7 @@ from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Reranker, Term
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import mask_of
 from rerankers.models import mp_hcnn
-from rerankers.scoring.passes import BATCH_SIZE
+from rerankers.scoring.batches import BATCH_SIZE
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TokenIds
 

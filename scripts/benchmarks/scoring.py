@@ -23,7 +23,7 @@ from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
 from rerankers.scoring import fast_paths
-from rerankers.scoring.passes import score, score_tokenized
+from rerankers.scoring.batches import score, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 

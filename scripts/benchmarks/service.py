@@ -24,7 +24,8 @@ from benchmarks.measuring import Row, printed, threads
 from benchmarks.workload import Workload
 from rerankers import checkpoint as checkpoints
 from rerankers.base import Pairs
-from rerankers.checkpoint import SHIPPED, TrainedReranker
+from rerankers.checkpoint import SHIPPED
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 
 SERVED = SHIPPED / "mp_hcnn" / "all"
@@ -204,7 +205,7 @@ def _single(service: Running, title: str, some: Sequence[Ask]) -> list[Row]:
 
 def _in_process(model: TrainedReranker, some: Sequence[Ask]) -> dict[str, float]:
     """Pairs/s of the engine on all cores: of new posts, then of known ones."""
-    scorer, pairs = CachedScorer(model, CACHE), [ask.pairs() for ask in some]
+    scorer, pairs = CachedScorer(model.model, model.encoder, CACHE), [ask.pairs() for ask in some]
     rates = {}
     scorer.score(pairs[0])
     with threads(len(os.sched_getaffinity(0))):

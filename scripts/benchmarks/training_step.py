@@ -26,7 +26,7 @@ from pipeline.training.folds import split_topics
 from pipeline.training.training_set import JudgedCandidates, load_training_data
 from rerankers.base import Reranker
 from rerankers.models.mp_hcnn import Model
-from rerankers.scoring.passes import score_tokenized
+from rerankers.scoring.batches import score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import CachedInteractions
 from rerankers.training.loop import EpochTrainer, Examples

@@ -16,8 +16,8 @@ from pipeline.ranking.checkpoints import default_directory
 from pipeline.ranking.retrievers import Candidates, retriever_for
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
-from rerankers.checkpoint import TrainedReranker
 from rerankers.models.mp_hcnn import Model
+from rerankers.reranker import TrainedReranker
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Vocabulary
 

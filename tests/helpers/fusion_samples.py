@@ -11,9 +11,9 @@ from helpers.reranking_samples import all_pairs, encoder, vocabulary
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
 from rerankers.base import FIRST_STAGE, Pairs, Reranker
-from rerankers.checkpoint import TrainedReranker
-from rerankers.scoring import passes as scoring
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.reranker import TrainedReranker
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.loop import Examples, train
 from rerankers.training.settings import Settings

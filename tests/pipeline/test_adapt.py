@@ -13,8 +13,7 @@ from test_teacher import write_folder
 
 from pipeline import adapt
 from pipeline.adaptation import teacher as teachers
-from pipeline.adaptation.teacher import Teacher
-from pipeline.adaptation.transformer import FloatArray
+from pipeline.adaptation.teacher import FloatArray, Teacher
 from pipeline.collections.named import find
 from pipeline.collections.trec import read_run
 from rerankers.text.spaces import description_of

@@ -27,7 +27,7 @@ from pipeline.batches.rows import Form
 from pipeline.batches.worker import Done, Worker
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
-from rerankers.checkpoint import TrainedReranker
+from rerankers.reranker import TrainedReranker
 from rerankers.text.inputs import TextEncoder
 
 

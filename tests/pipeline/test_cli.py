@@ -23,7 +23,7 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
-from pipeline.command.runtime import choose_device, device_name
+from pipeline.command.runtime import bar, choose_device, device_name, print_posts
 from rerankers.errors import RerankerError
 
 
@@ -203,3 +203,30 @@ def test_changes_of_settings() -> None:
         apply_changes(Configuration(), ["detph=2", "depth=two", "words=maybe", "dropout"])
     assert len(error.value.problems) == 4
     assert "did you mean 'depth'?" in error.value.problems[0]
+
+
+@pytest.mark.parametrize(("is_terminal", "width"), [(True, 40), (False, 10 + 100)])
+def test_posts_are_cut_to_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_terminal: bool,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    print_posts([["1", "0.5", "a post of\nmany words " * 20], ["10", "0.25", "short 東京"]])
+    long, short = capsys.readouterr().out.splitlines()
+    assert len(long) == width
+    assert re.fullmatch(r" 1   0\.5  a post of many words .*…", long)
+    assert short == "10  0.25  short 東京"
+
+
+def test_a_progress_bar_has_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with bar(2000, "scoring", "pair") as progress:
+        progress(2000)
+    begin, *_, end = capsys.readouterr().err.strip().split("\r")
+    assert re.fullmatch(r"scoring:   0%\|.*\| 0/2,000 pairs \[00:00\]", begin)
+    assert re.fullmatch(r"scoring: 100%\|.*\| 2,000/2,000 pairs \[00:00<00:00, .* pairs/s\]", end)

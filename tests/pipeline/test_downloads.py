@@ -20,7 +20,6 @@ from pipeline.collections.downloads import (
     Entry,
     Patience,
     UnreachableError,
-    by_hand,
     catalogue,
     fetch,
     fetch_all,
@@ -140,19 +139,6 @@ def test_what_an_earlier_call_left_is_continued_or_thrown_away(
         assert place(tmp_path).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize(
-    "behaviours",
-    [["truncate", "no ranges"], ["503", "503", "serve"], ["wrong bytes", "serve"]],
-    ids=" then ".join,
-)
-def test_a_later_attempt_succeeds(
-    behaviours: list[str], entry: Entry, server: Server, tmp_path: Path
-) -> None:
-    server.behaviours = behaviours
-    fetch(entry, tmp_path, QUICK)
-    assert place(tmp_path).read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
 def test_bad_content_never_gets_the_final_name(
     behaviour: str, entry: Entry, server: Server, tmp_path: Path
@@ -205,20 +191,6 @@ def test_an_unreachable_host_is_given_up_in_time(tmp_path: Path) -> None:
     assert len(told) == 2  # after 0.1 and 0.3 s, and not after 0.7
 
 
-def test_what_is_made_by_hand_is_told_once(tmp_path: Path) -> None:
-    entries = [entry for entry in select(["trecqa-all-raw"]) if entry.url is None]
-    assert {entry.path for entry in entries} == {f"trecqa/train-all/{name}" for name in PAIRS}
-    fetched, failures = fetch_all(entries, tmp_path, QUICK)
-    assert fetched == 0
-    (message,) = failures
-    assert message.startswith(f"{tmp_path}/trecqa/train-all: it is not published: sentences of ")
-    for word in ("castorini/NCE-CNN-Torch at 9f57a6a", "xuchen/jacana at 5e9464a", "b.toks"):
-        assert word in message
-    # A collection that lacks them says the same; others can be fetched.
-    assert by_hand(tmp_path / entries[0].path) in message
-    assert by_hand(tmp_path / "trecqa" / "train" / "a.toks") == ""
-
-
 def test_the_catalogue_is_sound() -> None:
     entries = catalogue()
     assert len({entry.path for entry in entries}) == len(entries)
@@ -230,15 +202,6 @@ def test_the_catalogue_is_sound() -> None:
             assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
         assert entry.groups
         assert all(group.startswith(tuple(downloads.terms())) for group in entry.groups)
-
-
-def test_the_catalogue_agrees_with_the_data(data_dir: Path) -> None:
-    for entry in catalogue():
-        if (data_dir / entry.path).exists():
-            assert (data_dir / entry.path).stat().st_size == entry.size
-    for path in ("microblog/qrels.microblog2014.txt", "wikiqa/test/sim.txt"):
-        (entry,) = (entry for entry in catalogue() if entry.path == path)
-        assert state(entry, data_dir) in ("present", "missing")
 
 
 def test_an_archive_is_not_needed_once_its_cuts_are_there(

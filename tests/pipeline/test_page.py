@@ -9,7 +9,7 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 import pytest
-from helpers.page_samples import HOSTILE, ServedPage, seen_scorer
+from helpers.page_samples import HOSTILE, ServedPage, seen_model
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -266,7 +266,7 @@ def test_an_index_without_topics(served_page: ServedPage) -> None:
 
 def test_a_model_that_has_seen_the_judgments_says_so(served_page: ServedPage) -> None:
     page = served_page.page
-    other = SearchPage(page.collection, lambda: {"mine": seen_scorer(page)})
+    other = SearchPage(page.collection, lambda: {"mine": seen_model(page)})
     try:
         seen = {model["name"]: model["seen"] for model in other.describe()["models"]}
         assert seen == {"mine": True, "fusion": False}

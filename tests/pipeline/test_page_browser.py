@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_scorer, serving
+from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked
@@ -173,7 +173,7 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
 def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
     tabs: Any, served_page: ServedPage
 ) -> None:
-    page = SearchPage(served_page.page.collection, lambda: {"mine": seen_scorer(served_page.page)})
+    page = SearchPage(served_page.page.collection, lambda: {"mine": seen_model(served_page.page)})
     with serving(page) as address:
         tab = tabs(served=served_page._replace(address=address))
         shown = tab.go(**TOPIC)

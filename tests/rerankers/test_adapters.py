@@ -12,8 +12,8 @@ from langchain_core.documents import Document
 
 import rerankers
 from rerankers import adapters
-from rerankers.checkpoint import TrainedReranker
 from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
 
 README = Path(rerankers.__file__).with_name("README.md")
 

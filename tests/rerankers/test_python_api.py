@@ -10,7 +10,8 @@ from helpers.reranking_samples import POSTS, QUERIES, all_pairs
 
 import rerankers
 from rerankers import RerankerError
-from rerankers.checkpoint import SHIPPED, TrainedReranker
+from rerankers.checkpoint import SHIPPED
+from rerankers.reranker import TrainedReranker
 
 LIGHT = (
     "import sys, rerankers; print(*{'torch', 'numpy', 'jnius', 'pyserini'} & sys.modules.keys())"

@@ -11,8 +11,8 @@ from torch import Tensor
 from rerankers.base import Pairs, Reranker
 from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
-from rerankers.scoring import passes as scoring
-from rerankers.scoring.passes import batches, deal
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.batches import batches, deal
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import CachedInteractions
 

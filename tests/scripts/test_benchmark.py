@@ -36,7 +36,7 @@ from pipeline.command.options import parse_arguments
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import TRIGRAMS, WORDS
-from rerankers.scoring.passes import score_tokenized
+from rerankers.scoring.batches import score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 
 pytestmark = pytest.mark.slow  # benchmarks are no part of the packages

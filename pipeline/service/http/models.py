@@ -26,9 +26,9 @@ from pipeline.service.http.processes import ParallelScorer
 from pipeline.service.http.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers import features
-from rerankers.base import PRIOR
-from rerankers.checkpoint import TrainedReranker
+from rerankers.base import PRIOR, Pairs
 from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 from rerankers.scoring.precomputed import version_of
 
@@ -75,13 +75,18 @@ class ServedModel:
             DataError: its λ or its calibration is damaged.
         """
         tuned = *_tuned(directory), version_of(directory)
+        checkpoint = checkpoints.load(directory)
+        check_scores_alone(checkpoint)
         if processes > 1:
             scorer: Scorer = ParallelScorer(directory, cache, processes)
         else:
-            scorer = CachedScorer(checkpoints.load(directory), cache)
-        check_scores_alone(scorer.checkpoint)
+            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, cache)
         scorer.warm_up()
-        return cls(name, scorer.checkpoint, scorer, *tuned)
+        return cls(name, checkpoint, scorer, *tuned)
+
+    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
+        """Scores [P]; may be called by several threads."""
+        return self.scorer.score(pairs)
 
     @property
     def reads_prior(self) -> bool:

@@ -28,7 +28,6 @@ from rerankers.scoring.precomputed import keys_of
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.checkpoint import TrainedReranker
 
 Scores = npt.NDArray[np.float32]
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -107,17 +106,13 @@ class ParallelScorer:
     """Scores pairs as :class:`rerankers.scoring.cached.CachedScorer` does.
 
     Args:
-        folder: of a checkpoint; each process reads it, and this one.
+        folder: of a checkpoint, which each process reads.
         max_bytes: of all caches together.
         processes: number of them.
-
-    Raises:
-        RerankerError: the checkpoint cannot be loaded.
     """
 
     def __init__(self, folder: Path, max_bytes: int, processes: int) -> None:
         self._workers = [Worker(folder, max_bytes // processes) for _ in range(processes)]
-        self.checkpoint: TrainedReranker = checkpoints.load(folder)
 
     def warm_up(self) -> None:
         """Wait until all processes are ready; must come before the first scores.
@@ -177,7 +172,8 @@ def work(connection: Connection, folder: Path, max_bytes: int) -> None:
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         try:
-            scorer = CachedScorer(checkpoints.load(folder), max_bytes)
+            checkpoint = checkpoints.load(folder)
+            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, max_bytes)
             scorer.warm_up()
             # What is loaded stays: no collection of garbage has to look at it again.
             gc.freeze()

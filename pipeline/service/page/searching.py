@@ -50,9 +50,9 @@ from pipeline.ranking.scorers import ModelScorer
 from pipeline.service.http.record import LOG
 from rerankers import models
 from rerankers.base import Pairs
-from rerankers.checkpoint import TrainedReranker
 from rerankers.errors import RerankerError
 from rerankers.features.temporal import milliseconds, newest_doc_id
+from rerankers.reranker import TrainedReranker
 
 FOLDER = Path(__file__).parent
 

@@ -25,7 +25,7 @@ from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.archive import ALPHAS, question_vectors
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import TrainedReranker
+from rerankers.reranker import TrainedReranker
 
 
 class DrawnAnswers(ResultTable):
