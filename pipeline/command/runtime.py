@@ -110,7 +110,7 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
                 progress.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
                 progress.reset()
                 return
-            progress.set_description(f"{part}, epoch {epoch}", refresh=False)
+            progress.set_description_str(f"{part}, epoch {epoch}", refresh=False)
             progress.set_postfix_str(message, refresh=False)
             progress.n = step
             progress.refresh()
@@ -126,7 +126,7 @@ def part_bar(parts: int) -> Iterator[Callable[[str, int, int, str], None]]:
 
         def report(part: str, epoch: int, step: int, message: str) -> None:
             begun[part] = None
-            bar.set_description(part, refresh=False)
+            bar.set_description_str(part, refresh=False)
             bar.set_postfix_str(message, refresh=False)
             bar.n = len(begun) - 1
             bar.refresh()
