@@ -159,7 +159,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
 
     task = _Task(options, own)
-    directory = task.directory
+    directory, settings = task.directory, _settings(options)
     device = runtime.choose_device(options.device, options.threads)
     state_directory = directory.parent / f".{directory.name}.training"
     checkpoints: dict[str, Path] = {}
@@ -183,7 +183,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         trainer = Trainer(
             options.model,
             task.config,
-            _settings(options),
+            settings,
             training_set,
             shared,
             task.configuration or "default",
