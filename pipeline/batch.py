@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.command.defaults import DEFAULT_RERANKER, UNTUNED_WEIGHT
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -28,12 +29,7 @@ from pipeline.command.options import (
     positive_int,
     size,
 )
-from pipeline.command.ranking import (
-    DEFAULT_RERANKER,
-    FUSIONS,
-    UNTUNED_WEIGHT,
-    ScoringOptions,
-)
+from pipeline.command.ranking import ScoringOptions
 from pipeline.command.runtime import bar, choose_device, import_nltk_alone
 
 if TYPE_CHECKING:
@@ -141,12 +137,7 @@ def _problems(options: Options) -> list[str]:
             )
         elif not (output / "_manifest.json").exists():
             problems.append(f"--resume: found no job in {output}, but other files")
-    if options.reranker in FUSIONS:
-        problems.append(
-            f"--reranker: found {options.reranker}, which finds its own candidates; expected "
-            "another model"
-        )
-    elif options.reranker not in names():
+    if options.reranker not in names():
         problems.append(
             f"--reranker: found {options.reranker!r}, expected one of {', '.join(names())}"
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.collections import named
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
@@ -85,9 +85,9 @@ def main(options: Options) -> None:
 def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str]]:
     """Judgments of a file or, if there is none of that name, of a collection; usual measures."""
     path = Path(name)
-    if path.is_file() and path.suffix != ENDING:
+    if path.is_file() and not is_own(name):
         return read_qrels(path), DEFAULT_MEASURES
-    if name != path.stem and path.suffix != ENDING:
+    if name != path.stem and not is_own(name):
         raise DataError(f"there is no file of judgments {name}")
     collection = named.find(name, data)
     if collection.qrels is None:

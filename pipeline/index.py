@@ -37,11 +37,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.lines import numbered_lines, short
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import Method
 from indexes.posts import is_doc_id
 from pipeline.collections import named
-from pipeline.collections.collection import AnswerCollection, SearchedCollection, engine_directory
+from pipeline.collections.collection import (
+    AnswerCollection,
+    SearchedCollection,
+    engine_directory,
+    engine_options,
+)
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
@@ -137,7 +142,8 @@ def main(options: Options) -> None:
             manifest = collection.build_index(directory)
         else:
             posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-            manifest = lucene.build(posts, directory, options.posts)
+            place = shlex.join(["--index", str(directory.absolute())])
+            manifest = lucene.build(posts, directory, options.posts, _rebuild(options.posts, place))
         seconds = time.perf_counter() - start
         print(
             f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
@@ -182,8 +188,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
 
         address = named.engine_address(given, None, None)
         posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-        words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
-        rebuild = f"python -m pipeline.index {shlex.join(words)} {address.options}"
+        rebuild = _rebuild(options.posts, engine_options(address))
         directory = engine_directory(address)
         manifest, sent = build(address, posts, options.posts, directory, rebuild, methods)
     seconds = time.perf_counter() - start
@@ -192,6 +197,12 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         f"{seconds:.1f} s, {sent / seconds:,.0f} posts/s\nindex: {address}"
     )
     return True
+
+
+def _rebuild(posts: Sequence[Path], place: str) -> str:
+    """The command that builds an index of one's own posts, with the options that say where."""
+    words = [word for path in posts for word in ("--posts", str(path.absolute()))]
+    return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 
 def _methods(changes: Sequence[str]) -> dict[str, Method]:
@@ -237,7 +248,7 @@ def _change(options: Options, directory: Path, own: SearchedCollection | None) -
     from indexes.changes import change
 
     start = time.perf_counter()
-    doc_ids, before = _doc_ids(options.remove or ""), Manifest.read(directory)
+    doc_ids, before = _doc_ids(options.remove or ""), IndexManifest.read(directory)
     after = change(
         directory,
         _command(options, directory, own),

@@ -219,7 +219,7 @@ def proxy_of(options: Options, service: Service) -> Proxy | None:
 
 def open_page(options: Options, models: Models) -> SearchPage | None:
     """The page over the collection or the index of the options, if they name one."""
-    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import open_collection
     from pipeline.service.page.searching import SearchPage
 
@@ -229,7 +229,7 @@ def open_page(options: Options, models: Models) -> SearchPage | None:
         )
     elif options.index:
         # Without topics: the index stands in for their file.
-        collection = OwnCollection(options.index, options.index)
+        collection = TopicFileCollection(options.index, options.index)
     else:
         return None
     return SearchPage(collection, lambda: models.served)

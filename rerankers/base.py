@@ -139,6 +139,12 @@ class Reranker(nn.Module, ABC):
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
     [P, 1, K]."""
 
+    reads_rankers: ClassVar[bool] = False
+    """Whether it reads the scores of several rankers, whose best posts are its candidates."""
+
+    has_matches: ClassVar[bool] = False
+    """Whether its matches of query and post can be shown as the reasons of a score."""
+
     trained_by_gradients: ClassVar[bool] = True
     """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
 

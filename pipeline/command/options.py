@@ -52,6 +52,7 @@ def option(
     flag: bool = False,
     names: Sequence[str] | None = (),
     metavar: str | None = None,
+    argument_name: str | None = None,
 ) -> Any:
     """Declare a ``--name value`` option as a dataclass field.
 
@@ -66,6 +67,7 @@ def option(
         flag: the option takes no value and gives True.
         names: spellings in place of ``--field-name``; None for a positional argument.
         metavar: the value's name in the help text.
+        argument_name: of the Python argument in messages, if it is not the field's.
     """
     metadata = {
         "help": help_text,
@@ -77,6 +79,7 @@ def option(
         "flag": flag,
         "names": names,
         "metavar": metavar,
+        "argument_name": argument_name,
     }
     default = () if many and default is None else False if flag else default
     return dataclasses.field(default=default, metadata=metadata)
@@ -157,10 +160,10 @@ def run_command(
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
     except UsageError as error:
-        lines = "".join(f"  {problem}\n" for problem in error.problems)
+        lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
         _leave(USAGE, f"{program}: bad usage:\n{lines}see {program} --help")
     except (DataError, CollectionError, RerankerError) as error:
-        _leave(FAILURE, f"{program}: error: {error}")
+        _leave(FAILURE, f"{program}: error: {_with_options(str(error), options_type)}")
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -171,6 +174,25 @@ def run_command(
     except KeyboardInterrupt:
         _leave(INTERRUPTED, f"{program}: interrupted; nothing half-written was left behind")
     sys.exit(0)
+
+
+def _with_options(message: str, options_type: Any) -> str:
+    """A message with options in place of the arguments of Python that it names in backticks.
+
+    ``address.NAME`` is a field of an :class:`indexes.engines.address.EngineAddress`.
+    """
+    flags = {
+        field.metadata.get("argument_name") or field.name: names[-1]
+        for field in dataclasses.fields(options_type)
+        if (names := _names(field))
+    }
+
+    def option_of(match: re.Match[str]) -> str:
+        return flags.get(f"engine_{match[2]}" if match[1] else "") or flags.get(match[2], match[0])
+
+    command = r"\n  python -m pipeline.index --posts FILE --index \1"
+    message = re.sub(r" `indexes\.build\(posts, (.+)\)`", command, message)
+    return re.sub(r"`(address\.)?(\w+)`", option_of, message)
 
 
 def parse_arguments(
@@ -224,7 +246,7 @@ def _parser(
             continue
         if meta["choices"]:
             help_text += f"; one of {', '.join(meta['choices'])}"
-        if field.default not in (None, ()):
+        if field.default not in (None, ()) and "(default" not in help_text:
             help_text += f" (default: {field.default})"
         parser.add_argument(
             *names,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.collections.trec import Run, ranked
+from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.command.errors import UsageError
 from pipeline.command.runtime import one_line, print_table
 from pipeline.evaluation.measures import Evaluator, mean
@@ -13,7 +13,8 @@ from pipeline.evaluation.measures import Evaluator, mean
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.ranking.ranker import Candidates
+    from pipeline.ranking.ranker import Ranking
+    from pipeline.ranking.retrievers import Candidates
 
 Values = Mapping[str, Mapping[str, float]]
 """Measure -> query_id -> value."""
@@ -41,17 +42,16 @@ def print_measures(collection: Collection, runs: Mapping[str, Run]) -> None:
     print_means([(name, evaluator(run)) for name, run in runs.items()])
 
 
-def print_topic(
-    collection: Collection, candidates: Candidates, runs: Sequence[Run], query_id: str | None
-) -> None:
-    """Print the best posts of one topic in the first and in the last of the stages' runs.
+def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> None:
+    """Print the best posts of one topic in the first and in the last of a ranking's stages.
 
     ``query_id`` None is the first topic with results, ``none`` prints nothing.
     """
-    topic = None if query_id == "none" else _topic(collection, candidates, query_id)
+    candidates, runs = ranking.candidates, list(ranking.stages.values())
+    topic = None if query_id == "none" else _topic(candidates, query_id)
     if topic is None:
         return
-    grades = (collection.qrels or {}).get(topic.query_id, {})
+    grades = (qrels or {}).get(topic.query_id, {})
     stages = {"before": runs[0], "after": runs[-1]} if runs[1:] else {"before": runs[0]}
     for stage, run in stages.items():
         print(f"\ntopic {topic.query_id} “{topic.text}”, {stage}:")
@@ -65,14 +65,14 @@ def print_topic(
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
 
 
-def _topic(collection: Collection, candidates: Candidates, query_id: str | None) -> Topic | None:
-    found = [topic for topic in collection.topics if candidates.run.get(topic.query_id)]
+def _topic(candidates: Candidates, query_id: str | None) -> Topic | None:
+    with_results = [topic for topic in candidates.topics if candidates.run.get(topic.query_id)]
     if query_id is None:
-        return found[0] if found else None
-    for topic in found:
+        return next(iter(with_results), None)
+    for topic in with_results:
         if topic.query_id == query_id:
             return topic
     raise UsageError(
         f"--show: found {query_id!r}, expected a topic with results: "
-        f"{', '.join(topic.query_id for topic in found[:5])}, … or none"
+        f"{', '.join(topic.query_id for topic in with_results[:5])}, … or none"
     )

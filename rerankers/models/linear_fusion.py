@@ -48,6 +48,7 @@ class Model(FeatureModel):
     """
 
     config_type = Config
+    reads_rankers = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "microblog": Config(fused(*MICROBLOG), depth=MICROBLOG_DEPTH),

@@ -20,7 +20,7 @@ from benchmarks.measuring import Row
 from benchmarks.processes import measured
 from benchmarks.workload import Workload
 from indexes.files import atomic_file
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.posts import Post
 from indexes.store import POSTS_FILE
 from pipeline.collections.collection import home_directory
@@ -170,7 +170,7 @@ def _figures(workload: Workload, size: int) -> dict[str, float]:
     if size <= workload.encoded:
         precompute = [*command, "--precompute", str(workload.directory)]
         _once(index / "precomputed", "encodings", partial(measured, precompute))
-    manifest = Manifest.read(index)
+    manifest = IndexManifest.read(index)
     store = manifest.files[POSTS_FILE]
     figures = {
         "store": store / manifest.posts,

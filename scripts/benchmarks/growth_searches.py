@@ -20,7 +20,8 @@ from indexes.methods import METHODS
 from pipeline.collections import named
 from pipeline.command.runtime import keep_allocations
 from pipeline.ranking.checkpoints import with_precomputed
-from pipeline.ranking.ranker import Candidates, IndexRetriever, NeuralReranker
+from pipeline.ranking.retrievers import Candidates, IndexRetriever
+from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint
 
 
@@ -29,7 +30,7 @@ def main(collection: str, index: str, directory: str, rounds: str, data: str = "
     topics = named.find(collection, Path(data) if data else None).topics
     trained = checkpoint.load(Path(directory), "mp_hcnn")
     models = {"rerank": trained}
-    encoded = with_precomputed(NeuralReranker(trained), None, Path(index)).checkpoint
+    encoded = with_precomputed(ModelScorer(trained), None, Path(index)).checkpoint
     if encoded is not trained:
         models["encoded"] = encoded
     with LuceneIndex.open(index) as opened:

@@ -17,7 +17,7 @@ from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
 from pipeline.command.errors import DataError
 from pipeline.ranking.checkpoints import with_precomputed
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 
 EXIT = "leaving the process"
 COMMANDS = ("search", "rerank", "index", "train", "evaluate", "explain")
@@ -36,7 +36,7 @@ def measure_search(workload: Workload) -> list[Row]:
     title = f"`pipeline.search --topics {workload.collection}`"
     whole, staged, with_posts = [], [], []
     stages: list[dict[str, float]] = []
-    reranker = NeuralReranker(workload.checkpoint)
+    reranker = ModelScorer(workload.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "stages.json"
         search = [*arguments(workload), "--output", str(Path(folder) / "run.txt")]

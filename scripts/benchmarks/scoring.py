@@ -17,9 +17,9 @@ from benchmarks.plain import PaddedPairs
 from benchmarks.workload import Workload
 from indexes.posts import Post
 from pipeline.collections.trec import Run
-from pipeline.ranking.checkpoints import load_reranker, precomputed_for
+from pipeline.ranking.checkpoints import load_scorer, precomputed_for
 from pipeline.ranking.fusion import Fusion, UnionRetriever
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
 from rerankers.scoring import fast_paths
@@ -91,7 +91,7 @@ def precomputed(
     """The way with precomputed posts, which are written into the folder; empty if no use."""
     name = type(model).__module__.rpartition(".")[2]
     checkpoint.save(directory / "checkpoint", name, model, encoder, {})
-    reranker = NeuralReranker(checkpoint.load(directory / "checkpoint", name, idf=encoder.idf))
+    reranker = ModelScorer(checkpoint.load(directory / "checkpoint", name, idf=encoder.idf))
     texts = zip(pairs.texts, pairs.urls, strict=True)
     posts = [Post(str(number), text, url) for number, (text, url) in enumerate(texts)]
     started = time.perf_counter()
@@ -152,11 +152,13 @@ def measure_fusion(workload: Workload) -> list[Row]:
     """
     collection = workload.source
 
-    def load(name: str, folder: Path | None = None) -> NeuralReranker:
-        return load_reranker(name, collection, folder)
+    def load(name: str, folder: Path | None = None) -> ModelScorer:
+        return load_scorer(name, collection, folder)
 
     now = Fusion.load(collection, load("fusion"), load)
-    candidates = UnionRetriever(collection, now.rankers).search(collection.topics[:FUSION_TOPICS])
+    candidates = UnionRetriever(collection, now.retriever.rankers).search(
+        collection.topics[:FUSION_TOPICS]
+    )
 
     def rerank(fusion: Fusion) -> Run:
         return fusion.score(fusion.read(replace(candidates, memo={})))

@@ -34,7 +34,7 @@ _FUNCTIONS = {
     ("indexes.jvm", "start"): JAVA,
     ("pipeline.ranking.ranker", "retriever_for"): RETRIEVAL,
     ("pipeline.ranking.ranker", "IndexRetriever.search"): RETRIEVAL,
-    ("pipeline.ranking.checkpoints", "load_reranker"): LOADING,
+    ("pipeline.ranking.checkpoints", "load_scorer"): LOADING,
     ("rerankers.scoring.batches", "score"): TOKENIZING,
     ("rerankers.scoring.batches", "score_tokenized"): MATCHING,
     ("rerankers.scoring.batches", "score_lists"): MATCHING,

@@ -13,7 +13,7 @@ import torch
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import ANSWERS, open_collection
 from pipeline.ranking.checkpoints import default_directory
-from pipeline.ranking.ranker import Candidates, retriever_for
+from pipeline.ranking.retrievers import Candidates, retriever_for
 from rerankers import checkpoint, models
 from rerankers.base import WORDS, Pairs, Reranker
 from rerankers.models.mp_hcnn import Model

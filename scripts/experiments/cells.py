@@ -22,12 +22,12 @@ from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run, write_run
-from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.interpolation import interpolate
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
+from rerankers import models
 
 RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
@@ -84,7 +84,7 @@ class Cell:
     @property
     def is_fusion(self) -> bool:
         """Whether the model retrieves its own candidates with several rankers."""
-        return self.reranker in FUSIONS
+        return models.reads_rankers(self.reranker)
 
     @property
     def is_retrieved(self) -> bool:

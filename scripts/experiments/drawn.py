@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.collections.collection import AnswerCollection
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from pipeline.training.training_set import draw_answers
 from rerankers import checkpoint as checkpoints
 from rerankers.text.words import words
@@ -65,6 +65,6 @@ def measure(part: AnswerCollection, checkpoint: Path | None) -> dict[str, float]
             for topic in drawn.candidates.topics
         }
     else:
-        run = NeuralReranker(checkpoints.load(checkpoint)).score(drawn.candidates)
+        run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
     found = evaluate(drawn.qrels, run, MEASURES)
     return {name: round(mean(values), 4) for name, values in found.items()}

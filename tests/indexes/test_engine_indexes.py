@@ -343,9 +343,9 @@ def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any
             {"url_field": "link"},
             "found no field --url-field link, expected one of body, created_at, ",
         ),
-        ({"text_field": "text"}, "found no field --text-field text"),
+        ({"text_field": "text"}, "found no field `address.text_field` text"),
         ({"time_field": "sku"}, "found the time field sku of type keyword, expected a date or"),
-        ({"text_field": None}, "this index was not made by pipeline.index; .* --text-field"),
+        ({"text_field": None}, "this index was not made by this program; .* `address.text_field`"),
     ],
 )
 def test_fields_that_do_not_fit(

@@ -120,7 +120,7 @@ def test_an_engine_that_is_not_the_expected_one() -> None:
         ((200, "<html>Welcome to nginx</html>"), "not a search engine's .*; name the address of"),
         ((404, "<html>no</html>"), r"not a search engine's \(404"),
         ((200, {"hello": "world"}), "not a search engine's"),
-        ((401, {"error": "x"}), "does not accept the user and password, .*--engine-auth"),
+        ((401, {"error": "x"}), "does not accept the user and password, .*`address.auth`"),
         ((401, "Unauthorized"), "does not accept the user and password"),
         ((502, "Bad gateway"), r"not a search engine's \(502"),
     ],
@@ -452,7 +452,7 @@ def test_busy_items_are_sent_again_alone(fake: tuple[FakeIndex, str], tmp_path: 
     assert [ids for ids in index.bulks if len(ids) == 1 and ids != ["0"]].count(["3"]) == 2
     index.posts.clear()
     index.item = lambda doc_id: (429, "queue full") if doc_id == "3" else None
-    with pytest.raises(CollectionError, match=r"too busy to take 1 posts \(such as 3\); run the"):
+    with pytest.raises(CollectionError, match=r"too busy to take 1 posts \(such as 3\); try"):
         fill(url, tmp_path)
 
 
@@ -542,7 +542,7 @@ def test_an_index_of_other_posts(fake: tuple[FakeIndex, str], tmp_path: Path) ->
     with pytest.raises(CollectionError, match="found 41 posts after sending all, expected 40"):
         build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
     index.description["mappings"]["_meta"] = {}
-    with pytest.raises(CollectionError, match=r"was not made by pipeline\.index; .* fields: id, "):
+    with pytest.raises(CollectionError, match=r"was not made by this program; .* fields: id, "):
         build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
 
 

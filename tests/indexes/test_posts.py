@@ -135,7 +135,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         ("{not json", r"p\.jsonl:2: found '\{not json', expected one JSON object a line"),
         ("[1, 2]", r"p\.jsonl:2: found '\[1, 2\]', expected a JSON object"),
         ("[" * 100_000, r"p\.jsonl:2: found '\[\[.*…', expected one JSON object a line"),
-        ({"text": "x"}, r'p\.jsonl:2: found the keys "text", expected "id" or "id_str"'),
+        ({"text": "x"}, r'p\.jsonl:2: found the keys "text", expected an id under "id_str", "id"'),
         ({"id": 2, "text": None}, r'found the keys "id", "text" \(null\), expected a text'),
         ({"id": 2, "text": 5}, r"p\.jsonl:2: found text '5', expected a text"),
         ({"id": 2, "text": "x", "url": ["u"]}, r"p\.jsonl:2: found url .*, expected a text"),

@@ -371,7 +371,7 @@ def test_only_the_same_job_is_resumed(
 def test_all_bad_arguments_are_reported_at_once(tmp_path: Path, command: Command) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").touch()
-    options = ("--input", tmp_path / "in", "--output", tmp_path, "--reranker", "fusion")
+    options = ("--input", tmp_path / "in", "--output", tmp_path, "--reranker", "bm42")
     done = command("batch", *options, "--workers", 2, "--checkpoint", tmp_path / "none")
     assert done.code == 2
     for name in ("input", "output", "reranker", "workers", "checkpoint"):

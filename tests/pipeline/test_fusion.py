@@ -18,7 +18,7 @@ from helpers.reranking_samples import all_pairs, encoder, small_config, vocabula
 
 from pipeline.collections import named
 from pipeline.collections.trec import Run
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from pipeline.training.training_set import JudgedCandidates, load_training_data
 from rerankers import checkpoint, features, models
 from rerankers.errors import RerankerError
@@ -242,7 +242,7 @@ def test_candidates_with_the_scores_of_another_ranker(name: str, tmp_path: Path)
     values = scoring.represent_tokenized(model, tokenized)
     model.fit(values, torch.from_numpy(known.relevant()), queries)
     checkpoint.save(tmp_path / "saved", name, model, reader, {})
-    reranker = NeuralReranker(checkpoint.load(tmp_path / "saved", name, idf=encoder().idf))
+    reranker = ModelScorer(checkpoint.load(tmp_path / "saved", name, idf=encoder().idf))
 
     new = load_training_data([named.find("mb2012", data)])
     candidates = dataclasses.replace(new.candidates, signals={"rm3": _perfect(new)})

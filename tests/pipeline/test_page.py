@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from indexes.methods import METHODS, EngineQuery
-from pipeline.collections.collection import OwnCollection
+from pipeline.collections.collection import TopicFileCollection
 from pipeline.collections.named import find
 from pipeline.command.errors import UsageError
 from pipeline.explanation.rank_changes import visible
@@ -253,7 +253,7 @@ def test_without_a_collection() -> None:
 
 def test_an_index_without_topics(served_page: ServedPage) -> None:
     directory = served_page.page.index.directory
-    page = SearchPage(OwnCollection(directory, directory), dict)
+    page = SearchPage(TopicFileCollection(directory, directory), dict)
     try:
         found = page.describe()
         assert found["topics"] == []

@@ -9,7 +9,7 @@ from helpers.service_samples import QUERY, TEXTS, client_of
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.ranking.ranker import Candidates
+from pipeline.ranking.retrievers import Candidates
 from pipeline.service.http.errors import Fault
 from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints

@@ -11,7 +11,7 @@ import pytest
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.ranking.ranker import Candidates
+from pipeline.ranking.retrievers import Candidates
 from pipeline.training.folds import FoldModel, Outcome, Schedule, cross_train, split_topics
 from pipeline.training.trainer import FusionPartTrainer, TrainingOptions, with_long_epochs
 from pipeline.training.training_set import JudgedCandidates, TrainingSet

@@ -12,7 +12,7 @@ from helpers.reranking_samples import encoder, small_config, vocabulary
 
 from pipeline import train
 from pipeline.collections import named
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from pipeline.training.training_set import load_training_data
 from rerankers import checkpoint
 from rerankers.base import Pairs
@@ -79,7 +79,7 @@ def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
     assert metrics["training"] == {"seed": 1}
     assert set(metrics["validation"]["by_fold"]) == {"fold 1", "fold 2"}
     assert (output / "held_out.run.gz").is_file()
-    reranker = NeuralReranker(checkpoint.load(output, NAME))
+    reranker = ModelScorer(checkpoint.load(output, NAME))
     config = reranker.checkpoint.model.config
     assert (config.families, config.trees) == ("first_stage,overlap,links", 10)
     candidates = load_training_data([named.find("mb2012", data)])

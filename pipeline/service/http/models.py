@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
 
+from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.ranking import UNTUNED_WEIGHT
 from pipeline.ranking.checkpoints import (
     Calibration,
     calibration_of,

@@ -4,4 +4,4 @@ from pipeline.command.runtime import import_nltk_alone
 
 import_nltk_alone()
 
-from pipeline.service import processes  # noqa: E402, F401
+from pipeline.service.http import processes  # noqa: E402, F401

@@ -31,24 +31,24 @@ from indexes.methods import METHODS, EngineQuery
 from indexes.search import SearchIndex
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean, listed
-from pipeline.command.ranking import (
+from pipeline.command.defaults import (
     DEFAULT_FUSION,
     DEFAULT_METHOD,
     DEFAULT_RERANKER,
-    FUSIONS,
     UNTUNED_WEIGHT,
-    RankingOptions,
-    load_fusion,
 )
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import did_you_mean, listed
 from pipeline.explanation import contributions, matches
 from pipeline.explanation.rank_changes import RerankedTopic, grade_text, rank_changes
+from pipeline.ranking.build import ranker
 from pipeline.ranking.checkpoints import best_trained, directory_for, tuned_weight
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.interpolation import normalized_pair
-from pipeline.ranking.ranker import Candidates, NeuralReranker
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.scorers import ModelScorer
 from pipeline.service.http.record import LOG
+from rerankers import models
 from rerankers.base import Pairs
 from rerankers.errors import RerankerError
 from rerankers.features.temporal import milliseconds, newest_doc_id
@@ -84,6 +84,8 @@ HEADERS = {
 NO_COLLECTION = (
     "found no collection to search; start the service with --collection NAME or --index DIR"
 )
+
+_FUSIONS = ("fusion", "linear_fusion")
 
 Result = TypeVar("Result")
 
@@ -159,14 +161,14 @@ class Answer:
     candidates: Candidates
     first: Mapping[str, float]
     neural: Mapping[str, float]
-    reranker: NeuralReranker
+    reranker: ModelScorer
     first_stage: str
     milliseconds: Mapping[str, float]
 
     @cached_property
     def contributions(self) -> contributions.FusionExplanation:
         """Contributions to the scores of all posts, by a fusion: one scale for all of them."""
-        return contributions.explain(self.ranking([*self.first]), self.reranker)
+        return contributions.explain(self.ranking([*self.first]), self.reranker.checkpoint)
 
     def ranking(self, doc_ids: Sequence[str]) -> RerankedTopic:
         """The ranking, with posts to explain."""
@@ -271,7 +273,7 @@ class SearchPage:
     @cached_property
     def topics(self) -> dict[str, Topic]:
         """query_id -> topic; none of an index alone, which stands in for its file of topics."""
-        if self.collection.topics_path == self.collection.index_directory:
+        if not self.collection.has_topics:
             return {}
         return {topic.query_id: topic for topic in self.collection.topics}
 
@@ -284,7 +286,11 @@ class SearchPage:
         }
         if not self.collection.methods:
             return found  # A fusion needs the scores of several methods.
-        best = best_trained(self.collection.key, FUSIONS) if self.collection.file else None
+        best = (
+            best_trained(self.collection.key, models.reads_rankers)
+            if self.collection.file
+            else None
+        )
         name = best[0] if best else DEFAULT_FUSION
         with contextlib.suppress(DataError):  # There is none.
             found[name] = PageModel(name, name, directory_for(name, self.collection), None)
@@ -428,13 +434,14 @@ class SearchPage:
         if model.scorer is None:
             fusion = self._fusion(model)
             if topic.query_id == FREE:
-                fusion = replace(fusion, collection=self._without_runs)
+                retriever = replace(fusion.retriever, collection=self._without_runs)
+                fusion = replace(fusion, retriever=retriever)
             watch.start()  # Its first use loads it.
             candidates = fusion.search([topic], question.hits)
             watch.stop("search")
             # The rest are not scored.
             run = fusion.score(replace(candidates, rest={})) if len(candidates) else {}
-            reranker, first_stage = fusion.reranker, fusion.name
+            reranker, first_stage = fusion.scorer, fusion.retriever.name
         else:
             method = METHODS[question.method]() if question.method else EngineQuery()
             found = self.index.search([topic], method, hits=question.hits, threads=1)
@@ -444,7 +451,7 @@ class SearchPage:
             watch.stop("texts")
             pairs = candidates.pairs()
             run = candidates.run_of(model.scorer.score(pairs)) if len(candidates) else {}
-            reranker, first_stage = NeuralReranker(model.scorer.checkpoint), method.name
+            reranker, first_stage = ModelScorer(model.scorer.checkpoint), method.name
         watch.stop("scoring")
         first, neural = (scores.get(topic.query_id, {}) for scores in (candidates.run, run))
         return Answer(question, model, candidates, first, neural, reranker, first_stage, watch.laps)
@@ -452,13 +459,8 @@ class SearchPage:
     def _fusion(self, model: PageModel) -> Fusion:
         """The fusion, loaded at its first use."""
         if model.directory not in self._fusions:
-            options = RankingOptions(
-                topics=self.collection.name,
-                reranker=model.kind,
-                checkpoint=model.directory,
-                device="cpu",
-            )
-            self._fusions = {model.directory: load_fusion(options, self.collection)}
+            found = ranker(self.collection, model.kind, checkpoint=model.directory, device="cpu")
+            self._fusions = {model.directory: cast(Fusion, found)}
         return self._fusions[model.directory]
 
     def results(self, question: Question) -> dict[str, Any]:
@@ -511,13 +513,15 @@ class SearchPage:
                 f"doc_id: found {listed(unknown)}, expected posts of this search's "
                 f"{len(answer.first)}",
             )
-        if answer.model.kind in FUSIONS:
+        if answer.model.kind in _FUSIONS:
             return _contributions(answer.contributions, doc_ids)
         if answer.model.kind != DEFAULT_RERANKER:
-            known = ", ".join([DEFAULT_RERANKER, *FUSIONS])
+            known = ", ".join([DEFAULT_RERANKER, *_FUSIONS])
             raise RequestError(422, f"model: found {answer.model.name}, expected one of {known}")
         ranking = answer.ranking([*dict.fromkeys(doc_ids)])
-        return _matches(matches.explain(ranking, answer.reranker, answer.first_stage, ""))
+        return _matches(
+            matches.explain(ranking, answer.reranker.checkpoint, answer.first_stage, "")
+        )
 
     def _limit(self, max_doc_id: str | None) -> str | None:
         """The time of the newest post that a topic finds; None without one."""

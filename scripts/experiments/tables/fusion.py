@@ -34,9 +34,10 @@ from pipeline.collections.named import open_collection
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.command.runtime import choose_device, provenance
 from pipeline.explanation.contributions import shares
-from pipeline.ranking.checkpoints import load_reranker, precomputed_for
+from pipeline.ranking.checkpoints import Loading, load_scorer, precomputed_for
 from pipeline.ranking.fusion import Fusion, UnionRetriever
-from pipeline.ranking.ranker import Candidates, NeuralReranker, retriever_for
+from pipeline.ranking.retrievers import Candidates, retriever_for
+from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint
 from rerankers.models._feature_model import FeatureModel
 
@@ -152,13 +153,15 @@ def _scorers(cell: Cell, setup: Setup, directory: Path) -> tuple[Candidates, Sco
     collection = open_collection(cell.collection, data=setup.data)
     device = choose_device(setup.device)
 
-    def load(name: str, folder: Path) -> NeuralReranker:
-        return load_reranker(name, collection, folder, device)
+    def load(name: str, folder: Path) -> ModelScorer:
+        return load_scorer(name, collection, folder, Loading(device))
 
     reranker = load(cell.reranker, setup.checkpoint(cell))
     if cell.is_fusion:
         now = Fusion.load(collection, reranker, load)
-        candidates = UnionRetriever(collection, now.rankers).search(collection.topics[:TOPICS])
+        candidates = UnionRetriever(collection, now.retriever.rankers).search(
+            collection.topics[:TOPICS]
+        )
         ready = now.precomputed_for(list(candidates.posts.values()), directory)
         return candidates, lambda c: now.score(now.read(c)), lambda c: ready.score(ready.read(c))
     candidates = retriever_for(collection, "ql").search(collection.topics[:TOPICS])
