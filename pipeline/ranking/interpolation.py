@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pipeline.collections.trec import Run, ranked, single_precision
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import mean
+from rerankers import interpolation
 
 RRF_CONSTANT = 60
 """Added to ranks by ``reciprocal``, as in Cormack et al. 2009."""
@@ -24,10 +25,7 @@ ManyScores = Mapping[str, Scores]
 
 
 def _minmax(scores: Scores) -> dict[str, float]:
-    low, high = min(scores.values()), max(scores.values())
-    if low == high:
-        return dict.fromkeys(scores, 0.5)
-    return {doc_id: (score - low) / (high - low) for doc_id, score in scores.items()}
+    return dict(zip(scores, interpolation.minmax([*scores.values()]), strict=True))
 
 
 def _zscore(scores: Scores) -> dict[str, float]:
@@ -56,8 +54,7 @@ NORMALIZATIONS = tuple(_METHODS)
 def normalize(scores: Scores, method: str = "minmax", query_id: str = "?") -> dict[str, float]:
     """One topic's scores, normalised.
 
-    * ``minmax``: (s − min) / (max − min), from 0 to 1; 0.5 if all scores are equal (libraries
-      choose 0, 0.5 or 1; a constant does not change a ranking).
+    * ``minmax``: :func:`rerankers.interpolation.minmax`.
     * ``zscore``: (s − mean) / standard deviation; 0 if all scores are equal.
     * ``reciprocal``: 1 / (60 + rank), ranks from 1 by the tie rule (G. Cormack et al., Reciprocal
       Rank Fusion, SIGIR 2009).
@@ -118,6 +115,5 @@ def normalized_pair(
 
 def mix(lexical: Scores, neural: Scores, weight: float) -> dict[str, float]:
     """Equation 2 for one topic, from normalised scores of the same documents."""
-    return {
-        doc_id: weight * neural[doc_id] + (1 - weight) * score for doc_id, score in lexical.items()
-    }
+    new = [neural[doc_id] for doc_id in lexical]
+    return dict(zip(lexical, interpolation.mix([*lexical.values()], new, weight), strict=True))
