@@ -102,7 +102,7 @@ def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> No
     assert qrels is not None
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}
-    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn (λ = 0.3, minmax)"
+    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn, λ = 0.3 (given)"
     for name in after:
         shown = next(line for line in output if line.startswith(name)).split()
         for measure, column in (("P@30", 1), ("AP", 4)):
