@@ -131,8 +131,8 @@ def id_under(
             return str(value)
         if value is not None:
             raise error_type(
-                f"{where}: found {key} {shown(value)}, expected a whole number or a text without "
-                "spaces"
+                f"{where}: found {key} {short_json(value)}, expected a whole number or a text "
+                "without spaces"
             )
     raise error_type(
         f"{where}: found {keys_of(record)}, expected an id under {_alternatives(keys)}"
@@ -143,7 +143,7 @@ def _text(record: Mapping[str, Any], where: str) -> str:
     """Title and full text; a truncated retweet is completed from the original post."""
     title = record.get("title")
     if title is not None and not isinstance(title, str):
-        raise CollectionError(f"{where}: found title {shown(title)}, expected a text")
+        raise CollectionError(f"{where}: found title {short_json(title)}, expected a text")
     text = _own_text(record, where)
     if title and not text.startswith(title):
         return f"{title} {text}"
@@ -164,7 +164,7 @@ def _own_text(record: Mapping[str, Any], where: str) -> str:
             if isinstance(value, str):
                 return value
             if value is not None:
-                raise CollectionError(f"{where}: found {key} {shown(value)}, expected a text")
+                raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")
     raise CollectionError(
         f'{where}: found {keys_of(record)}, expected a text under "text", "contents" or "full_text"'
     )
@@ -176,7 +176,7 @@ def _url(record: Mapping[str, Any], where: str) -> str:
     if isinstance(url, str):
         return url
     if url is not None:
-        raise CollectionError(f"{where}: found url {shown(url)}, expected a text")
+        raise CollectionError(f"{where}: found url {short_json(url)}, expected a text")
     extended, original = record.get("extended_tweet"), record.get("retweeted_status")
     for place in (extended, record):
         if isinstance(place, dict) and (found := _expanded(place)):
@@ -204,9 +204,9 @@ def keys_of(record: Mapping[str, Any]) -> str:
     return f"the keys {keys}" if keys else "an empty object"
 
 
-def shown(value: object) -> str:
+def short_json(value: object) -> str:
     """The beginning of a value for a message, as JSON where it is."""
-    return short(json.dumps(value, default=repr))
+    return short(json.dumps(value, ensure_ascii=False, default=repr))
 
 
 def _alternatives(keys: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.collections import named
 from pipeline.collections.own import is_own
@@ -21,6 +22,7 @@ from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
+from pipeline.command.runtime import counted
 from pipeline.evaluation.measures import (
     DEFAULT_MEASURES,
     Evaluator,
@@ -29,7 +31,7 @@ from pipeline.evaluation.measures import (
     without_relevant,
     without_results,
 )
-from pipeline.evaluation.reports import Values, print_means
+from pipeline.evaluation.reports import Values, evaluate, print_means
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def main(options: Options) -> None:
         if options.against:
             print()
     if options.against or not options.per_topic:
-        print(f"{options.qrels}, {len(qrels)} judged topics")
+        print(f"{options.qrels}, {counted(len(qrels), 'judged topic')}")
         if options.against:
             from pipeline.evaluation.significance import print_comparison
 
@@ -124,6 +126,15 @@ def _print_topics(results: Sequence[tuple[str, Values]]) -> None:
         for query_id in topics:
             print(measure, query_id, *(f"{v[query_id]:.4f}" for v in by_run), sep="\t")
         print(measure, "all", *(f"{mean(v):.4f}" for v in by_run), sep="\t")
+
+
+class _CallableModule(ModuleType):
+    """``pipeline.evaluate`` is this module once it is imported, and the function in any case."""
+
+    __call__ = staticmethod(evaluate)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@
   python -m pipeline.index --index my-index --remove 1042,1077
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
-and optionally "url"; posts in the form of Twitter's API are understood as they are.
+and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
+they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
 
 With --precompute the words and counts of the posts are read beforehand, for a fusion. An index is
 kept if it exists. A search with the same checkpoint uses the precomputed posts by itself.

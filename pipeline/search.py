@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -56,12 +56,14 @@ def main(options: Options) -> None:
         print(ranker.description, file=sys.stderr)
     output = options.output or _run_file(options, collection.name, ranker.name)
     write_run(output, run, options.runtag)
-    reports.print_measures(collection, ranking.stages)
+    if collection.qrels is None:
+        print(collection.missing_judgments)
+    else:
+        print(replace(reports.evaluate(ranking), note=f"-> {output}"))
     reports.print_topic(ranking, collection.qrels, options.show)
-    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ranking.seconds.items())
     print(
         f"wrote {output}: {sum(map(len, run.values()))} results for {len(run)} of "
-        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s ({parts})",
+        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s",
         file=sys.stderr,
     )
 

@@ -173,7 +173,7 @@ def check(options: Options) -> tuple[dict[str, Table], dict[str, Sequence[str]]]
     if (options.plot or options.output) and has_figure and find_spec("matplotlib") is None:
         problems.append(
             "--plot, --output: found no matplotlib, which draws the figures; install it with "
-            "`pip install matplotlib`"
+            "`pip install 'tweetrerank[plot]'`"
         )
     tests = [name.strip() for names in options.tests for name in names.split(",") if name.strip()]
     usable = list(dict.fromkeys(name for table in tables.values() for name in table.collections))

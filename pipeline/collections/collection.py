@@ -13,6 +13,7 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,7 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
     from indexes.engines.building import Built
-    from indexes.search import SearchIndex
+    from indexes.search import Posts, SearchIndex
     from rerankers.text.spaces import AdaptedSpace
     from rerankers.text.vocabulary import Idf
 
@@ -328,30 +329,29 @@ class SearchedCollection(Collection):
         For a post in several folders the first non-empty text counts. An own collection's are
         those of its index, once it is built.
         """
-        if self.file and self.engine:
-            yield from self.open_index().posts
-            return
-        if self.file and self.index_directory.exists():
-            # Its posts may have been changed since by pipeline.index --add and --remove.
-            with self._store() as store:
-                yield from store
-            return
-        yield from self._read_posts()
+        with self._indexed_posts() as posts:
+            yield from self._read_posts() if posts is None else posts
 
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
         """doc_id -> post, of those ids that the collection has."""
-        if self.file and self.engine:
-            return self.open_index().posts.get_many(doc_ids)
-        if self.file and self.index_directory.exists():
-            with self._store() as store:
-                return store.get_many(doc_ids)
-        return super().find_posts(doc_ids)
+        with self._indexed_posts() as posts:
+            return super().find_posts(doc_ids) if posts is None else posts.get_many(doc_ids)
 
-    def _store(self) -> PostStore:
-        """The posts of the index, which is checked."""
-        manifest = IndexManifest.read(self.index_directory)
-        manifest.check(self.index_directory, self.post_files())
-        return PostStore(self.index_directory / POSTS_FILE)
+    @contextmanager
+    def _indexed_posts(self) -> Iterator[Posts | None]:
+        """The posts of an own collection's index; None before it is built.
+
+        They may have been changed since by ``pipeline.index --add`` and ``--remove``.
+        """
+        if self.file and self.engine:
+            yield self.open_index().posts
+        elif self.file and self.index_directory.exists():
+            manifest = IndexManifest.read(self.index_directory)
+            manifest.check(self.index_directory, self.post_files())
+            with PostStore(self.index_directory / POSTS_FILE) as store:
+                yield store
+        else:
+            yield None
 
     def _read_posts(self) -> Iterator[Post]:
         """The posts of the files."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.posts import Post, id_under, post_of, shown, well_formed
+from indexes.posts import Post, id_under, post_of, short_json, well_formed
 from pipeline.collections.collection import SearchedCollection, home_directory
 from pipeline.collections.own import ENDING, read_collection
 from pipeline.collections.topics import Topic, topic_of
@@ -81,7 +81,7 @@ def qrels_of(qrels: Mapping[str, Mapping[str, int]] | Table) -> Qrels:
             found.setdefault(query_id, {})[doc_id] = int(grade)
         except ValueError:
             raise DataError(
-                f"{where}: found the relevance {shown(grade)}, expected a whole number"
+                f"{where}: found the relevance {short_json(grade)}, expected a whole number"
             ) from None
     if not found:
         raise DataError(f"qrels: found no judgment, expected rows of {QRELS_COLUMNS}")
@@ -180,5 +180,5 @@ def _rows(table: Any, what: str, ready: type[Any] = Post) -> Iterator[tuple[str,
         if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
             row = row._asdict()
         if not isinstance(row, Mapping | ready):
-            raise DataError(f"{where}: found {shown(row)}, expected a dictionary")
+            raise DataError(f"{where}: found {short_json(row)}, expected a dictionary")
         yield where, row

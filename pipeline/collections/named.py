@@ -177,7 +177,7 @@ def open_collection(
         from pipeline.collections.memory import qrels_file
 
         qrels = qrels_file(qrels)
-    qrels, index = qrels and Path(qrels), index and Path(index)
+    qrels, index = qrels and Path(qrels), Path(index) if index else None
     if topics is not None:
         from pipeline.collections.memory import topics_file
 

@@ -99,25 +99,17 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     group = _group(path)
     engine, found = _engine(path.parent, content, index_name(group))
     problems += found
-    patterns = content.get("posts", [])
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    posts, found = _post_files(path.parent, patterns)
-    problems += found
-    topics, topics_path, found = _file(path.parent, content, "topics", read_topics)
-    problems += found
-    qrels, qrels_path, found = _file(path.parent, content, "qrels", read_qrels)
-    problems += found
-    train, train_path, found = _file(path.parent, content, "train", read_topics)
-    problems += found
-    train_qrels, train_qrels_path, found = _file(path.parent, content, "train_qrels", read_qrels)
-    problems += found
+    posts = _post_files(path.parent, content.get("posts", []), problems)
+    topics, topics_path = _file(path.parent, content, "topics", read_topics, problems)
+    qrels, qrels_path = _file(path.parent, content, "qrels", read_qrels, problems)
+    train, train_path = _file(path.parent, content, "train", read_topics, problems)
+    train_qrels, train_qrels_path = _file(path.parent, content, "train_qrels", read_qrels, problems)
     if train_qrels and not qrels:
         problems.append("train_qrels: found without qrels, whose topics are searched")
     files = TopicFiles(topics_path, topics or [], train_path, train or [])
     if topics:
         problems += _topic_problems(files, qrels_path, (qrels or {}) | (train_qrels or {}))
-    language, found = _language(content.get("language"))
-    problems += found
+    language = _language(content.get("language"), problems)
     judged_only = content.get("judged_only", False)
     if not isinstance(judged_only, bool):
         problems.append(f"judged_only: found {judged_only!r}, expected true or false")
@@ -242,25 +234,26 @@ def _topic_problems(files: TopicFiles, qrels_path: Path | None, qrels: Qrels | N
     return []
 
 
-def _language(code: object) -> tuple[str | None, list[str]]:
-    """A language that has word frequencies, or None, and the problems of the key."""
+def _language(code: object, problems: list[str]) -> str | None:
+    """A language that has word frequencies, or None."""
     if code is None:
-        return None, []
+        return None
     # A third of a second, which collections without the key need not wait for.
     import wordfreq
 
     known = sorted(wordfreq.available_languages())
     if not isinstance(code, str) or code not in known:
         similar = did_you_mean(str(code), known)
-        return None, [f"language: found {code!r}, expected one of {', '.join(known)}{similar}"]
+        problems.append(f"language: found {code!r}, expected one of {', '.join(known)}{similar}")
+        return None
     try:
         wordfreq.tokenize("word", code)
     except ImportError as error:
-        return None, [
+        problems.append(
             f"language: wordfreq cannot cut {code!r} into words here ({error}); install "
             f"`wordfreq[cjk]`, or leave the key out, which takes English frequencies"
-        ]
-    return code, []
+        )
+    return code
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -275,37 +268,43 @@ def _read(path: Path) -> dict[str, object]:
         ) from None
 
 
-def _post_files(folder: Path, patterns: object) -> tuple[list[Path], list[str]]:
-    """Files of posts, and the problems of the key ``posts``."""
+def _post_files(folder: Path, patterns: object, problems: list[str]) -> list[Path]:
+    """The files of the key ``posts``."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, list) or not all(isinstance(name, str) for name in patterns):
-        return [], [f"posts: found {patterns!r}, expected names of files in a list"]
+        problems.append(f"posts: found {patterns!r}, expected names of files in a list")
+        return []
     files: list[Path] = []
-    problems = []
     for pattern in patterns:
         root = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
         matching = sorted(root.glob(pattern.removeprefix(root.anchor))) if pattern else []
         files += [path for path in matching if path.is_file()]
         if not any(path.is_file() for path in matching):
             problems.append(f"posts: found no file {pattern!r} in {folder.resolve()}")
-    return list(dict.fromkeys(files)), problems
+    return list(dict.fromkeys(files))
 
 
 def _file(
-    folder: Path, content: dict[str, object], key: str, read: Callable[[Path], Content]
-) -> tuple[Content | None, Path | None, list[str]]:
-    """Content and path of the file that a key names, and its problems; None without the key."""
+    folder: Path,
+    content: dict[str, object],
+    key: str,
+    read: Callable[[Path], Content],
+    problems: list[str],
+) -> tuple[Content | None, Path | None]:
+    """Content and path of the file that a key names; None without the key."""
     name = content.get(key)
     if name is None:
-        return None, None, []
+        return None, None
     if not isinstance(name, str):
-        return None, None, [f"{key}: found {name!r}, expected the name of a file"]
-    path = folder / name
-    if not path.is_file():
-        return None, None, [f"{key}: found no file {name!r} in {folder.resolve()}"]
-    try:
-        return read(path), path, []
-    except DataError as error:
-        return None, None, [f"{key}: {error}"]
+        problems.append(f"{key}: found {name!r}, expected the name of a file")
+    elif not (path := folder / name).is_file():
+        problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
+    else:
+        try:
+            return read(path), path
+        except DataError as error:
+            problems.append(f"{key}: {error}")
+    return None, None
 
 
 def missing_collection(name: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.lines import numbered_lines, short
-from indexes.posts import id_under, is_doc_id, keys_of, parsed, shown
+from indexes.posts import id_under, is_doc_id, keys_of, parsed, short_json
 from indexes.search import Topic
 from pipeline.command.errors import DataError
 
@@ -81,7 +81,7 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     time, limit = record.get("time"), record.get("max_doc_id")
     for name, value in (("text", text), ("time", time)):
         if not isinstance(value, str | None):
-            raise DataError(f"{where}: found {name} {shown(value)}, expected a text")
+            raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
     if limit is not None:
         limit = id_under(("max_doc_id",), record, where, DataError)
     return Topic(query_id, _one_line(text), time, limit)

@@ -115,7 +115,9 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
             yield f"{query_id} Q0 {doc_id} {rank} {score + 0.0:.9g} {tag}"
 
 
-def write_run(path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
+def write_run(
+    path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str = "tweetrerank"
+) -> None:
     """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``."""
     with written_file(path) as stream:
         stream.writelines(f"{line}\n" for line in format_run(run, tag))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.command import runtime
 from pipeline.command.defaults import (
@@ -107,6 +107,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
 @dataclass(frozen=True)
 class RankingOptions(ModelOptions):
     """The same, and where candidates come from."""
+
+    topic: ClassVar[str] = "first stage"
 
     candidates: str | None = option(
         "rerank this TREC run instead of searching; ql and rm3 name a collection's official runs",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
@@ -26,8 +26,15 @@ from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
 
 
+@runtime_checkable
+class HasCollection(Protocol):
+    """An opened collection of a notebook."""
+
+    collection: Collection
+
+
 def ranker(
-    collection: str | Path | Collection,
+    collection: str | Path | Collection | HasCollection,
     reranker: str = defaults.AUTO,
     first_stage: str | None = None,
     weight: float | None = None,
@@ -62,6 +69,8 @@ def ranker(
     """
     if isinstance(collection, str | Path):
         collection = open_collection(str(collection), data=Path(data) if data else None)
+    elif isinstance(collection, HasCollection):
+        collection = collection.collection
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]

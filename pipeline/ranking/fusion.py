@@ -9,9 +9,9 @@ part of the fusion's checkpoint. :mod:`pipeline.training.fusion` makes its train
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,14 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
-from pipeline.ranking.ranker import Ranking, Topics, reranked_topic, topics_of
+from pipeline.ranking.ranker import Ranking, Stopwatch, Topics, reranked_topic, topics_of
 from pipeline.ranking.retrievers import Candidates, doc_ids_of
 from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
 from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
 from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
+    from indexes.search import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.explanation.contributions import FusionExplanation
@@ -45,8 +46,8 @@ JUDGED = "judged"
 OFFICIAL = "run_"
 """Prefix of rankers that are a collection's official runs."""
 
-NeuralScores = Callable[[str, "Pairs"], npt.NDArray[np.float32]]
-"""Name of a neural reranker, P pairs -> its scores [P]."""
+NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
+"""P pairs -> the scores [P] of a neural reranker."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,17 @@ class UnionRetriever:
         """Origin of the candidates' first score, for reports."""
         return "mean of min-max scores"
 
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+    @cached_property
+    def index(self) -> SearchIndex:
+        """The collection's index, opened once."""
+        return self.collection.open_index()
+
+    def search(
+        self,
+        topics: Sequence[Topic],
+        hits: int = DEFAULT_HITS,
+        watch: Stopwatch | None = None,
+    ) -> Candidates:
         """The best posts of each candidate ranker for each topic, as many as are to be scored.
 
         Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
@@ -127,8 +138,8 @@ class UnionRetriever:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
-        signals = self._signals(topics, hits)
-        rankers = self.rankers
+        watch, rankers = watch or Stopwatch(), self.rankers
+        signals = self._signals(topics, hits, watch)
         if not any(name in signals for name in rankers.candidate_rankers):
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
@@ -140,32 +151,39 @@ class UnionRetriever:
         run = restricted(scores, best)
         rest = _without(restricted(scores, _joined_runs(of_candidates)), best)
         doc_ids = doc_ids_of(run)
-        known = self.collection.open_index().posts.get_many(doc_ids)
+        known = self.index.posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
-        return self._candidates(topics, run, posts, signals, rest)
+        found = self._candidates(topics, run, posts, signals, rest)
+        watch.stop(self.name)
+        return found
 
-    def read(self, candidates: Candidates) -> Candidates:
+    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
         """Given candidates with every lexical ranker's score of them.
 
         The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
         """
-        signals = self._signals(candidates.topics, DEFAULT_HITS)
+        watch = watch or Stopwatch()
+        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
         scores = mean_of_normalized(list(signals.values()))
         run = {
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
             for query_id, wanted in candidates.run.items()
         }
-        return self._candidates(candidates.topics, run, candidates.posts, signals, {})
+        scored = self._candidates(candidates.topics, run, candidates.posts, signals, {})
+        watch.stop(self.name)
+        return scored
 
-    def _signals(self, topics: Sequence[Topic], hits: int) -> dict[str, Run]:
+    def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
         """The runs of the lexical rankers that the collection has."""
-        collection, rankers = self.collection, self.rankers
-        signals = {name: run for name in rankers.lexical if (run := self._rank(name, topics, hits))}
-        # Own collections have no official runs, which nobody misses there.
-        expected = [
-            name for name in rankers.lexical if collection.runs or not name.startswith(OFFICIAL)
-        ]
-        if missing := [name for name in expected if name not in signals]:
+        collection, signals, missing = self.collection, {}, []
+        for name in self.rankers.lexical:
+            if run := self._rank(name, topics, hits):
+                signals[name] = run
+                watch.stop(name)
+            # Own collections have no official runs, which nobody misses there.
+            elif collection.runs or not name.startswith(OFFICIAL):
+                missing.append(name)
+        if missing:
             print(
                 f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
                 "with their scores and goes on without",
@@ -194,7 +212,7 @@ class UnionRetriever:
         if not name.startswith(OFFICIAL):
             if name not in self.collection.methods:
                 return {}
-            return self.collection.open_index().search(topics, METHODS[name](), hits=hits)
+            return self.index.search(topics, METHODS[name](), hits=hits)
         path = self.collection.runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}
@@ -314,20 +332,19 @@ class Fusion:
         topics = topics_of(self.collection, topics)
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
-        started = time.perf_counter()
-        candidates = self.search(topics, hits)
-        seconds = {"candidates": time.perf_counter() - started}
-        return self._ranked(candidates, hits, progress, seconds)
+        index = self.retriever.index  # Opened before the time counts.
+        assert index
+        watch = Stopwatch()
+        candidates = self.read(self.retriever.search(topics, hits, watch), watch)
+        return self._ranked(candidates, hits, progress, watch)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
-        started = time.perf_counter()
         name = self.first_stage.name if self.first_stage else "first stage"
-        given = {name: candidates.run}
-        candidates = self.read(self.retriever.read(candidates))
-        seconds = {"candidates": time.perf_counter() - started}
+        given, watch = {name: candidates.run}, Stopwatch()
+        candidates = self.read(self.retriever.read(candidates, watch), watch)
         hits = max(map(len, candidates.run.values()), default=1)
-        ranking = self._ranked(candidates, hits, progress, seconds)
+        ranking = self._ranked(candidates, hits, progress, watch)
         return ranking._replace(stages={**given, **ranking.stages})
 
     def explain(
@@ -344,31 +361,28 @@ class Fusion:
         """The best ``hits`` posts of each candidate ranker, with the scores of all rankers."""
         return self.read(self.retriever.search(topics, hits))
 
-    def read(self, candidates: Candidates) -> Candidates:
+    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
         """Candidates with the scores of the neural rerankers besides."""
-        return with_neural(
-            candidates, self.neural, lambda name, part: self.neural[name].checkpoint.score(part)
-        )
+        for name, scorer in self.neural.items():
+            candidates = with_neural(candidates, name, scorer.checkpoint.score)
+            if watch:
+                watch.stop(name)
+        return candidates
 
     def _ranked(
-        self,
-        candidates: Candidates,
-        hits: int,
-        progress: ProgressBar,
-        seconds: Mapping[str, float],
+        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
     ) -> Ranking:
         """The stages of candidates that have all signals."""
-        started = time.perf_counter()
         with progress(len(candidates)) as report:
-            run = self.score(candidates, report)
+            run = best_of(self.score(candidates, report), hits)
+        watch.stop(self.name)
         signals = candidates.signals.items()
         stages = {
             **{name: scores for name, scores in signals if name not in JUDGED_SIGNALS},
             self.retriever.name: best_of(candidates.run, hits),
-            self.name: best_of(run, hits),
+            self.name: run,
         }
-        seconds = {**seconds, "reranking": time.perf_counter() - started}
-        return Ranking(stages, candidates, seconds)
+        return Ranking(stages, candidates, watch.seconds, self.collection)
 
     def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
         """The score of each candidate with signals, higher is better; the rest follow below."""
@@ -391,15 +405,12 @@ class Fusion:
         )
 
 
-def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScores) -> Candidates:
-    """Candidates with the scores of neural rerankers, for those whose texts are known."""
+def with_neural(candidates: Candidates, name: str, score: NeuralScores) -> Candidates:
+    """Candidates with the scores of a neural reranker, for those whose texts are known."""
     pairs = candidates.texts()
     has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
     rows = np.flatnonzero(has_text[pairs.post_index])
     part = replace(pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows])
-    signals = dict(candidates.signals)
-    for name in names:
-        scores = np.full(len(pairs), np.nan, dtype=np.float32)
-        scores[rows] = score(name, part)
-        signals[name] = candidates.run_of(scores)
-    return replace(candidates, signals=signals)
+    scores = np.full(len(pairs), np.nan, dtype=np.float32)
+    scores[rows] = score(part)
+    return replace(candidates, signals={**candidates.signals, name: candidates.run_of(scores)})

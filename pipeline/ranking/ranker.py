@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pipeline.collections.topics import Topic
@@ -40,12 +40,14 @@ class Ranking(NamedTuple):
     Attributes:
         stages: name -> run of each stage, in order; the last one is the result.
         candidates: the posts that were scored, with their first-stage scores.
-        seconds: of each part of the work.
+        seconds: stage -> seconds of its own work.
+        collection: whose topics these are; None if it is not known.
     """
 
     stages: Mapping[str, Run]
     candidates: Candidates
     seconds: Mapping[str, float]
+    collection: Collection | None = None
 
     @property
     def run(self) -> Run:
@@ -129,6 +131,19 @@ OWN_TOPIC = "q1"
 """query_id of a text that is no topic of the collection."""
 
 
+class Stopwatch:
+    """Seconds of successive stages."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def stop(self, stage: str) -> None:
+        """What was done since the last stop is this stage's."""
+        now = time.perf_counter()
+        self.seconds[stage], self._since = now - self._since, now
+
+
 def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
     """Topics as records."""
     if isinstance(topics, str):
@@ -193,25 +208,28 @@ class Mixture:
         """Find candidates, score them, mix both scores; see :class:`Ranker`."""
         if self.retriever is None:
             raise UsageError("found no retriever, expected one; give candidates to rerank()")
-        started = time.perf_counter()
+        watch = Stopwatch()
         candidates = self.retriever.search(topics_of(self.collection, topics), hits)
-        seconds = {"candidates": time.perf_counter() - started}
-        ranking = self.rerank(candidates, progress)
-        return ranking._replace(seconds={**seconds, **ranking.seconds})
+        watch.stop(self._first_stage)
+        return self._ranked(candidates, progress, watch)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Score candidates and mix both scores; see :class:`Ranker`."""
-        started = time.perf_counter()
+        return self._ranked(candidates, progress, Stopwatch())
+
+    def _ranked(self, candidates: Candidates, progress: ProgressBar, watch: Stopwatch) -> Ranking:
         stages = {self._first_stage: candidates.run}
         if self.scorer:
             with progress(len(candidates)) as report:
                 scores = self.scorer.score(candidates, report)
             stages[self.scorer.name] = scores
+            watch.stop(self.scorer.name)
             weight = self.mixing.weight
             if weight != 1:
                 name = f"{self.scorer.name} + {self._first_stage} (λ = {weight:g})"
                 stages[name] = interpolate(candidates, scores, weight, self.mixing.normalization)
-        return Ranking(stages, candidates, {"reranking": time.perf_counter() - started})
+                watch.stop(name)
+        return Ranking(stages, candidates, watch.seconds, self.collection)
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
@@ -289,7 +307,7 @@ def reranked_topic(
     return RerankedTopic(
         collection.name if collection else "",
         topics[query_id],
-        ranking.candidates,
+        replace(ranking.candidates, topics=[topics[query_id]]),
         changes,
         ((collection.qrels if collection else None) or {}).get(query_id, {}),
         named if doc_ids else choose(changes, show),

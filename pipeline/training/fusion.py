@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pipeline.ranking.retrievers import Candidates
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 
 if TYPE_CHECKING:
-    from rerankers.base import Pairs
+    pass
 
 MOST_TOPICS = 250
 """Topics of each of several training collections, at most: none outweighs the others."""
@@ -26,7 +27,7 @@ MOST_TOPICS = 250
 MINIMUM_COUNT = 5
 """Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
 
-UnseenScores = Callable[[str, "Pairs", Sequence[str]], npt.NDArray[np.float32]]
+UnseenScores = Callable[..., npt.NDArray[np.float32]]
 """Name of a neural reranker, P pairs, query_ids of their queries -> its scores [P]."""
 
 
@@ -58,13 +59,12 @@ def fusion_training_set(
         qrels |= judged
     candidates = _joined(parts)
     query_ids = [topic.query_id for topic in candidates.topics]
-    scored = with_neural(
-        candidates, rankers.neural, lambda name, pairs: unseen(name, pairs, query_ids)
-    )
+    for name in rankers.neural:
+        candidates = with_neural(candidates, name, partial(unseen, name, query_ids=query_ids))
     return replace(
         training_set,
         candidates=f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}",
-        training=JudgedCandidates(scored, qrels, training_set.training.judged_only),
+        training=JudgedCandidates(candidates, qrels, training_set.training.judged_only),
         minimum_count=MINIMUM_COUNT,
     )
 

@@ -71,7 +71,7 @@ class Tokenized:
         Features do not read ``known`` posts again.
         """
         found = cls(
-            encoder.queries(pairs.queries, model.query_inputs),
+            encoder.queries(pairs.queries, model.query_inputs, model.idf),
             encoder.posts(pairs.texts, pairs.urls, model.post_inputs),
             pairs.query_index,
             pairs.post_index,

@@ -114,6 +114,24 @@ def read_archive(
     return WordVectors(list(compress(words, kept)), matrix)
 
 
+WORD2VEC_LENGTH = 2.9
+"""Mean Euclidean length of common words' vectors in GoogleNews' word2vec, of 300 dimensions."""
+
+_COMMON = 20_000
+
+
+def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors [V, E], most frequent words first, in the length of word2vec's.
+
+    Where dot products pass through a softmax, length is temperature. One factor gives the first
+    20,000 words a mean length of :data:`WORD2VEC_LENGTH`; vectors within a quarter of that,
+    word2vec's own for example, stay as they are. GloVe's 100 dimensions have a mean of 6.1.
+    """
+    lengths = np.linalg.norm(matrix[:_COMMON], axis=1)
+    factor = WORD2VEC_LENGTH / lengths.mean() if lengths.any() else 1.0
+    return matrix if 0.8 <= factor <= 1.25 else (matrix * factor).astype(np.float32)
+
+
 def word2vec_bytes(vectors: WordVectors) -> bytes:
     """Content of a file in word2vec's binary form."""
     count, size = vectors.matrix.shape

@@ -27,7 +27,7 @@ class History:
     Attributes:
         epochs: figures of each epoch.
         best: number of the best epoch, from 1; 0 before the first.
-        setbacks: epochs without a better validation figure.
+        setbacks: times that epochs without a better validation figure halved the rate.
     """
 
     epochs: list[dict[str, float]] = dataclasses.field(default_factory=list)

@@ -28,6 +28,7 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 from rerankers import models
+from rerankers.training.settings import Settings
 
 RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
@@ -259,9 +260,22 @@ def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
         options += ["--folds", "1"]
     if setup.vectors and "--vectors" not in cell.training:
         options += ["--vectors", str(setup.vectors)]
-    options += [*cell.training, "--seed", str(cell.seed)]
+    options += [*_options(cell.training), "--seed", str(cell.seed)]
     output = ["--output", str(checkpoint), "--resume"]
     _command("pipeline.train", cell.reranker, *options, *output, *common)
+
+
+def _options(training: Sequence[str]) -> list[str]:
+    """Options of a training, with ``--set training.NAME=VALUE`` for ``--NAME VALUE`` of a setting.
+
+    Finished results are named by hashes of the short form.
+    """
+    settings = {f"--{setting.name.replace('_', '-')}" for setting in dataclasses.fields(Settings)}
+    found, words = [], iter(training)
+    for word in words:
+        setting = f"training.{word[2:].replace('-', '_')}"
+        found += ["--set", f"{setting}={next(words)}"] if word in settings else [word]
+    return found
 
 
 def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:

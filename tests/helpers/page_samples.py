@@ -10,9 +10,10 @@ from typing import NamedTuple
 from helpers.service_samples import listening, models
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
-from pipeline.service.http.app import build
+from pipeline.service.app import build
 from pipeline.service.http.models import ServedModel
-from pipeline.service.http.service import Limits, Service
+from pipeline.service.http.requests import Limits
+from pipeline.service.http.service import Service
 from pipeline.service.page.searching import SearchPage, routes
 
 HOSTILE = [

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.lines import parallel_lines
 from indexes.pairs import read_pair_folder
-from indexes.posts import Post, is_doc_id, read_posts, well_formed
+from indexes.posts import Post, is_doc_id, read_posts
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -93,12 +92,6 @@ def test_unusual_texts_survive(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "p.jsonl", *({"id": n, "text": t} for n, t in enumerate(texts)))
     assert [post.text for post in read_posts(path)] == texts
-
-
-def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
-    line = '{"id": "1", "text": "a \\ud83d b \\ud83d\\ude00", "url": "http://x/\\udc00"}'
-    assert read_one(tmp_path, line) == Post("1", "a \ufffd b 😀", "http://x/\ufffd")
-    assert well_formed("plain é 😀") == "plain é 😀"
 
 
 def test_compressed_files_read_as_plain_ones(tmp_path: Path) -> None:
@@ -218,11 +211,3 @@ def test_pair_folder(tmp_path: Path) -> None:
 def test_bad_pair_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         list(read_pair_folder(pair_folder(tmp_path, **changed)))
-
-
-def test_a_line_by_the_names_of_its_files(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("1\n2\n")
-    (tmp_path / "b").write_text("x\r\n\n")
-    first, second = parallel_lines(tmp_path, ["a"], ["b", "c"])
-    assert first == (1, {"a": "1", "b": "x"})
-    assert second == (2, {"a": "2", "b": ""})

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import rerankers
 from pipeline.ranking.interpolation import interpolate
-from pipeline.service.proxy.plan import Settings
+from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "300"))
@@ -66,7 +66,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module", params=["stub", *SERVERS])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    options: dict[str, Any] = {"settings": Settings(seconds=60)}
+    options: dict[str, Any] = {"defaults": SearchDefaults(seconds=60)}
     if request.param == "stub":
         with stub_engine() as (url, _), listening(app_of(engine=url, **options)) as proxy:
             yield Served("stub", url, proxy, "posts", {})

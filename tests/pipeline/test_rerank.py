@@ -33,7 +33,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train_small(data: Path, *more: str) -> None:
     """Train a small model that has not seen mb2012."""
-    words = "sm_cnn --test mb2012 --folds 1 --steps 2 --epochs 1 --set filters=4 --threads 1"
+    words = "sm_cnn --test mb2012 --folds 1 --set filters=4 --threads 1"
+    words += " --set training.steps=2 --set training.epochs=1"
     vectors = ("--vectors", str(data / "vectors.txt"), "--data", str(data))
     train.main(parse_arguments(train.Options, "train", None, [*words.split(), *vectors, *more]))
 

@@ -30,8 +30,9 @@ def search(command: Command, home_of_module: Path, monkeypatch: pytest.MonkeyPat
 def measures(output: str) -> dict[str, list[float]]:
     """Row name -> AP and P@30 of the table that a search prints."""
     lines = output.splitlines()
-    start = next(n for n, line in enumerate(lines) if line.split() == ["AP", "P@30"])
-    rows = [line.rsplit(maxsplit=2) for line in lines[start + 1 : start + 4] if line.strip()]
+    start = next(n for n, line in enumerate(lines) if line.split()[-3:-1] == ["AP", "P@30"])
+    rows = [line.partition(" -> ")[0] for line in lines[start + 1 : start + 4] if line.strip()]
+    rows = [line.rsplit(maxsplit=3)[:3] for line in rows]
     return {name.strip(): [float(ap), float(p)] for name, ap, p in rows}
 
 

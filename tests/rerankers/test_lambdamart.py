@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.data_samples import write_microblog
-from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders
+from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders, represented
 from helpers.reranking_samples import encoder, small_config, vocabulary
 
 from pipeline import train
@@ -42,6 +43,17 @@ def test_parts_choose_few_trees_for_random_labels() -> None:
     every = fitted(pairs, noise, trees=40, parts=0)
     ((few,), (all_of_them,)) = (chosen.boosters, every.boosters)
     assert 1 <= few.num_trees() < all_of_them.num_trees() == 40
+
+
+def test_every_tree_is_progress() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    told: list[str] = []
+    model = Model(small_config(NAME, "all", trees=3, parts=2), vocabulary())
+    labels, queries = torch.from_numpy(relevant), torch.from_numpy(pairs.query_index)
+    model.fit(represented(model, pairs), labels, queries, told.append)
+    counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
+    assert told[:3] == counts
+    assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
 
 
 def test_topics_without_relevant_posts_are_an_error() -> None:

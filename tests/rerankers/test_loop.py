@@ -390,6 +390,13 @@ def test_schedules_of_the_learning_rate(tmp_path: Path) -> None:
     assert rates_of(plateau, tmp_path, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
 
 
+def test_the_rate_is_halved_after_some_epochs_in_a_row(tmp_path: Path) -> None:
+    figures = iter([0.1, 0.3, 0.2, 0.2, 0.2, 0.4, 0.2, 0.2])
+    settings = dataclasses.replace(FAST, epochs=8, schedule="plateau", halve_after=2, patience=9)
+    history = run(model_of(), tmp_path / "state", settings, measure=lambda scores: next(figures))
+    assert (history.best, history.setbacks) == (6, 2)
+
+
 def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path) -> None:
     settings = settings_of("pairs", epochs=2, steps=0, batch_pairs=20, select="loss")
     seen: list[tuple[int, int]] = []

@@ -12,6 +12,7 @@ import pytest
 from rerankers.errors import RerankerError
 from rerankers.text.vectors import WordVectors, read_vectors
 from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
+from rerankers.text.words import character_trigrams
 
 MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
 
@@ -139,6 +140,21 @@ def test_idf_is_the_formula_of_its_docstring() -> None:
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
     assert weights[3] == pytest.approx(1.0)
     assert idf.weights([]).shape == (0,)
+
+
+def test_classical_idf_has_no_scale() -> None:
+    idf = Idf.from_document_frequencies({"the": 90, "bbc": 3}, 90, "counts")
+    expected = [0.0, math.log(30), math.log(90)]
+    np.testing.assert_allclose(idf.weights(["the", "bbc", "new"], classical=True), expected)
+
+
+def test_trigrams_of_frequent_words_have_a_low_idf() -> None:
+    idf = Idf.from_document_frequencies({"the": 60, "then": 3, "cat": 6}, 60, "counts")
+    the = idf.trigram_weights(character_trigrams(["the"]).values)
+    shares = [63 / 60, 63 / 60, 60 / 60]  # Of #th, the and he#
+    np.testing.assert_allclose(the, [-math.log(1 - math.exp(-s)) for s in shares], rtol=1e-6)
+    unknown = idf.trigram_weights(character_trigrams(["zzz"]).values)
+    np.testing.assert_allclose(unknown, [math.log(60)] * 3, rtol=1e-6)
 
 
 def test_idf_from_a_file_equals_idf_from_counts(tmp_path: Path) -> None:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from pipeline.service.formats.base import (
-    Ask,
-    Count,
-    Document,
-    Documents,
-    Flag,
-    Format,
-    Ranking,
-    Usage,
-    WithDocuments,
-    ask_of,
-)
-from pipeline.service.http.errors import Fault
+from pipeline.service.errors import RequestError
+from pipeline.service.formats import base
+from pipeline.service.record import Record
 
 _TYPES = {
     "key": "AuthenticationError",
@@ -33,7 +23,7 @@ _TYPES = {
 
 
 class OpenAIProblem(BaseModel):
-    """What was wrong, with the path of the field."""
+    """The message, with the path of the field."""
 
     message: str
     type: str
@@ -42,23 +32,16 @@ class OpenAIProblem(BaseModel):
 
 
 class OpenAIError(BaseModel):
-    """Why there are no scores."""
+    """The reason why there are no scores."""
 
     error: OpenAIProblem
 
 
-def openai_error(fault: Fault, status: int) -> dict[str, Any]:
-    """The body of a fault, as in OpenAI's interface."""
-    kind = _TYPES.get(fault.kind, "BadRequestError")
-    param = str(fault.place[0]) if fault.place else None
-    return {"error": {"message": fault.message, "type": kind, "param": param, "code": status}}
-
-
-class VllmRequest(WithDocuments):
+class VllmRequest(base.WithDocuments):
     """A request to ``/rerank`` with nothing that only other formats have."""
 
-    top_n: Count | None = Field(None, description="0 is all")
-    use_activation: Flag | None = Field(None, description="false gives logits")
+    top_n: base.Count | None = Field(None, description="0 is all")
+    use_activation: base.Flag | None = Field(None, description="false gives logits")
 
 
 class VllmDocument(BaseModel):
@@ -76,57 +59,55 @@ class VllmResult(BaseModel):
     relevance_score: float
 
 
-class VllmAnswer(BaseModel):
+class VllmResponse(BaseModel):
     """The documents, best first."""
 
     id: str
     model: str
     mix: str
-    usage: Usage
+    usage: base.Usage
     results: list[VllmResult]
 
 
-class Vllm(Format):
+class Vllm(base.Format):
     """``/rerank``."""
 
     name = "vllm"
-    request = VllmRequest
-    response = VllmAnswer
-    error = OpenAIError
-    statuses: ClassVar[Mapping[str, int]] = {"value": 400}
+    request: ClassVar[Any] = VllmRequest
+    response: ClassVar[Any] = VllmResponse
+    error: ClassVar[Any] = OpenAIError
+    statuses: ClassVar = {"value": 400}
 
-    def read(self, request: VllmRequest) -> Ask:
-        """What a request wants."""
-        raw = request.use_activation is False
-        return ask_of(request, request.documents, request.top_n or None, raw, echo=True)
-
-    def answer(self, ranking: Ranking) -> Any:
+    def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Index, text and score of each document."""
-        texts = ranking.ask.texts
+        texts = response.request.texts
         return {
-            "id": f"score-{ranking.request_id}",
-            "model": ranking.model,
-            "mix": ranking.mix,
-            "usage": ranking.usage,
+            "id": f"score-{record.request_id}",
+            "model": response.model,
+            "mix": response.mix,
+            "usage": base.usage(record),
             "results": [
                 {
                     "index": row,
                     "document": {"text": texts[row], "multi_modal": None},
                     "relevance_score": score,
                 }
-                for row, score in ranking.best()
+                for row, score in response.best()
             ],
         }
 
-    def explain(self, fault: Fault, request_id: str) -> Any:
+    def explain(self, error: RequestError, request_id: str) -> Any:
         """OpenAI's object."""
-        return openai_error(fault, self.status(fault))
+        problem = {
+            "message": error.message,
+            "type": _TYPES.get(error.kind, "BadRequestError"),
+            "param": str(error.location[0]) if error.location else None,
+            "code": self.status(error),
+        }
+        return {"error": problem}
 
 
-OneOrMore = str | Document | Documents
-
-
-class ScoreRequest(BaseModel):
+class VllmScoreRequest(BaseModel):
     """One query and N documents, or N queries and N documents."""
 
     queries: Annotated[
@@ -134,14 +115,14 @@ class ScoreRequest(BaseModel):
         Field(validation_alias=AliasChoices("queries", "text_1", "data_1")),
     ]
     documents: Annotated[
-        OneOrMore,
+        str | base.Document | base.Documents,
         Field(validation_alias=AliasChoices("documents", "text_2", "data_2", "items")),
     ]
     model: str | None = None
-    use_activation: Flag | None = Field(None, description="false gives logits")
+    use_activation: base.Flag | None = Field(None, description="false gives logits")
 
 
-class ScoreItem(BaseModel):
+class VllmScore(BaseModel):
     """A document's score."""
 
     index: int
@@ -149,7 +130,7 @@ class ScoreItem(BaseModel):
     score: float
 
 
-class ScoreAnswer(BaseModel):
+class VllmScoreResponse(BaseModel):
     """Scores in the order of the input."""
 
     id: str
@@ -157,51 +138,40 @@ class ScoreAnswer(BaseModel):
     created: int
     model: str
     mix: str
-    data: list[ScoreItem]
-    usage: Usage
+    data: list[VllmScore]
+    usage: base.Usage
 
 
-class VllmScore(Format):
+class VllmScores(Vllm):
     """``/score``: always the neural score."""
 
     name = "score"
-    request = ScoreRequest
-    response = ScoreAnswer
-    error = OpenAIError
-    statuses: ClassVar[Mapping[str, int]] = Vllm.statuses
+    request, response = VllmScoreRequest, VllmScoreResponse
 
-    def read(self, request: ScoreRequest) -> Ask:
-        """What a request wants.
-
-        Raises:
-            Fault: there are several queries, but as many documents there are not.
-        """
-        found = request.documents
-        documents = found if isinstance(found, list) else [found]
-        queries = [request.queries] if isinstance(request.queries, str) else request.queries
+    def read(self, request: Any) -> base.ScoreRequest:
+        """A request; raises RequestError unless there are as many queries as documents, or one."""
+        documents, queries = request.documents, request.queries
+        documents = documents if isinstance(documents, list) else [documents]
+        queries = [queries] if isinstance(queries, str) else queries
         if documents and len(queries) not in (1, len(documents)):
             problem = f"found {len(queries)}, expected one, or as many as documents"
-            raise Fault("value", f"{problem} ({len(documents)})", ("queries",))
-        texts = [one if isinstance(one, str) else one.text for one in documents]
-        urls = ["" if isinstance(one, str) else one.url or "" for one in documents]
+            raise RequestError("value", f"{problem} ({len(documents)})", ("queries",))
+        texts = [post if isinstance(post, str) else post.text for post in documents]
+        urls = ["" if isinstance(post, str) else post.url or "" for post in documents]
         raw = request.use_activation is False
-        return Ask(queries, texts, urls, model=request.model, raw=raw)
+        return base.ScoreRequest(queries, texts, urls, model=request.model, raw=raw)
 
-    def answer(self, ranking: Ranking) -> Any:
+    def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Scores in the order of the input."""
         return {
-            "id": f"score-{ranking.request_id}",
+            "id": f"score-{record.request_id}",
             "object": "list",
-            "created": ranking.created,
-            "model": ranking.model,
-            "mix": ranking.mix,
+            "created": int(time.time()),
+            "model": response.model,
+            "mix": response.mix,
             "data": [
                 {"index": row, "object": "score", "score": score}
-                for row, score in enumerate(ranking.scores)
+                for row, score in enumerate(response.scores)
             ],
-            "usage": ranking.usage,
+            "usage": base.usage(record),
         }
-
-    def explain(self, fault: Fault, request_id: str) -> Any:
-        """OpenAI's object."""
-        return openai_error(fault, self.status(fault))

@@ -47,7 +47,7 @@ from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.scorers import ModelScorer
-from pipeline.service.http.record import LOG
+from pipeline.service.record import LOG
 from rerankers import models
 from rerankers.base import Pairs
 from rerankers.errors import RerankerError

@@ -200,9 +200,10 @@ class PostEncoder:
 
     def query(self, text: str) -> EncodedQuery:
         """Encode a query."""
-        ids, device = self.encoder.queries([text], self.model.query_inputs), torch.device("cpu")
+        model, device = self.model, torch.device("cpu")
+        ids = self.encoder.queries([text], model.query_inputs, model.idf)
         inputs = {name: ids[name].batch(np.array([0]), device) for name in ids}
-        return EncodedQuery.by(self.towers, self.model, inputs)
+        return EncodedQuery.by(self.towers, model, inputs)
 
     def read(
         self,
