@@ -1,4 +1,4 @@
-"""Part 13: a batch job in one process, and on a Ray cluster of this machine."""
+"""A batch job in one process, and on a Ray cluster of this machine."""
 
 import importlib.util
 import json

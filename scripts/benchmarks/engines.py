@@ -1,4 +1,4 @@
-"""Part 12: a search engine as first stage, and a search by each way of reranking it."""
+"""A search engine as first stage, and a search by each way of reranking it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from benchmarks.measuring import Row, alternate, printed
-from benchmarks.processes import run
+from benchmarks.search import SEARCH, measured
 from benchmarks.service import Running, serving
 from benchmarks.workload import Workload
 from indexes.engines import building, dsl
@@ -53,7 +53,6 @@ ALONE, INSIDE, FRONT, CLIENT = (
     "proxy in front",
     "reranked in the client",
 )
-_SEARCH = [sys.executable, "-m", "pipeline.search"]
 
 Way = Callable[[Topic], dict[str, float]]
 """The scores of the posts that a topic's search finds."""
@@ -63,7 +62,7 @@ def measure(workload: Workload) -> list[Row]:
     """Filling an index, searching all topics, and single searches by each way."""
     found = named.find(workload.collection, workload.data)
     if not workload.engine or not isinstance(found, SearchedCollection):
-        print("part 12 needs a collection of posts and --engine URL, so it is left out")
+        print("found no --engine URL or no collection of posts, so nothing is measured")
         return []
     collection = named.on_engine(found, {"url": workload.engine, "index": NAME})
     assert collection.engine is not None
@@ -148,12 +147,12 @@ def _topics(workload: Workload, engine: Engine) -> list[Row]:
             what = f"{len(topics)} topics × {DEEP:,} posts from the engine"
             rows.append((f"{what}, {threads} at a time", found))
     with tempfile.TemporaryDirectory() as folder:
-        search = [*_SEARCH, *_arguments(workload), "--reranker=none", f"--output={folder}/run"]
+        search = [*SEARCH, *_arguments(workload), "--reranker=none", f"--output={folder}/run"]
         ways = {"local": search, "engine": [*search, *_place(workload)]}
         for command in ways.values():
-            run(command)
+            measured(command)
         timings = alternate(
-            {name: partial(run, command) for name, command in ways.items()}, workload.rounds
+            {name: partial(measured, command) for name, command in ways.items()}, workload.rounds
         )
     local, remote = timings["local"].median, timings["engine"].median
     found = f"{remote:.1f} s; with the local index {local:.1f} s"
@@ -343,13 +342,13 @@ def _quality(workload: Workload, collection: SearchedCollection, runs: dict[str,
     if not collection.qrels:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        search = [*_SEARCH, *_arguments(workload), f"--hits={HITS}", "--reranker=mp_hcnn"]
+        search = [*SEARCH, *_arguments(workload), f"--hits={HITS}", "--reranker=mp_hcnn"]
         search += [f"--checkpoint={workload.directory}", f"--output={folder}/run"]
         for name, more in (
             ("`pipeline.search`", []),
             ("`pipeline.search --engine`", _place(workload)),
         ):
-            run([*search, *more])
+            measured([*search, *more])
             runs[name] = read_run(Path(folder) / "run")
     rows = []
     for name, one in runs.items():
