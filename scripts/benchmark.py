@@ -3,7 +3,7 @@
 
     python scripts/benchmark.py
     python scripts/benchmark.py --parts scoring,fusion --rounds 2 --pairs 49879
-    python scripts/benchmark.py --parts growth --sizes 100000,1000000 --rounds 1 --plot growth.svg
+    python scripts/benchmark.py --parts growth --sizes 100000,1000000 --rounds 1
 
 Parts:
 
@@ -69,7 +69,6 @@ class Options:
         parse=sizes_of,
         metavar="N,…",
     )
-    plot: Path | None = option("file for growth's plot (.svg or .png)", parse=Path)
     device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
     engine: str | None = option(
         "address of OpenSearch or Elasticsearch (default: $OPENSEARCH_URL)", metavar="URL"
@@ -79,11 +78,10 @@ class Options:
 
 def main(options: Options) -> None:
     """Measure the parts, then print their figures as one table."""
-    from benchmarks.measuring import machine
     from benchmarks.workload import Workload
 
     from pipeline.collections import named
-    from pipeline.command.runtime import choose_device
+    from pipeline.command.runtime import choose_device, provenance
 
     workload = Workload(
         named.find(options.collection, options.data).name,
@@ -93,10 +91,11 @@ def main(options: Options) -> None:
         options.data,
         options.minutes,
         options.sizes,
-        options.plot,
         options.engine or os.environ.get("OPENSEARCH_URL"),
     )
-    print(f"machine: {machine()}; {workload.collection}, on {workload.device}", flush=True)
+    made = provenance()
+    machine = f"{made['machine']}, PyTorch {made['versions']['torch']}"
+    print(f"machine: {machine}; {workload.collection}, on {workload.device}", flush=True)
     rows: list[tuple[str, str]] = []
     for name in options.parts or [part for part in PARTS if part != ON_REQUEST]:
         print(f"\n== {name}", flush=True)

@@ -82,8 +82,8 @@ def _export(path: Path) -> None:
         hidden_size=SIZE,
         num_attention_heads=HEADS,
         intermediate_size=INNER,
-        num_labels=1,
     )
+    config.num_labels = 1
     config._attn_implementation = "eager"
     model = BertForSequenceClassification(config).eval()
     example = (torch.ones(2, 8, dtype=torch.int64),) * 3

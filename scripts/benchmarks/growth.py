@@ -11,11 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.measuring import Row
+from benchmarks.measuring import Row, printed
 from benchmarks.search import measured
 from benchmarks.workload import Workload
 from indexes.files import atomic_file
@@ -38,20 +37,17 @@ _SERIAL = 24  # bits of an id
 _SEARCHES = Path(__file__).with_name("growth_searches.py")
 
 
-class Line(NamedTuple):
-    """A line of the table: its figure at each size, None where it was not measured."""
-
-    title: str
-    unit: str
-    figures: Sequence[float | None]
-
-    def exponent(self, sizes: Sequence[int]) -> float | None:
-        """Slope of the figure over the size, both as logarithms; None below two figures."""
-        known = [(n, f) for n, f in zip(sizes, self.figures, strict=True) if f]
-        if len(known) < 2:
-            return None
-        posts, figures = np.log(np.array(known)).T
-        return float(np.polyfit(posts, figures, 1)[0])
+FIGURES = {
+    "index_rate": "indexing, posts/s",
+    "index_processor": "– posts per second of processor time",
+    "index_peak": "– peak memory (RSS), MB",
+    "index": "Lucene's files, bytes/post",
+    "store": "posts, bytes/post",
+    "ql": "query likelihood, 1000 hits, ms",
+    "rm3": "RM3, 1000 hits, ms",
+    "rerank": "reranking of 1000 posts, ms",
+    "search_peak": "– peak memory (RSS) of searching and reranking, MB",
+}
 
 
 def copies(posts: Sequence[Post], count: int, seed: int = 1) -> Iterator[Post]:
@@ -88,59 +84,18 @@ def write_posts(path: Path, posts: Sequence[Post], count: int) -> None:
 
 
 def measure(workload: Workload) -> list[Row]:
-    """A table with a column for each size, printed; a plot of it on request."""
+    """A row for each figure: its value at each size, and the exponent of its growth."""
     sizes = workload.sizes
     figures = [_figures(workload, size) for size in sizes]
-    lines = [
-        Line(title, unit, [of_size.get(key) for of_size in figures])
-        for key, title, unit in (
-            ("index_rate", "indexing", "posts/s"),
-            ("index_processor", "– per second of processor time", "posts"),
-            ("index_peak", "– peak memory (RSS)", "MB"),
-            ("index", "Lucene's files", "bytes/post"),
-            ("store", "posts", "bytes/post"),
-            ("ql", "query likelihood, 1000 hits", "ms"),
-            ("rm3", "RM3, 1000 hits", "ms"),
-            ("rerank", "reranking of 1000 posts", "ms"),
-            ("search_peak", "– peak memory (RSS) of searching and reranking", "MB"),
-        )
-    ]
-    print(table(sizes, lines), flush=True)
-    if workload.plot:
-        draw(workload.plot, sizes, lines)
-    return []
-
-
-def table(sizes: Sequence[int], lines: Sequence[Line]) -> str:
-    """The lines and their exponents as Markdown."""
-    heads = ["", *(f"{size:,} posts" for size in sizes), "exponent"]
-    rows = [heads, ["---"] * len(heads)]
-    for line in lines:
-        shown = ["–" if n is None else f"{n:,.{0 if n >= 100 else 1}f}" for n in line.figures]
-        slope = line.exponent(sizes)
-        title = f"{line.title}, {line.unit}"
-        rows.append([title, *shown, "–" if slope is None else f"{slope:.2f}"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def draw(path: Path, sizes: Sequence[int], lines: Sequence[Line]) -> None:
-    """Draw the times over the sizes, both axes logarithmic."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
-    for line in lines:
-        if line.unit == "ms":
-            known = [(n, f) for n, f in zip(sizes, line.figures, strict=True) if f]
-            slope = line.exponent(sizes)
-            label = line.title + ("" if slope is None else f" (exponent {slope:.2f})")
-            axes.plot(*zip(*known, strict=True), "o-", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="posts", ylabel="ms per topic (median)")
-    axes.grid(visible=True, alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=8)
-    # Text as text, and no random names: the same figures give the same, small file.
-    with pyplot.rc_context({"svg.hashsalt": "growth", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    rows = [("collections of posts", "; ".join(f"{size:,}" for size in sizes))]
+    for key, title in FIGURES.items():
+        values = [of_size[key] for of_size in figures]
+        text = "; ".join(f"{value:,.{0 if value >= 100 else 1}f}" for value in values)
+        if len(sizes) > 1:
+            exponent = np.polyfit(np.log(sizes), np.log(values), 1)[0]
+            text += f" (exponent {exponent:.2f})"
+        rows.append((title, text))
+    return printed(rows)
 
 
 def _figures(workload: Workload, size: int) -> dict[str, float]:

@@ -1,14 +1,15 @@
 """MP-HCNN, as shipped and at the paper's size: a padded forward pass and the fast one."""
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measuring import Row, alternate, compared
-from benchmarks.plain import PaddedPairs
+from benchmarks.plain import padded_scores
 from benchmarks.workload import Workload
-from rerankers.base import Reranker
+from rerankers.models.mp_hcnn import Model
 from rerankers.scoring import fast_paths
 from rerankers.scoring.passes import score_tokenized
 from rerankers.scoring.tokenized import Tokenized
@@ -20,17 +21,17 @@ PLAIN = "plain, padded"
 def measure(workload: Workload) -> list[Row]:
     """Pairs/s of both sizes, each way beside the other."""
     shipped = workload.checkpoint
-    rows = compare("MP-HCNN, shipped", shipped.model, shipped.encoder, workload)
+    model = cast(Model, shipped.model)
+    rows = compare("MP-HCNN, shipped", model, shipped.encoder, workload)
     return rows + compare("MP-HCNN at the paper's size", *workload.paper_model(), workload)
 
 
-def compare(title: str, model: Reranker, encoder: TextEncoder, workload: Workload) -> list[Row]:
+def compare(title: str, model: Model, encoder: TextEncoder, workload: Workload) -> list[Row]:
     """Pairs/s of tokenized texts by each way; prints the differences of the scores."""
     pairs = workload.pairs
     tokenized = Tokenized.from_pairs(pairs, encoder, model)
-    padded = PaddedPairs(tokenized, model)
     ways: dict[str, Callable[[], npt.NDArray[np.float32]]] = {
-        PLAIN: lambda: padded.score(model),
+        PLAIN: lambda: padded_scores(model, tokenized),
         "fast": lambda: score_tokenized(model, tokenized),
     }
     if fast_paths.find(model, tokenized, "bf16"):

@@ -15,7 +15,7 @@ from pipeline.collections.named import ANSWERS, open_collection
 from pipeline.ranking.checkpoints import default_directory
 from pipeline.ranking.ranker import Candidates, retriever_for
 from rerankers import checkpoint
-from rerankers.base import Pairs, Reranker
+from rerankers.base import Pairs
 from rerankers.checkpoint import TrainedReranker
 from rerankers.models.mp_hcnn import Model
 from rerankers.text.inputs import TextEncoder
@@ -33,7 +33,6 @@ class Workload:
         count: maximal number of pairs in comparisons.
         minutes: of the service's overload.
         sizes: of the growing collections.
-        plot: file for their plot.
         engine: address of a search engine.
     """
 
@@ -44,7 +43,6 @@ class Workload:
     data: Path | None
     minutes: int = 1
     sizes: Sequence[int] = ()
-    plot: Path | None = None
     engine: str | None = None
 
     @property
@@ -80,7 +78,7 @@ class Workload:
         """The trained MP-HCNN."""
         return checkpoint.load(self.directory, "mp_hcnn", self.device)
 
-    def paper_model(self) -> tuple[Reranker, TextEncoder]:
+    def paper_model(self) -> tuple[Model, TextEncoder]:
         """MP-HCNN with 300 numbers per word, 256 filters and depth 4 (section 4.3), untrained."""
         torch.manual_seed(1)
         trained = self.checkpoint.encoder
@@ -91,4 +89,5 @@ class Workload:
         config: Any = dataclasses.replace(
             Model.configurations["paper"], word_filters=256, trigram_filters=256, depth=4
         )
-        return Model(config, encoder.vocabulary).to(self.device).eval(), encoder
+        model = Model(config, encoder.vocabulary)
+        return model.to(self.device).eval(), encoder

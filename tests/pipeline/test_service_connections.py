@@ -55,7 +55,7 @@ HEADERS: dict[str, Sequence[str]] = {
     "X-Request-Timeout-Ms": ["0", "1", "20", "-1", "1e9", "x", "9" * 50, "²", ""],
     **dict.fromkeys(
         ("Authorization", "X-Request-Id", "Cookie", "Accept", "Expect"),
-        ["", "Bearer", "Bearer \x01", "x" * 5000, "Basic eDp4", "é" * 9],
+        ("", "Bearer", "Bearer \x01", "x" * 5000, "Basic eDp4", "é" * 9),
     ),
 }
 
