@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measuring import Row, printed
+from benchmarks.measuring import Row
 from benchmarks.search import measured
 from benchmarks.workload import Workload
 from indexes.files import atomic_file
@@ -39,7 +39,7 @@ _SEARCHES = Path(__file__).with_name("growth_searches.py")
 
 FIGURES = {
     "index_rate": "indexing, posts/s",
-    "index_processor": "– posts per second of processor time",
+    "index_processor": "– per second of processor time, posts",
     "index_peak": "– peak memory (RSS), MB",
     "index": "Lucene's files, bytes/post",
     "store": "posts, bytes/post",
@@ -84,18 +84,20 @@ def write_posts(path: Path, posts: Sequence[Post], count: int) -> None:
 
 
 def measure(workload: Workload) -> list[Row]:
-    """A row for each figure: its value at each size, and the exponent of its growth."""
+    """A table of its own, printed: a column for each size, and the exponent of the growth."""
     sizes = workload.sizes
     figures = [_figures(workload, size) for size in sizes]
-    rows = [("collections of posts", "; ".join(f"{size:,}" for size in sizes))]
+    rows = [["", *(f"{size:,} posts" for size in sizes), "exponent"]]
+    rows.append(["---"] * len(rows[0]))
     for key, title in FIGURES.items():
         values = [of_size[key] for of_size in figures]
-        text = "; ".join(f"{value:,.{0 if value >= 100 else 1}f}" for value in values)
+        exponent = "–"
         if len(sizes) > 1:
-            exponent = np.polyfit(np.log(sizes), np.log(values), 1)[0]
-            text += f" (exponent {exponent:.2f})"
-        rows.append((title, text))
-    return printed(rows)
+            exponent = f"{np.polyfit(np.log(sizes), np.log(values), 1)[0]:.2f}"
+        shown = [f"{value:,.{0 if value >= 100 else 1}f}" for value in values]
+        rows.append([title, *shown, exponent])
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows), flush=True)
+    return []
 
 
 def _figures(workload: Workload, size: int) -> dict[str, float]:

@@ -79,8 +79,8 @@ def test_growth_is_measured_with_exponents(
 ) -> None:
     run(script, "--parts", "growth", "--sizes", "40,80")
     printed = capsys.readouterr().out
-    assert "| collections of posts | 40; 80 |" in printed
-    pattern = r"\| query likelihood, 1000 hits, ms \| [\d.]+; [\d.]+ \(exponent -?\d\.\d\d\) \|"
+    assert "|  | 40 posts | 80 posts | exponent |" in printed
+    pattern = r"\| query likelihood, 1000 hits, ms \| [\d.]+ \| [\d.]+ \| -?\d\.\d\d \|"
     assert re.search(pattern, printed)
     assert (tmp_path / "home" / "growth" / "80" / "index" / "built.json").exists()
 
