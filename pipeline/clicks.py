@@ -92,7 +92,7 @@ def main(options: Options) -> None:
     from pipeline.collections.clicks.model import ROUNDS, fit
 
     _check(options)
-    with bar(0, "impressions", "") as progress:
+    with bar(0, "reading", "impression") as progress:
         log = read_click_log(options.log, progress)
     with bar(ROUNDS, "position bias", "round") as progress:
         model = fit(

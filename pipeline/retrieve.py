@@ -23,7 +23,7 @@ from pipeline.collections.collection import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, fraction, option, output_file, positive_int
-from pipeline.command.runtime import choose_device, one_line, print_table
+from pipeline.command.runtime import choose_device, counted, one_line, print_posts
 
 if TYPE_CHECKING:
     from pipeline.collections.topics import Topic
@@ -96,7 +96,7 @@ def main(options: Options) -> None:
     wrote = f"wrote {options.output}: " if options.output else ""
     now = time.perf_counter()
     print(
-        f"{wrote}{sum(map(len, scores.values()))} of {len(archive.pairs)} questions for "
+        f"{wrote}{sum(map(len, scores.values()))} of {counted(len(archive.pairs), 'question')} for "
         f"{len(topics)} in {now - started:.1f} s (archive {opened - started:.1f} s, search "
         f"{now - opened:.2f} s)",
         file=sys.stderr,
@@ -152,7 +152,7 @@ def _alpha(options: Options, found: Found) -> float:
         return DEFAULT_ALPHA if options.alpha is None else options.alpha
     evaluator = Evaluator(read_qrels(options.qrels), ["AP"])
     alpha, best = tune_alpha(found, lambda run: mean(evaluator(run)["AP"]))
-    print(f"α = {alpha:g}: AP {best:.4f} on {len(evaluator.query_ids)} judged questions")
+    print(f"α = {alpha:g}: AP {best:.4f} on {counted(len(evaluator.query_ids), 'judged question')}")
     return alpha
 
 
@@ -165,9 +165,9 @@ def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
     for rank, match in enumerate(best_pairs(matches, alpha)[:SHOWN], start=1):
         pair = match.pair
         score = f"{match.mixed(alpha):.4f}"
-        rows.append([str(rank), score, f"[{pair.query_id}]", one_line(pair.question)])
-        rows.append(["", "", "", one_line(pair.answer.text)])
-    print_table([], rows, left=[2, 3])
+        rows.append([str(rank), score, f"[{pair.query_id}]", pair.question])
+        rows.append(["", "", "", pair.answer.text])
+    print_posts(rows)
 
 
 if __name__ == "__main__":

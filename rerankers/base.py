@@ -16,7 +16,7 @@ K     features or dimensions of a representation
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -31,7 +31,6 @@ from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
     from rerankers.text.spaces import WordSpace
-    from rerankers.text.vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -39,12 +38,19 @@ MASKED_WORDS = "masked_words"
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
+IDF_FORMS = ("relative", "classical", "phrases")
+"""Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
+the others a trigram has the IDF of its word."""
+
 FIRST_STAGE = "first_stage"
 """Signal: first-stage score of a candidate."""
 PRIOR = "prior"
 """Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
 FEATURES = "features"
 """Name of the interaction that holds a pair's features."""
+
+
+Report = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Terms(NamedTuple):
     """One input of a batch of texts."""
 
     ids: Tensor  # [B, L] term identifiers; 0 is padding
-    weights: Tensor  # [B, L] IDF of each term in [0, 1], 0 for padding; [B, 0] for posts
+    weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -136,9 +142,18 @@ class Reranker(nn.Module, ABC):
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
+    idf: str = "relative"
+    """Weights of a query's terms, one of :data:`IDF_FORMS`."""
+
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
     [P, 1, K]."""
+
+    reads_rankers: ClassVar[bool] = False
+    """Whether it reads the scores of several rankers, whose best posts are its candidates."""
+
+    has_matches: ClassVar[bool] = False
+    """Whether its matches of query and post can be shown as the reasons of a score."""
 
     trained_by_gradients: ClassVar[bool] = True
     """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
@@ -215,10 +230,6 @@ class Reranker(nn.Module, ABC):
         encoded = self.encode_queries(queries), self.encode_posts(posts)
         return self.integrate(self.compare(*encoded, query_of_post, features))
 
-    def unit_vectors(self) -> UnitVectors | None:
-        """Word vectors for the families that compare words by them, None if there are none."""
-        return None
-
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""
         return False
@@ -231,13 +242,20 @@ class Reranker(nn.Module, ABC):
         """Whether :meth:`fit` follows the gradient steps."""
         return False
 
-    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(
+        self,
+        representations: Tensor,
+        relevant: Tensor,
+        query_index: Tensor,
+        progress: Report = lambda message: None,
+    ) -> None:
         """Fit the parameters that are not trained by gradients.
 
         Args:
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each pair is relevant.
             query_index: [P] query of each pair.
+            progress: called while it lasts, with what is being done.
         """
 
     def files(self) -> Mapping[str, bytes]:

@@ -155,7 +155,7 @@ def check(options: Options) -> list[Table]:
     if options.output and any(t.figure for t in tables) and find_spec("matplotlib") is None:
         problems.append(
             "--output: found no matplotlib, which draws the figures; install it with "
-            "`pip install matplotlib`"
+            "`pip install 'tweetrerank[plot]'`"
         )
     usable = list(dict.fromkeys(name for table in tables for name in table.collections))
     if tables and (unknown := [name for name in options.tests or () if name not in usable]):

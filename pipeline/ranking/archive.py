@@ -36,7 +36,7 @@ from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
 DEFAULT_ALPHA = 0.7
 """Section 6.3 finds the best α near this value, in both languages."""
@@ -179,7 +179,7 @@ def question_vectors(
     from torch.nn.functional import normalize
 
     model = checkpoint.model
-    inputs = checkpoint.encoder.queries(questions, model.query_inputs)
+    inputs = checkpoint.encoder.queries(questions, model.query_inputs, model.idf)
     # Batches of questions of similar length need little padding.
     order = np.argsort(np.sum([ids.lengths for ids in inputs.values()], axis=0), kind="stable")
     device = model.device_of()

@@ -13,35 +13,33 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import bar, choose_device
 from pipeline.ranking.interpolation import check_normalization
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers import features, models
+from rerankers import features, models, reranker
 from rerankers.base import PRIOR
 from rerankers.errors import RerankerError
-from rerankers.scoring import precomputed as engine
+from rerankers.scoring import precomputed as stored
 from rerankers.text.inputs import TextEncoder
 
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
-    from rerankers.checkpoint import TrainedReranker
+    from rerankers.reranker import TrainedReranker
 
-TUNING_FILE = "lambda.json"
-"""In a checkpoint's folder: the tuned λ and its provenance."""
+TUNING_FILE = reranker.TUNING_FILE
 
 PRECOMPUTED = "precomputed"
 """In an index: folders named after the checkpoint's version."""
@@ -74,7 +72,7 @@ def default_directory(
     for name in [collection] if own_training else [collection, "all"]:
         for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
             for folder in (root / model / f"{name}{ending}" for ending in endings):
-                if (folder / "config.json").exists() and not _is_no_use(folder, collection):
+                if (folder / "config.json").exists() and not _must_skip(folder, collection):
                     return folder
     words = f"{'--collection' if own_training else '--test'} {collection}"
     if collection.startswith(OWN):
@@ -87,16 +85,13 @@ def default_directory(
 
 def directory_for(model: str, collection: Collection) -> Path:
     """:func:`default_directory` of a collection."""
-    is_adapted = model in FUSIONS and collection.adapted_space is not None
+    is_adapted = models.reads_rankers(model) and collection.adapted_space is not None
     return default_directory(model, collection.key, collection.file, is_adapted)
 
 
-def _is_no_use(folder: Path, collection: str) -> bool:
-    """Whether a fusion for collections of any kind was trained on this one.
-
-    Or whether it was trained for this one, and gained nothing.
-    """
-    if folder.parent.name not in FUSIONS:
+def _must_skip(folder: Path, collection: str) -> bool:
+    """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
+    if not models.reads_rankers(folder.parent.name):
         return False
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
@@ -105,29 +100,48 @@ def _is_no_use(folder: Path, collection: str) -> bool:
     return collection in metrics.get("trained_on", [])
 
 
-def load_reranker(
+@dataclass(frozen=True)
+class Loading:
+    """How a trained model is loaded and run.
+
+    Attributes:
+        device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
+        idf: ``index``, ``wordfreq`` or a file; None is the one used in training. From wordfreq
+            come the frequencies of the collection's language, if it names one.
+        batch_size: pairs in a forward pass.
+        precision: of the model's arithmetic, ``fp32`` or ``bf16``.
+        precomputed: folder of precomputed posts, ``none``, or None for the index's own.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    idf: str | None = None
+    batch_size: int = 256
+    precision: str = "fp32"
+    precomputed: str | None = None
+
+
+def load_scorer(
     name: str,
     collection: Collection,
     checkpoint: Path | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    idf: str | None = None,
-) -> NeuralReranker:
-    """The trained model for a collection, with a warning if it has seen the collection's judgments.
+    loading: Loading = Loading(),
+) -> ModelScorer:
+    """The trained model for a collection, with precomputed posts if there are any.
+
+    Prints a warning if it has seen the collection's judgments.
 
     Args:
         name: of the model.
         collection: to be ranked.
         checkpoint: folder; None is :func:`default_directory`.
-        device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
-        idf: ``index``, ``wordfreq`` or a file; None is the one used in training. From wordfreq
-            come the frequencies of the collection's language, if it names one.
+        loading: device, word frequencies and the like.
     """
     if name not in models.names():
         raise UsageError(
-            f"--reranker: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
+            f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
         )
-    device = choose_device(device, threads)
+    device, idf = choose_device(loading.device, loading.threads), loading.idf
     frequencies = None
     if idf:
         source = named_frequencies(idf, collection.language)
@@ -141,7 +155,8 @@ def load_reranker(
     # The training part of a collection with given candidates is apart from the part ranked here.
     if collection.given_candidates is None:
         _warn_of_seen(trained, collection)
-    return NeuralReranker(trained)
+    scorer = ModelScorer(trained, loading.batch_size, loading.precision)
+    return with_precomputed(scorer, loading.precomputed, collection.index_directory)
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -281,23 +296,28 @@ def calibration_of(checkpoint: Path) -> Calibration | None:
     return Tuning.load(path).calibration if path else None
 
 
-def best_trained(collection: str, among: Sequence[str]) -> tuple[str, Tuning] | None:
+def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
     """The model that does best on held-out topics of an own collection (its key), of those trained.
 
-    None if no model gained enough for searches to use it (λ = 0).
+    Args:
+        collection: its key.
+        fits: whether a model can be used.
+
+    Returns:
+        Name and tuning; None if no model gained enough for searches to use it (λ = 0).
     """
-    found = {}
-    for name in among:
-        folder = home_directory() / "checkpoints" / name
-        paths = [folder / f"{collection}{ending}" / TUNING_FILE for ending in (ADAPTED_SUFFIX, "")]
-        path = next((path for path in paths if path.exists()), paths[-1])
-        if path.exists() and (tuning := Tuning.load(path)).weight > 0:
-            found[name] = tuning
+    root, tunings = home_directory() / "checkpoints", {}
+    for name in models.names():
+        paths = [root / name / f"{collection}{end}" / TUNING_FILE for end in (ADAPTED_SUFFIX, "")]
+        path = next((path for path in paths if path.exists()), None)
+        if path and fits(name) and (tuning := Tuning.load(path)).weight > 0:
+            tunings[name] = tuning
     # What was tuned for another measure has other figures.
     figures = {
-        name: (one.measure.startswith("AP"), one.cross_validated) for name, one in found.items()
+        name: (tuning.measure.startswith("AP"), tuning.cross_validated)
+        for name, tuning in tunings.items()
     }
-    return max(found.items(), key=lambda item: figures[item[0]], default=None)
+    return max(tunings.items(), key=lambda item: figures[item[0]], default=None)
 
 
 @dataclass(frozen=True)
@@ -318,25 +338,24 @@ class Written(NamedTuple):
     seconds: float
 
 
-def precompute_index(index: Path, checkpoint: Path) -> list[Written]:
-    """Precompute the posts of an index for a checkpoint and the rerankers whose scores it reads."""
-    manifest = Manifest.read(index)
+def precompute_index(index: Path, checkpoint: Path) -> Written:
+    """Precompute the posts of an index for the checkpoint of a model over features alone."""
+    manifest = IndexManifest.read(index)
     manifest.check(index, None)
-    parts = map(checkpoints.load, checkpoints.parts_of(checkpoint))
-    loaded = [checkpoints.load(checkpoint)]
-    loaded += [part for part in parts if engine.can_precompute(part.model)]
-    written = []
+    trained = checkpoints.load(checkpoint)
+    if not stored.can_precompute(trained.model):
+        raise DataError(
+            f"--precompute: found {trained.name}, expected a model over features alone, such as "
+            "fusion; precomputed posts do not make other models faster"
+        )
+    directory, started = _precomputed(index, checkpoint), time.perf_counter()
     with (
         PostStore(index / POSTS_FILE) as store,
-        bar(len(loaded) * len(store), "precomputing", "post") as progress,
+        bar(len(store), "precomputing", "post") as progress,
+        atomic_directory(directory) as new,
     ):
-        posts = _Texts(store)
-        for each in loaded:
-            directory, started = _precomputed(index, each.directory), time.perf_counter()
-            with atomic_directory(directory) as new:
-                size = engine.precompute(each, posts, new, progress)
-            written.append(Written(directory, size, time.perf_counter() - started))
-    return written
+        size = stored.precompute(checkpoint, trained.encoder.idf, _Texts(store), new, progress)
+    return Written(directory, size, time.perf_counter() - started)
 
 
 def keep_precomputed(index: Path, changed: Path) -> None:
@@ -353,8 +372,10 @@ def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
     """:func:`keep_precomputed` with the changed posts."""
     for folder in sorted((index / PRECOMPUTED).iterdir()):
         try:
-            checkpoint = checkpoints.load(engine.checkpoint_of(folder))
-            known = engine.open_precomputed(checkpoint, folder, "it was precomputed by another")
+            checkpoint = checkpoints.load(stored.checkpoint_of(folder))
+            known = stored.open_precomputed(
+                checkpoint.directory, folder, "it was precomputed by another"
+            )
         except RerankerError as error:
             print(
                 f"warning: the precomputed posts in {folder} are left out ({error}); searches "
@@ -366,42 +387,44 @@ def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
             continue
         new = changed / PRECOMPUTED / folder.name
         with bar(len(store), "precomputing", "post") as progress:
-            engine.precompute(checkpoint, _Texts(store), new, progress, known)
+            texts, idf = _Texts(store), checkpoint.encoder.idf
+            stored.precompute(checkpoint.directory, idf, texts, new, progress, known)
 
 
-def with_precomputed(
-    reranker: NeuralReranker, given: str | None, index: Path | None
-) -> NeuralReranker:
-    """The reranker with its precomputed posts, if there are any.
+def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None) -> ModelScorer:
+    """The scorer with its precomputed posts, if there are any.
 
     ``given`` is their folder, ``none``, or None for that in the folder ``index``.
     """
     if given == "none":
-        return reranker
-    checkpoint = reranker.checkpoint
+        return scorer
+    checkpoint = scorer.checkpoint
     words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint.directory)]
     remedy = f"make it again by\n  python -m pipeline.index {shlex.join(words)}"
     if given is not None:
         directory = Path(given)
         if not directory.is_dir():
             raise DataError(f"--precomputed {given}: found no such folder; {remedy}")
-    elif index is None or not (directory := _precomputed(index, checkpoint.directory)).is_dir():
-        return reranker
-    found = engine.open_precomputed(checkpoint, directory, remedy)
-    return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
+    elif (
+        index is None
+        or not stored.can_precompute(checkpoint.model)
+        or not (directory := _precomputed(index, checkpoint.directory)).is_dir()
+    ):
+        return scorer
+    found = stored.open_precomputed(checkpoint.directory, directory, remedy)
+    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
 
 
-def precomputed_for(
-    reranker: NeuralReranker, posts: Sequence[Post], directory: Path
-) -> NeuralReranker:
-    """The reranker with posts precomputed into a new folder, if they make it faster."""
-    checkpoint = reranker.checkpoint
-    if not engine.can_precompute(checkpoint.model):
-        return reranker
-    engine.precompute(checkpoint, [(post.text, post.url) for post in posts], directory)
-    found = engine.open_precomputed(checkpoint, directory, "precompute them again")
-    return replace(reranker, checkpoint=replace(checkpoint, precomputed=found))
+def precomputed_for(scorer: ModelScorer, posts: Sequence[Post], directory: Path) -> ModelScorer:
+    """The scorer with posts precomputed into a new folder, if they make it faster."""
+    checkpoint = scorer.checkpoint
+    if not stored.can_precompute(checkpoint.model):
+        return scorer
+    texts = [(post.text, post.url) for post in posts]
+    stored.precompute(checkpoint.directory, checkpoint.encoder.idf, texts, directory)
+    found = stored.open_precomputed(checkpoint.directory, directory, "precompute them again")
+    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
 
 
 def _precomputed(index: Path, checkpoint: Path) -> Path:
-    return index / PRECOMPUTED / engine.version_of(checkpoint)[:16]
+    return index / PRECOMPUTED / stored.version_of(checkpoint)[:16]

@@ -3,14 +3,15 @@
 What one ranker misses another may find. Neural scores of training topics come from models that
 have not seen these topics (stacking, Wolpert 1992), since a fusion would trust a model's memory
 otherwise; those of other topics come from the model trained on all training topics, which is a
-part of the fusion's checkpoint.
+part of the fusion's checkpoint. :mod:`pipeline.training.fusion` makes its training sets.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,28 +20,25 @@ import numpy.typing as npt
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.judged import JUDGMENTS, JudgedPosts
-from pipeline.collections.trec import Qrels, Run, best_of, read_run
+from pipeline.collections.trec import Run, best_of, read_run
+from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
-from pipeline.ranking.ranker import Candidates, NeuralReranker, Progress, doc_ids_of, silent
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
+from pipeline.ranking.ranker import Ranking, Stopwatch, Topics, reranked_topic, topics_of
+from pipeline.ranking.retrievers import Candidates, doc_ids_of
+from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
+from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
 from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
+    from indexes.search import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
+    from pipeline.explanation.contributions import FusionExplanation
+    from pipeline.ranking.retrievers import Retriever
     from rerankers.base import Pairs
-
-HITS = 1000
-"""Candidates of each ranker for a topic."""
-
-MOST_TOPICS = 250
-"""Topics of each of several training collections, at most: none outweighs the others."""
-
-MINIMUM_COUNT = 5
-"""Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
 
 JUDGED = "judged"
 """The family of features of :mod:`rerankers.features.judged`."""
@@ -48,11 +46,8 @@ JUDGED = "judged"
 OFFICIAL = "run_"
 """Prefix of rankers that are a collection's official runs."""
 
-UnseenScores = Callable[[str, "Pairs", Sequence[str]], npt.NDArray[np.float32]]
-"""Name of a neural reranker, P pairs, query_ids of their queries -> its scores [P]."""
-
-NeuralScores = Callable[[str, "Pairs"], npt.NDArray[np.float32]]
-"""Name of a neural reranker, P pairs -> its scores [P]."""
+NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
+"""P pairs -> the scores [P] of a neural reranker."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ class Rankers:
     lexical: Sequence[str]
     neural: Sequence[str]
     candidate_rankers: Sequence[str]
-    depth: int = HITS
+    depth: int = DEFAULT_HITS
     judged: bool = False
 
     @classmethod
@@ -119,10 +114,20 @@ class UnionRetriever:
 
     @property
     def name(self) -> str:
-        """The rankers' names."""
-        return ", ".join(self.rankers.lexical)
+        """Origin of the candidates' first score, for reports."""
+        return "mean of min-max scores"
 
-    def search(self, topics: Sequence[Topic], hits: int = HITS) -> Candidates:
+    @cached_property
+    def index(self) -> SearchIndex:
+        """The collection's index, opened once."""
+        return self.collection.open_index()
+
+    def search(
+        self,
+        topics: Sequence[Topic],
+        hits: int = DEFAULT_HITS,
+        watch: Stopwatch | None = None,
+    ) -> Candidates:
         """The best posts of each candidate ranker for each topic, as many as are to be scored.
 
         Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
@@ -133,53 +138,81 @@ class UnionRetriever:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
-        collection, rankers = self.collection, self.rankers
-        signals = {name: run for name in rankers.lexical if (run := self._rank(name, topics, hits))}
-        # Own collections have no official runs, which nobody misses there.
-        expected = [
-            name for name in rankers.lexical if collection.runs or not name.startswith(OFFICIAL)
-        ]
-        if missing := [name for name in expected if name not in signals]:
+        watch, rankers = watch or Stopwatch(), self.rankers
+        signals = self._signals(topics, hits, watch)
+        if not any(name in signals for name in rankers.candidate_rankers):
+            raise DataError(
+                f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
+                "whose posts this fusion ranks; use a collection that has it, or another fusion"
+            )
+        of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        best = mean_of_normalized([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
+        scores = mean_of_normalized(list(signals.values()))
+        run = restricted(scores, best)
+        rest = _without(restricted(scores, _joined_runs(of_candidates)), best)
+        doc_ids = doc_ids_of(run)
+        known = self.index.posts.get_many(doc_ids)
+        posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
+        found = self._candidates(topics, run, posts, signals, rest)
+        watch.stop(self.name)
+        return found
+
+    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
+        """Given candidates with every lexical ranker's score of them.
+
+        The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
+        """
+        watch = watch or Stopwatch()
+        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
+        scores = mean_of_normalized(list(signals.values()))
+        run = {
+            query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
+            for query_id, wanted in candidates.run.items()
+        }
+        scored = self._candidates(candidates.topics, run, candidates.posts, signals, {})
+        watch.stop(self.name)
+        return scored
+
+    def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
+        """The runs of the lexical rankers that the collection has."""
+        collection, signals, missing = self.collection, {}, []
+        for name in self.rankers.lexical:
+            if run := self._rank(name, topics, hits):
+                signals[name] = run
+                watch.stop(name)
+            # Own collections have no official runs, which nobody misses there.
+            elif collection.runs or not name.startswith(OFFICIAL):
+                missing.append(name)
+        if missing:
             print(
                 f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
                 "with their scores and goes on without",
                 file=sys.stderr,
             )
-        if not any(name in signals for name in rankers.candidate_rankers):
-            raise DataError(
-                f"{collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, whose "
-                "posts this fusion ranks; use a collection that has it, or another fusion"
-            )
-        found = [run for name, run in signals.items() if name in rankers.candidate_rankers]
-        best = mean_of_normalized([best_of(run, min(hits, rankers.depth)) for run in found])
-        scores = mean_of_normalized(list(signals.values()))
-        run, rest = (
-            restricted(scores, best),
-            _without(restricted(scores, _joined_runs(found)), best),
-        )
-        doc_ids = doc_ids_of(run)
-        known = collection.open_index().posts.get_many(doc_ids)
-        posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
+        return signals
+
+    def _candidates(
+        self,
+        topics: Sequence[Topic],
+        run: Run,
+        posts: Mapping[str, Post],
+        signals: Mapping[str, Run],
+        rest: Run,
+    ) -> Candidates:
+        """Candidates with the signals of this retriever's rankers, judgments and spaces."""
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
         if self.judged:
             signals |= self.judged.signals(topics, run)
-        space = collection.adapted_space
-        return Candidates(
-            topics,
-            run,
-            posts,
-            priors={},
-            signals=signals,
-            spaces={t.query_id: {ADAPTED: space} for t in topics} if space else {},
-            rest=rest,
-        )
+        space = self.collection.adapted_space
+        spaces = {t.query_id: {ADAPTED: space} for t in topics} if space else {}
+        return Candidates(topics, run, posts, {}, signals, spaces, rest)
 
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""
         if not name.startswith(OFFICIAL):
             if name not in self.collection.methods:
                 return {}
-            return self.collection.open_index().search(topics, METHODS[name](), hits=hits)
+            return self.index.search(topics, METHODS[name](), hits=hits)
         path = self.collection.runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}
@@ -229,26 +262,28 @@ def restricted(run: Run, candidates: Run) -> Run:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A trained fusion: a retriever and a reranker in one.
+    """A trained fusion.
 
-    ``reranker`` is the model over the scores of ``rankers``, among them those of the ``neural``
-    rerankers, and further features; ``judged`` is what it reads of judgments.
+    Attributes:
+        retriever: finds the candidates, with the scores of several rankers.
+        scorer: the model over these scores, those of ``neural``, and further features.
+        neural: name -> neural reranker whose scores are features, too.
+        first_stage: gives the candidates in place of the rankers, which then only score them.
     """
 
-    collection: Collection
-    reranker: NeuralReranker
-    rankers: Rankers
-    neural: Mapping[str, NeuralReranker]
-    judged: JudgedPosts | None = None
+    retriever: UnionRetriever
+    scorer: ModelScorer
+    neural: Mapping[str, ModelScorer]
+    first_stage: Retriever | None = None
 
     @classmethod
     def load(
         cls,
         collection: Collection,
-        reranker: NeuralReranker,
-        load: Callable[[str, Path], NeuralReranker],
+        scorer: ModelScorer,
+        load: Callable[[str, Path], ModelScorer],
     ) -> Fusion:
-        """The fusion for a collection, from its trained model ``reranker``.
+        """The fusion for a collection, from its trained model.
 
         ``load``: name of a neural reranker, its folder in the fusion's -> the reranker.
         """
@@ -256,44 +291,102 @@ class Fusion:
 
         if collection.given_candidates is not None:
             raise UsageError(
-                f"--reranker {reranker.checkpoint.name}: {collection.name} is not searched, its "
+                f"`reranker`: found {scorer.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        rankers = Rankers.from_config(reranker.checkpoint.model.config)
-        directory = reranker.checkpoint.directory
+        rankers = Rankers.from_config(scorer.checkpoint.model.config)
+        directory = scorer.checkpoint.directory
         folders = {name: part_of(directory, name) for name in rankers.neural}
         if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
             raise DataError(
                 f"{directory}: found no {', '.join(missing)} in this folder, expected one folder "
                 "each: the fusion reads their scores; restore it, or train the fusion again"
             )
-        neural = {name: load(name, folder) for name, folder in folders.items()}
         judgments = directory / JUDGMENTS
         judged = JudgedPosts.read(judgments) if judgments.exists() else None
-        return cls(collection, reranker, rankers, neural, judged)
+        neural = {name: load(name, folder) for name, folder in folders.items()}
+        return cls(UnionRetriever(collection, rankers, judged), scorer, neural)
 
     @property
     def name(self) -> str:
-        """Origin of the candidates' first score, for reports."""
-        return "mean of min-max scores"
+        """The model's name."""
+        return self.scorer.name
 
-    def search(self, topics: Sequence[Topic], hits: int = HITS) -> Candidates:
+    @property
+    def description(self) -> str:
+        """The model's weights."""
+        return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"
+
+    @property
+    def collection(self) -> Collection:
+        """What is searched."""
+        return self.retriever.collection
+
+    def rank(
+        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
+    ) -> Ranking:
+        """Rank the best posts of several rankers; see :class:`pipeline.ranking.ranker.Ranker`.
+
+        Posts that are not scored follow below, in the order of their first score.
+        """
+        topics = topics_of(self.collection, topics)
+        if self.first_stage:
+            return self.rerank(self.first_stage.search(topics, hits), progress)
+        index = self.retriever.index  # Opened before the time counts.
+        assert index
+        watch = Stopwatch()
+        candidates = self.read(self.retriever.search(topics, hits, watch), watch)
+        return self._ranked(candidates, hits, progress, watch)
+
+    def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
+        """Rank given candidates by what all rankers say of them."""
+        name = self.first_stage.name if self.first_stage else "first stage"
+        given, watch = {name: candidates.run}, Stopwatch()
+        candidates = self.read(self.retriever.read(candidates, watch), watch)
+        hits = max(map(len, candidates.run.values()), default=1)
+        ranking = self._ranked(candidates, hits, progress, watch)
+        return ranking._replace(stages={**given, **ranking.stages})
+
+    def explain(
+        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
+    ) -> FusionExplanation:
+        """Contributions of feature families to the posts' scores."""
+        from pipeline.explanation import contributions
+
+        stages = {"mean of the rankers": ranking.candidates.run, "fused": ranking.run}
+        topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
+        return contributions.explain(topic, self.scorer.checkpoint)
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best ``hits`` posts of each candidate ranker, with the scores of all rankers."""
-        retriever = UnionRetriever(self.collection, self.rankers, self.judged)
-        return self.read(retriever.search(topics, hits))
+        return self.read(self.retriever.search(topics, hits))
 
-    def read(self, candidates: Candidates) -> Candidates:
+    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
         """Candidates with the scores of the neural rerankers besides."""
-        return with_neural(
-            candidates, self.neural, lambda name, part: self.neural[name].checkpoint.score(part)
-        )
+        for name, scorer in self.neural.items():
+            candidates = with_neural(candidates, name, scorer.checkpoint.score)
+            if watch:
+                watch.stop(name)
+        return candidates
+
+    def _ranked(
+        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
+    ) -> Ranking:
+        """The stages of candidates that have all signals."""
+        with progress(len(candidates)) as report:
+            run = best_of(self.score(candidates, report), hits)
+        watch.stop(self.name)
+        signals = candidates.signals.items()
+        stages = {
+            **{name: scores for name, scores in signals if name not in JUDGED_SIGNALS},
+            self.retriever.name: best_of(candidates.run, hits),
+            self.name: run,
+        }
+        return Ranking(stages, candidates, watch.seconds, self.collection)
 
     def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate of :meth:`search`, higher is better.
-
-        The rest follow below, in the order of their first score.
-        """
-        run = self.reranker.score(candidates, progress)
+        """The score of each candidate with signals, higher is better; the rest follow below."""
+        run = self.scorer.score(candidates, progress)
         for query_id, rest in candidates.rest.items():
             scores = run.setdefault(query_id, {})
             lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
@@ -304,96 +397,20 @@ class Fusion:
         """This fusion with posts precomputed into a folder."""
         return replace(
             self,
-            reranker=precomputed_for(self.reranker, posts, directory / "fusion"),
+            scorer=precomputed_for(self.scorer, posts, directory / "fusion"),
             neural={
-                name: precomputed_for(reranker, posts, directory / name)
-                for name, reranker in self.neural.items()
+                name: precomputed_for(scorer, posts, directory / name)
+                for name, scorer in self.neural.items()
             },
         )
 
 
-def with_neural(candidates: Candidates, names: Iterable[str], score: NeuralScores) -> Candidates:
-    """Candidates with the scores of neural rerankers, for those whose texts are known."""
+def with_neural(candidates: Candidates, name: str, score: NeuralScores) -> Candidates:
+    """Candidates with the scores of a neural reranker, for those whose texts are known."""
     pairs = candidates.texts()
     has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
     rows = np.flatnonzero(has_text[pairs.post_index])
     part = replace(pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows])
-    signals = dict(candidates.signals)
-    for name in names:
-        scores = np.full(len(pairs), np.nan, dtype=np.float32)
-        scores[rows] = score(name, part)
-        signals[name] = candidates.run_of(scores)
-    return replace(candidates, signals=signals)
-
-
-def fusion_training_set(
-    rankers: Rankers,
-    training_set: TrainingSet,
-    collections: Sequence[Collection],
-    unseen: UnseenScores,
-) -> TrainingSet:
-    """Candidates and scores of all rankers, for the topics of a training set.
-
-    ``collections`` are those of the training set; ``unseen`` gives the scores by rerankers that
-    have not seen these topics.
-    """
-    parts: list[Candidates] = []
-    qrels: Qrels = {}
-    for collection in collections:
-        print(f"candidates of {collection.name} by {', '.join(rankers.lexical)}", file=sys.stderr)
-        topics = collection.training_topics
-        if len(collections) > 1:
-            topics = topics[:MOST_TOPICS]
-        grades = collection.training_qrels or {}
-        judged = {topic.query_id: grades[topic.query_id] for topic in topics}
-        of_posts = JudgedPosts(topics, judged) if rankers.judged else None
-        found = UnionRetriever(collection, rankers, of_posts).search(topics)
-        if judged.keys() & qrels.keys():
-            found, judged = _renamed(found, judged, f"{collection.name}/")
-        parts.append(found)
-        qrels |= judged
-    candidates = _joined(parts)
-    query_ids = [topic.query_id for topic in candidates.topics]
-    scored = with_neural(
-        candidates, rankers.neural, lambda name, pairs: unseen(name, pairs, query_ids)
-    )
-    return replace(
-        training_set,
-        candidates=f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}",
-        training=JudgedCandidates(scored, qrels, training_set.training.judged_only),
-        minimum_count=MINIMUM_COUNT,
-    )
-
-
-def _renamed(part: Candidates, qrels: Qrels, prefix: str) -> tuple[Candidates, Qrels]:
-    """Candidates and judgments with a prefix before every query_id."""
-
-    def renamed(mapping: Mapping[str, Any]) -> dict[str, Any]:
-        return {f"{prefix}{query_id}": value for query_id, value in mapping.items()}
-
-    candidates = replace(
-        part,
-        topics=[t._replace(query_id=f"{prefix}{t.query_id}") for t in part.topics],
-        run=renamed(part.run),
-        signals={name: renamed(run) for name, run in part.signals.items()},
-        spaces=renamed(part.spaces),
-        rest={},
-        memo={},
-    )
-    return candidates, renamed(qrels)
-
-
-def _joined(parts: Sequence[Candidates]) -> Candidates:
-    """The candidates of several collections, whose topics all differ."""
-    signals: dict[str, Run] = {}
-    for part in parts:
-        for name, run in part.signals.items():
-            signals[name] = {**signals.get(name, {}), **run}
-    return Candidates(
-        [topic for part in parts for topic in part.topics],
-        {query_id: scores for part in parts for query_id, scores in part.run.items()},
-        {doc_id: post for part in parts for doc_id, post in part.posts.items()},
-        {},
-        signals,
-        spaces={query_id: spaces for part in parts for query_id, spaces in part.spaces.items()},
-    )
+    scores = np.full(len(pairs), np.nan, dtype=np.float32)
+    scores[rows] = score(part)
+    return replace(candidates, signals={**candidates.signals, name: candidates.run_of(scores)})

@@ -1,93 +1,158 @@
-"""From topics to a run: the file to read first.
+"""From topics to a ranking: the file to read first.
 
 ::
 
     candidates = retriever.search(topics, hits=1000)
-    scores     = reranker.score(candidates)
+    scores     = scorer.score(candidates)
     run        = interpolate(candidates, scores, weight=0.5)
 
-:func:`rerank` is these three lines. A retriever finds candidates (in an index, in a run, or given
-with the topics: :func:`retriever_for`), a reranker scores them (:class:`NeuralReranker`, or
-:class:`pipeline.ranking.fusion.Fusion`, which does both).
+These three lines are :meth:`Mixture.rank`. A :class:`Ranker` is what every command, the service and
+the library hold: :class:`Mixture`, or :class:`pipeline.ranking.fusion.Fusion`, whose candidates
+come from several retrievers. :func:`pipeline.ranker` makes either.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from indexes.methods import METHODS, EngineQuery, Method
-from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, best_of, ranked, read_run
+from pipeline.collections.trec import Run, ranked
+from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import apply_changes, listed
-from pipeline.command.ranking import DEFAULT_HITS, DEFAULT_METHOD
+from pipeline.command.options import did_you_mean, listed
 from pipeline.ranking import interpolation
+from pipeline.ranking.scorers import ModelScorer, ProgressBar, hidden
 
 if TYPE_CHECKING:
-    from indexes.search import SearchIndex
     from pipeline.collections.collection import Collection
-    from rerankers.base import Pairs
-    from rerankers.checkpoint import TrainedReranker
-    from rerankers.text.spaces import WordSpace
-
-
-Progress = Callable[[int], None]
-"""Called with numbers of pairs that have been scored since the last call."""
-
-
-def silent(done: int) -> None:
-    """Report nothing."""
-
-
-def rerank(
-    topics: Sequence[Topic],
-    retriever: Retriever,
-    reranker: Reranker | None,
-    mixing: Mixing,
-    hits: int = DEFAULT_HITS,
-    progress: Callable[[int], AbstractContextManager[Progress]] = lambda pairs: nullcontext(silent),
-) -> Ranking:
-    """Find candidates, score them, mix both scores.
-
-    Args:
-        topics: to find candidates for.
-        retriever: finds the best ``hits`` of each topic.
-        reranker: scores them; None keeps the first stage's ranking.
-        mixing: λ, and how scores are normalised before.
-        hits: candidates for each topic.
-        progress: number of candidates -> a progress bar.
-    """
-    started = time.perf_counter()
-    candidates = retriever.search(topics, hits)
-    found = time.perf_counter()
-    if reranker is None:
-        scores, run = None, candidates.run
-    else:
-        with progress(len(candidates)) as report:
-            scores = reranker.score(candidates, report)
-        run = interpolate(candidates, scores, mixing.weight, mixing.normalization)
-    seconds = {"candidates": found - started, "reranking": time.perf_counter() - found}
-    return Ranking(candidates, scores, run, seconds)
+    from pipeline.explanation.contributions import FusionExplanation
+    from pipeline.explanation.matches import MatchExplanation
+    from pipeline.explanation.rank_changes import RerankedTopic
+    from pipeline.ranking.retrievers import Candidates, Retriever
 
 
 class Ranking(NamedTuple):
-    """Result of :func:`rerank`: candidates, new scores, new ranking, and the seconds of both."""
+    """Result of a :class:`Ranker`.
 
+    Attributes:
+        stages: name -> run of each stage, in order; the last one is the result.
+        candidates: the posts that were scored, with their first-stage scores.
+        seconds: stage -> seconds of its own work.
+        collection: whose topics these are; None if it is not known.
+    """
+
+    stages: Mapping[str, Run]
     candidates: Candidates
-    scores: Run | None
-    run: Run
     seconds: Mapping[str, float]
+    collection: Collection | None = None
+
+    @property
+    def run(self) -> Run:
+        """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
+        return list(self.stages.values())[-1]
+
+    def to_dataframe(self) -> Any:
+        """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0.
+
+        The columns are qid, query, docno, text, url, score and rank.
+        """
+        import pandas
+
+        posts, rows = self.candidates.posts, []
+        for topic in self.candidates.topics:
+            best = ranked(self.run.get(topic.query_id, {}))
+            for rank, (doc_id, score) in enumerate(best):
+                post = posts.get(doc_id)
+                text, url = (post.text, post.url) if post else ("", "")
+                rows.append((topic.query_id, topic.text, doc_id, text, url, score, rank))
+        return pandas.DataFrame(
+            rows, columns=["qid", "query", "docno", "text", "url", "score", "rank"]
+        )
+
+
+class Ranker(Protocol):
+    """Ranks posts for topics: finds candidates, scores them, combines the scores."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, or of the first stage without one."""
+
+    @property
+    def scorer(self) -> ModelScorer | None:
+        """The model; None for the first stage alone."""
+
+    @property
+    def description(self) -> str:
+        """How its scores come about, for reports; "" without a model."""
+
+    @property
+    def collection(self) -> Collection | None:
+        """What is searched; None if candidates are always given."""
+
+    def rank(
+        self,
+        topics: Topics = None,
+        hits: int = DEFAULT_HITS,
+        progress: ProgressBar = hidden,
+    ) -> Ranking:
+        """Find the best ``hits`` candidates of each topic, and rerank them.
+
+        Args:
+            topics: query_ids with texts, one text, or None for the collection's topics.
+            hits: candidates for each topic.
+            progress: number of candidates -> a progress bar.
+        """
+
+    def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
+        """Rank given candidates: of a run, a request, or a page of a search engine."""
+
+    def explain(
+        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
+    ) -> MatchExplanation | FusionExplanation:
+        """Reasons for the ranks of a topic's posts in a ranking by this ranker.
+
+        Args:
+            ranking: result of :meth:`rank` or :meth:`rerank`.
+            doc_ids: posts to explain; else the ``show`` best ones and those that moved most.
+            query_id: the topic; "" is the only one.
+
+        Raises:
+            UsageError: the model has no explanation, or the posts or the topic are not there.
+        """
+
+
+Topics = Sequence[Topic] | str | None
+"""Topics to rank: all of a collection for None, one for a text."""
+
+OWN_TOPIC = "q1"
+"""query_id of a text that is no topic of the collection."""
+
+
+class Stopwatch:
+    """Seconds of successive stages."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def stop(self, stage: str) -> None:
+        """What was done since the last stop is this stage's."""
+        now = time.perf_counter()
+        self.seconds[stage], self._since = now - self._since, now
+
+
+def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
+    """Topics as records."""
+    if isinstance(topics, str):
+        return [Topic(OWN_TOPIC, topics)]
+    if topics is not None:
+        return topics
+    if collection is None:
+        raise UsageError("`topics`: found none, expected some: this ranker has no collection")
+    return collection.topics
 
 
 class Mixing(NamedTuple):
@@ -107,6 +172,89 @@ class Mixing(NamedTuple):
         return f"λ = {self.weight:g} ({self.origin})"
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
+
+    Attributes:
+        retriever: finds the candidates; None if they are always given.
+        scorer: gives the new scores; None keeps the first stage's ranking.
+        mixing: λ, and how scores are normalised before.
+        collection: that the retriever searches.
+    """
+
+    retriever: Retriever | None
+    scorer: ModelScorer | None
+    mixing: Mixing = Mixing()
+    collection: Collection | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the model, or of the first stage without one."""
+        return self.scorer.name if self.scorer else self._first_stage
+
+    @property
+    def description(self) -> str:
+        """λ and its origin."""
+        return str(self.mixing) if self.scorer else ""
+
+    @property
+    def _first_stage(self) -> str:
+        return self.retriever.name if self.retriever else "first stage"
+
+    def rank(
+        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
+    ) -> Ranking:
+        """Find candidates, score them, mix both scores; see :class:`Ranker`."""
+        if self.retriever is None:
+            raise UsageError("found no retriever, expected one; give candidates to rerank()")
+        watch = Stopwatch()
+        candidates = self.retriever.search(topics_of(self.collection, topics), hits)
+        watch.stop(self._first_stage)
+        return self._ranked(candidates, progress, watch)
+
+    def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
+        """Score candidates and mix both scores; see :class:`Ranker`."""
+        return self._ranked(candidates, progress, Stopwatch())
+
+    def _ranked(self, candidates: Candidates, progress: ProgressBar, watch: Stopwatch) -> Ranking:
+        stages = {self._first_stage: candidates.run}
+        if self.scorer:
+            with progress(len(candidates)) as report:
+                scores = self.scorer.score(candidates, report)
+            stages[self.scorer.name] = scores
+            watch.stop(self.scorer.name)
+            weight = self.mixing.weight
+            if weight != 1:
+                name = f"{self.scorer.name} + {self._first_stage} (λ = {weight:g})"
+                stages[name] = interpolate(candidates, scores, weight, self.mixing.normalization)
+                watch.stop(name)
+        return Ranking(stages, candidates, watch.seconds, self.collection)
+
+    def explain(
+        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
+    ) -> MatchExplanation:
+        """The matches between query and posts; see :class:`Ranker`."""
+        from pipeline.explanation import matches
+
+        scorer = self.scorer
+        if scorer is None or not scorer.checkpoint.model.has_matches:
+            raise UsageError(
+                f"found {self.name}, expected a model with an explanation: mp_hcnn or a fusion"
+            )
+        stages = {
+            "before": ranking.candidates.run,
+            "neural": ranking.stages[scorer.name],
+            "after": ranking.run,
+        }
+        topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
+        weight, normalization, origin = self.mixing
+        # The page may be given away: without the path that follows.
+        mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by "
+        mixing += normalization
+        return matches.explain(topic, scorer.checkpoint, self._first_stage, mixing)
+
+
 def interpolate(
     candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
 ) -> Run:
@@ -119,291 +267,49 @@ def interpolate(
     return interpolation.interpolate(candidates.run, scores, weight, normalization)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Posts to rank for each topic.
+def reranked_topic(
+    collection: Collection | None,
+    ranking: Ranking,
+    stages: Mapping[str, Run],
+    doc_ids: Sequence[str],
+    query_id: str,
+    show: int,
+) -> RerankedTopic:
+    """A topic's ranks in the stages of its ranking, and the posts to explain.
 
-    Attributes:
-        topics: all topics of the search, those without a result too.
-        run: first-stage score of each candidate.
-        posts: doc_id -> post, for every candidate.
-        priors: query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent;
-            None takes the ranks of ``run``.
-        signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
-            ``signal:NAME``; a ranker need not have every candidate.
-        spaces: query_id -> name -> word vectors of the collection, for the features
-            ``meaning:NAME``.
-        rest: first-stage score of further posts, which are not scored and rank last.
-        memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
-            three.
+    Raises:
+        UsageError: the topic or a post is not there.
+        DataError: the topic has no candidates.
     """
+    from pipeline.explanation.rank_changes import RerankedTopic, choose, rank_changes
 
-    topics: Sequence[Topic]
-    run: Run
-    posts: Mapping[str, Post]
-    priors: Run | None = None
-    signals: Mapping[str, Run] = field(default_factory=dict)
-    spaces: Mapping[str, Mapping[str, WordSpace]] = field(default_factory=dict, repr=False)
-    rest: Run = field(default_factory=dict, repr=False)
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    name: ClassVar[str] = "known"
-
-    def __len__(self) -> int:
-        return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
-
-    def keys(self) -> list[tuple[str, str]]:
-        """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
-        return [
-            (topic.query_id, doc_id)
-            for topic in self.topics
-            for doc_id in self.run.get(topic.query_id, {})
-        ]
-
-    def pairs(self) -> Pairs:
-        """The candidates as pairs of texts, for a model."""
-        from rerankers.base import FIRST_STAGE, PRIOR
-
-        priors = priors_of([self.run]) if self.priors is None else self.priors
-        spaces = [self.spaces.get(t.query_id, {}) for t in self.topics] if self.spaces else ()
-        signals = {
-            **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
-            FIRST_STAGE: self._scores(self.run, np.nan),
-            PRIOR: self._scores(priors, 0.0),
-        }
-        return replace(self.texts(), signals=signals, spaces=spaces)
-
-    def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
-        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""
-        run: Run = {}
-        left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
-        for topic in self.topics:
-            doc_ids = self.run.get(topic.query_id, {})
-            found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}
-            if found:
-                run[topic.query_id] = found
-        return run
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """Itself: known candidates (of a checked run, of a request) need no retriever."""
-        return self
-
-    def texts(self) -> Pairs:
-        """Pairs without signals; the same object for all copies that share ``memo``."""
-        from rerankers.base import Pairs
-
-        source = (self.topics, self.run, self.posts)
-        known, pairs = self.memo.get("pairs", ((None,) * 3, None))
-        if any(one is not other for one, other in zip(source, known, strict=True)):
-            query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
-            post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
-            keys = self.keys()
-            pairs = Pairs(
-                [topic.text for topic in self.topics],
-                [post.text for post in self.posts.values()],
-                [post.url for post in self.posts.values()],
-                np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
-                np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
-                {},
-                list(self.posts),
-            )
-            self.memo["pairs"] = source, pairs
-        return pairs
-
-    def _scores(self, run: Run, unknown: float) -> npt.NDArray[np.float32]:
-        """[P] scores of a run, in the order of :meth:`pairs`."""
-        if not run:
-            return np.full(len(self), unknown, dtype=np.float32)
-        found = (
-            map(run.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
-            for topic in self.topics
-        )
-        return np.fromiter(chain.from_iterable(found), dtype=np.float32)
-
-
-def priors_of(runs: Sequence[Run]) -> Run:
-    """The mean over ``runs`` of 1 / ln(rank + 1), ranks counted from 1, as trec_eval ranks.
-
-    A post outside a run counts 0 there (Severyn & Moschitti 2015, section 5).
-    """
-    from rerankers.base import prior_of_rank
-
-    priors: Run = {}
-    for run in runs:
-        for query_id, scores in run.items():
-            of_topic = priors.setdefault(query_id, {})
-            doc_ids = [doc_id for doc_id, _ in ranked(scores)]
-            values = prior_of_rank(np.arange(1, len(doc_ids) + 1)) / len(runs)
-            for doc_id, value in zip(doc_ids, values.tolist(), strict=True):
-                of_topic[doc_id] = of_topic.get(doc_id, 0.0) + value
-    return priors
-
-
-class Retriever(Protocol):
-    """Finds candidates."""
-
-    @property
-    def name(self) -> str:
-        """Origin of the candidates, for reports."""
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best ``hits`` posts of each topic."""
-
-
-class Reranker(Protocol):
-    """Scores candidates."""
-
-    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate, higher is better."""
-
-
-@dataclass(frozen=True)
-class IndexRetriever:
-    """Finds candidates in an index."""
-
-    index: SearchIndex
-    method: Method
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return self.method.name
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best ``hits`` posts of each topic, none of them later than the topic."""
-        run = self.index.search(topics, self.method, hits=hits)
-        return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
-
-
-@dataclass(frozen=True)
-class RunRetriever:
-    """Takes candidates from a run.
-
-    Attributes:
-        run: the run.
-        find_posts: doc_ids -> those posts that the collection has.
-        name: of the run, for reports and messages.
-        skip_unknown: leave out posts that the collection lacks; else they are an error.
-    """
-
-    run: Run
-    find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
-    name: str
-    skip_unknown: bool = False
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The first ``hits`` posts of each topic in the run.
-
-        Where posts are left out, the others keep the prior of their rank in the whole run.
-
-        Raises:
-            DataError: the run has none of the topics, or posts that the collection lacks.
-        """
-        query_ids = [topic.query_id for topic in topics]
-        run = {query_id: self.run[query_id] for query_id in query_ids if self.run.get(query_id)}
-        if not run:
-            raise DataError(
-                f"{self.name}: found results for {listed(list(self.run))}, expected some for "
-                f"the topics {listed(query_ids)}"
-            )
-        if not self.skip_unknown:
-            run = best_of(run, hits)
-        doc_ids = doc_ids_of(run)
-        posts = self.find_posts(doc_ids)
-        unknown = [doc_id for doc_id in doc_ids if doc_id not in posts]
-        if not unknown:
-            return Candidates(topics, best_of(run, hits), posts)
-        found = f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection"
-        if not self.skip_unknown or not posts:
-            advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
-            raise DataError(
-                f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
-            )
-        print(f"{found}; left out before and after", file=sys.stderr)
-        known = {
-            query_id: {doc_id: score for doc_id, score in scores.items() if doc_id in posts}
-            for query_id, scores in run.items()
-        }
-        best = best_of({query_id: scores for query_id, scores in known.items() if scores}, hits)
-        return Candidates(topics, best, posts, priors=priors_of([run]))
-
-
-@dataclass(frozen=True)
-class GivenRetriever:
-    """Takes the candidates that come with a collection's topics; they have no scores."""
-
-    collection: Collection
-    name: str = "given, by id"
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """All given candidates of each topic, whatever ``hits``."""
-        given = self.collection.given_candidates or {}
-        run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
-        # Without scores there are no ranks to make priors of.
-        return Candidates(topics, run, self.collection.find_posts(doc_ids_of(run)), priors={})
-
-
-def retriever_for(
-    collection: Collection,
-    candidates: str | None = None,
-    method: str | None = None,
-    parameters: Sequence[str] = (),
-    skip_unknown: bool = False,
-) -> Retriever:
-    """The source of a collection's candidates.
-
-    Args:
-        collection: to be searched.
-        candidates: file of a TREC run, or name of an official run; None searches the index, or
-            takes the candidates that come with the topics.
-        method: one of :data:`indexes.methods.METHODS`; None is the default.
-        parameters: changes to the method's parameters, ``NAME=VALUE``.
-        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-    """
-    if candidates:
-        path = collection.runs.get(candidates, Path(candidates))
-        return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
-    if collection.given_candidates is not None:
-        return GivenRetriever(collection)
-    return IndexRetriever(collection.open_index(), _method(collection, method, parameters))
-
-
-def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
-    """The method of this name with its changes; that of the index, if it has one of its own."""
-    offered = collection.methods
-    if collection.engine and not offered:
-        if name or parameters:
-            raise UsageError(
-                f"--method, --mu and --parameter: {collection.engine} is ranked by its own query; "
-                "leave them out"
-            )
-        return EngineQuery()
-    found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
-    if found.name not in offered and collection.engine:
+    topics = {topic.query_id: topic for topic in ranking.candidates.topics}
+    query_id = query_id or (next(iter(topics)) if len(topics) == 1 else "")
+    if query_id not in topics:
         raise UsageError(
-            f"--method: found {found.name}, expected one of {', '.join(offered)}, which a search "
-            "engine offers"
+            f"`query_id`: found {query_id!r}, expected a topic of the ranking: "
+            f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
         )
-    return found
-
-
-@dataclass(frozen=True)
-class NeuralReranker:
-    """A trained model that scores candidates by their texts.
-
-    See :func:`rerankers.scoring.passes.score` for the batch size (in pairs) and the precision.
-    """
-
-    checkpoint: TrainedReranker
-    batch_size: int = 256
-    precision: str = "fp32"
-
-    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate, higher is better."""
-        pairs = candidates.pairs()
-        scores = self.checkpoint.score(pairs, self.batch_size, progress, self.precision)
-        return candidates.run_of(scores)
-
-
-def doc_ids_of(run: Run) -> list[str]:
-    """Every post of a run once."""
-    return list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))
+    scored = ranking.candidates.run.get(query_id)
+    if not scored:
+        raise DataError(
+            f"topic {query_id} “{topics[query_id].text}”: found no candidates to rank, expected "
+            "some; try another topic or other candidates"
+        )
+    # Posts that are not scored follow below, and have nothing to explain; the result has its best.
+    shown = [doc_id for doc_id in scored if doc_id in ranking.run[query_id]]
+    runs = {name: {d: run[query_id][d] for d in shown} for name, run in stages.items()}
+    changes = rank_changes(runs)
+    if unknown := [doc_id for doc_id in doc_ids if doc_id not in changes]:
+        expected = f"expected one of the {len(changes)} candidates of topic {query_id}"
+        known = listed(list(changes), 8)
+        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown])
+    named = {"named posts": list(dict.fromkeys(doc_ids))}
+    return RerankedTopic(
+        collection.name if collection else "",
+        topics[query_id],
+        replace(ranking.candidates, topics=[topics[query_id]]),
+        changes,
+        ((collection.qrels if collection else None) or {}).get(query_id, {}),
+        named if doc_ids else choose(changes, show),
+    )

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pipeline.collections.trec import Run, format_run
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.base import Pairs, Reranker
-from rerankers.scoring.passes import score, score_tokenized
+from rerankers.scoring.batches import score, score_tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.loop import train
@@ -40,15 +40,23 @@ class Fold(NamedTuple):
 
 
 def split_topics(
-    query_index: Rows, count: int, seed: int, held_out_share: float = 0.15
+    query_index: Rows,
+    count: int,
+    seed: int,
+    held_out_share: float = 0.15,
+    groups: Sequence[str] = (),
 ) -> Iterator[Fold]:
-    """Split pairs by topic into ``count`` folds; one fold holds out a share of the topics."""
+    """Split pairs by topic into ``count`` folds; one fold holds out a share of the topics.
+
+    With ``groups``, one of each query, it holds out this share of every group.
+    """
     queries = np.random.default_rng(seed).permutation(np.unique(query_index))
-    parts = (
-        np.array_split(queries, count)
-        if count > 1
-        else [queries[: max(1, round(held_out_share * len(queries)))]]
-    )
+    group_of = np.array([groups[query] if groups else "" for query in queries.tolist()])
+    shares = [
+        part[: max(1, round(held_out_share * len(part)))]
+        for part in (queries[group_of == name] for name in np.unique(group_of))
+    ]
+    parts = np.array_split(queries, count) if count > 1 else [np.concatenate(shares)]
     for number, part in enumerate(parts, start=1):
         held_out = np.isin(query_index, part)
         yield Fold(f"fold {number}", np.flatnonzero(~held_out), np.flatnonzero(held_out))
@@ -151,7 +159,9 @@ def cross_train(
     settings = schedule.settings
     held_out_run: Run = {}
     validation_map, histories, kept = {}, {}, []
-    parts = split_topics(examples.pairs.query_index, folds, settings.seed, settings.held_out)
+    groups = data.groups if settings.held_out_of == "each" else ()
+    queries = examples.pairs.query_index
+    parts = split_topics(queries, folds, settings.seed, settings.held_out, groups)
     for name, training, held_out in parts:
         model, validation = build(), examples.subset(held_out)
 

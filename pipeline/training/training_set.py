@@ -18,7 +18,7 @@ from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import listed
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.ranker import Candidates, RunRetriever, priors_of
+from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
@@ -33,12 +33,14 @@ class JudgedCandidates:
     """Candidates of several collections and their judgments.
 
     With ``judged_only``, for judgments of clicks, a post that nobody was shown is no negative:
-    models are trained on candidates with a judgment alone.
+    models are trained on candidates with a judgment alone. ``groups`` are the collections of the
+    candidates' topics, if they are known.
     """
 
     candidates: Candidates
     qrels: Qrels
     judged_only: bool = False
+    groups: Sequence[str] = ()
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""
@@ -115,6 +117,7 @@ def load_training_data(
     posts: dict[str, Post] = {}
     qrels: Qrels = {}
     priors: Run = {}
+    groups: list[str] = []
     for collection in collections:
         judgments = collection.qrels
         if judgments is None:
@@ -124,12 +127,13 @@ def load_training_data(
             read_run(first_stage), collection.find_posts, str(first_stage)
         ).search([topic for topic in collection.topics if topic.query_id in judgments])
         topics += candidates.topics
+        groups += [collection.name] * len(candidates.topics)
         run |= candidates.run
         posts |= candidates.posts
         qrels |= judgments
         official = PriorRuns(list(collection.runs.values()))
         priors |= priors_of((prior_runs or official).of(collection))
-    return JudgedCandidates(Candidates(topics, run, posts, priors), qrels)
+    return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
 
 
 def load_answers(part: AnswerCollection) -> JudgedCandidates:

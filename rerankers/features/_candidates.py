@@ -12,7 +12,6 @@ import numpy.typing as npt
 from rerankers.features._tables import Bools, Floats, PostTable, WordColumns, WordTable
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.spaces import WordSpace
-from rerankers.text.vectors import UnitVectors
 from rerankers.text.words import words
 
 
@@ -28,7 +27,6 @@ class CandidateList:
     """Name -> [N] numbers besides the texts; see :class:`rerankers.base.Pairs`."""
     words: WordTable
     """The words of posts and query; shared by the topics."""
-    vectors: UnitVectors | None = None
     spaces: Mapping[str, WordSpace] = field(default_factory=dict)
     """Name -> vectors of words; see :attr:`rerankers.base.Pairs.spaces`."""
 

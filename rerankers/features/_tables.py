@@ -18,20 +18,19 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from nltk.stem import PorterStemmer
 
 from rerankers.text import words
 from rerankers.text.inputs import Lexicon
 from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
 from rerankers.text.spaces import WordSpace
-from rerankers.text.vectors import UnitVectors
+from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
 Floats = npt.NDArray[np.float64]
@@ -40,22 +39,6 @@ Bools = npt.NDArray[np.bool_]
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
 """Words of chat and of posts about oneself."""
 
-_STEMMER = PorterStemmer()
-
-_ENDINGS = (
-    *("al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er"),
-    *("ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y"),
-)
-"""Endings of all words that a rule of Porter's or an exception of NLTK's changes."""
-
-
-@lru_cache(maxsize=200_000)
-def stem(word: str) -> str:
-    """The stem of a word by Porter (1980), with NLTK's extensions: ``cuts`` -> ``cut``."""
-    small = word.lower()
-    # Half of all words, mostly names and numbers, need no call of NLTK.
-    return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
-
 
 class WordColumns(NamedTuple):
     """Properties of V words: each [V]."""
@@ -63,8 +46,6 @@ class WordColumns(NamedTuple):
     idf: npt.NDArray[np.float32]
     stem: npt.NDArray[np.int32]
     """Number of the word's stem."""
-    vector: npt.NDArray[np.int32]
-    """Row of the word's vector in :class:`UnitVectors`; 0 if it has none."""
     is_stop_word: Bools
     is_personal: Bools
 
@@ -97,7 +78,7 @@ class KnownWords:
         return WeakKeyDictionary()
 
 
-NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fii??")))
+NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fi??")))
 
 
 class _Numbers(dict[str, int]):
@@ -126,14 +107,11 @@ class WordTable:
 
     Args:
         idf: source of IDF.
-        vectors: word vectors; None if there are none.
         known: words looked up before in the same sources; not changed.
     """
 
-    def __init__(
-        self, idf: Idf, vectors: UnitVectors | None = None, known: KnownWords = NO_WORDS
-    ) -> None:
-        self._idf, self._vectors, self._known = idf, vectors, known
+    def __init__(self, idf: Idf, known: KnownWords = NO_WORDS) -> None:
+        self._idf, self._known = idf, known
         self._lock = Lock()
         self._words, self._stems = _Numbers(known.rows), _Numbers(known.stem_numbers)
         self._columns = known.columns
@@ -179,9 +157,6 @@ class WordTable:
                 found = WordColumns(
                     self._idf.weights(new),
                     np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
-                    np.zeros(len(new), np.int32)
-                    if self._vectors is None
-                    else self._vectors.rows(new).astype(np.int32),
                     np.array([word in words.STOP_WORDS for word in new]),
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )

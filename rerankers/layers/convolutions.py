@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.layers.embeddings import mask_of, mask_of_lengths
+from rerankers.layers.embeddings import mask_of
 
 
 class _Convolution(nn.Module):
@@ -47,11 +47,14 @@ class MaskedConvolution(_Convolution):
         """ReLU(convolution) of windows [..., width · E]: [..., F]."""
         return F.relu(F.linear(windows, self.weight.t(), self.bias))
 
-    def of_packed(self, terms: Tensor) -> Tensor:
-        """All windows of the rows [T, E] of one long text: [T - width + 1, F]."""
-        count = len(terms) - self.width + 1
-        columns = [terms[shift : shift + count] for shift in range(self.width)]
-        return self.activations(torch.cat(columns, dim=1))
+    def of_packed(self, terms: Tensor, dropout: float = 0.0) -> Tensor:
+        """All windows of the rows [T, E] of one long text, 0 where they end beyond it: [T, F].
+
+        The products are those of the dtype of ``terms``. A share of the results is dropped.
+        """
+        weights = self.weight.to(terms.dtype), self.bias.to(terms.dtype)
+        found: Tensor = _Windows.apply(terms, *weights, self.width, dropout)
+        return found
 
     def of_distinct(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """:meth:`of_packed` of the rows [T] of ``vectors`` [U, E], each multiplied only once."""
@@ -60,14 +63,72 @@ class MaskedConvolution(_Convolution):
         total = self.bias.expand(count, -1)
         for shift in range(self.width):
             total = total + products[:, shift].index_select(0, rows[shift : shift + count])
-        return F.relu(total)
+        return F.pad(F.relu(total), (0, 0, 0, self.width - 1))
+
+
+def kept_at_random(values: Tensor, dropout: float) -> Tensor:
+    """Whether each number is kept, for a share of dropped ones in steps of 1/256.
+
+    A random byte for each, for a tenth of the time of a random number.
+    """
+    count = values.numel()
+    words = torch.empty(-(-count // 8), dtype=torch.int64, device=values.device)
+    random_bytes = words.random_(-(2**63), None).view(torch.uint8)[:count]
+    return random_bytes.view(values.shape) >= round(256 * dropout)
+
+
+def scale_of_kept(dropout: float) -> float:
+    """Factor of the numbers that are kept, so that expected values stay."""
+    return 256 / (256 - round(256 * dropout))
+
+
+class _Windows(torch.autograd.Function):
+    """Dropout of ReLU of windows of ``width`` rows of ``terms`` [T, E]; see ``of_packed``.
+
+    A sum of one product for each offset, so that windows are copied neither here nor for
+    gradients, and one result, which tells what passed both the ReLU and dropout.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, terms: Tensor, weight: Tensor, bias: Tensor, width: int, dropout: float
+    ) -> Tensor:
+        by_offset, count = weight.view(width, -1, weight.shape[1]), len(terms) - width + 1
+        found = terms.new_zeros(len(terms), weight.shape[1])
+        total = found[:count]
+        torch.addmm(bias, terms[:count], by_offset[0], out=total)
+        for shift in range(1, width):
+            total.addmm_(terms[shift : shift + count], by_offset[shift])
+        total.relu_()
+        ctx.scale = 1.0
+        if dropout:
+            ctx.scale = scale_of_kept(dropout)
+            total.mul_(kept_at_random(total, dropout)).mul_(ctx.scale)
+        ctx.save_for_backward(terms, weight, found)
+        ctx.width = width
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        terms, weight, found = ctx.saved_tensors
+        width, count = ctx.width, len(terms) - ctx.width + 1
+        gradient = (gradients[0] * found.gt(0))[:count]
+        if ctx.scale != 1.0:
+            gradient.mul_(ctx.scale)
+        by_offset = weight.view(width, -1, weight.shape[1])
+        of_terms, of_weights = torch.zeros_like(terms), torch.empty_like(by_offset)
+        for shift in range(width):
+            of_terms[shift : shift + count].addmm_(gradient, by_offset[shift].t())
+            torch.mm(terms[shift : shift + count].t(), gradient, out=of_weights[shift])
+        return of_terms, of_weights.view_as(weight), gradient.sum(dim=0), None, None
 
 
 class ConvolutionTower(nn.Module):
     """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
 
-    Only positions with a term are computed: texts of a batch differ in length, and a post has a
-    third of the paper's positions on average.
+    Texts of a batch are computed as one long text, with padding between them; those of similar
+    lengths have little of it. No window begins before its position. So where padding is read, all
+    padded positions of a text are alike (but for dropout), and only the first is computed.
 
     Attributes:
         precision: of the convolutions' products in training, ``fp32`` or ``bf16``.
@@ -78,75 +139,61 @@ class ConvolutionTower(nn.Module):
         filters: F of every convolution.
         width: terms under a filter.
         depth: number of convolutions.
+        reads_padding: whether padding is read like a term, that of identifier 0.
+        dropout: share of dimensions of all vectors of a text that are dropped in training, and of
+            outputs of each convolution.
     """
 
-    def __init__(self, vectors: nn.Module, size: int, filters: int, width: int, depth: int) -> None:
+    def __init__(
+        self,
+        vectors: nn.Module,
+        size: int,
+        filters: int,
+        width: int,
+        depth: int,
+        reads_padding: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.vectors, self.precision = vectors, "fp32"
+        self.reads_padding, self.dropout = reads_padding, dropout
         sizes = [size] + [filters] * depth
         self.convolutions = nn.ModuleList(
             MaskedConvolution(inputs, filters, width) for inputs in sizes[:depth]
         )
 
-    def forward(self, ids: Tensor, length: int | None = None) -> list[Tensor]:
-        """Vectors of every depth for ids [B, L], terms first: depth + 1 tensors [B, L, ·].
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        """Vectors of every depth for ids [B, L], terms first: depth + 1 tensors.
 
-        Padding is 0 at every depth. With a ``length`` it is read like a term whose vector is 0,
-        and the result has ``length`` positions.
+        They are [B, L, ·], and 0 for padding. If padding is read they are [B, L + 1, ·], and the
+        first position after a text is what every padded position is.
         """
         layers: list[MaskedConvolution] = list(self.convolutions)  # type: ignore[arg-type]
-        widest = max([2, *(layer.width for layer in layers)])
-        texts = PackedTexts.of(ids, length or ids.shape[1], widest - 1)
-        distinct, rows = texts.ids.unique(return_inverse=True)
-        vectors = self.vectors(distinct)
-        terms = vectors[rows]
-        padding = terms.new_zeros(terms.shape[1])
-        levels = [texts.padded(terms, padding)]
+        dropout = self.dropout if self.training else 0.0
         is_narrow = self.training and self.precision == "bf16"
+        length = ids.shape[1] + self.reads_padding
+        # Every convolution leaves its width - 1 fewer positions that read no other text.
+        margins = [layer.width - 1 for layer in layers]
+        gap = 1 + sum(margins) if self.reads_padding else max([1, *margins])
+        padded = F.pad(ids, (0, gap))
+        shape, mask = padded.shape, mask_of(padded).view(-1, 1)
+        distinct, rows = padded.flatten().unique(return_inverse=True)
+        vectors = self.vectors(distinct)
+        terms = F.embedding(rows, vectors)
+        if dropout:
+            kept = kept_at_random(terms[: len(ids)], dropout).unsqueeze(1) * scale_of_kept(dropout)
+            terms = (terms.view(*shape, -1) * kept).flatten(0, 1)
+        levels = [terms.view(*shape, -1)[:, :length]]
+        terms = terms.bfloat16() if is_narrow else terms
         for depth, layer in enumerate(layers):
-            with torch.autocast(ids.device.type, torch.bfloat16, enabled=is_narrow):
-                windows = layer.of_packed(terms) if depth else layer.of_distinct(vectors, rows)
-                terms = texts.masked(windows)
-                if length is None:
-                    padding = terms.new_zeros(terms.shape[1])
-                else:
-                    padding = layer.activations(padding.repeat(layer.width))
-                    terms = terms + padding * (1 - texts.mask)
-            levels.append(texts.padded(terms.float(), padding.float()))
+            if depth or dropout or is_narrow:
+                terms = layer.of_packed(terms, dropout)
+            else:
+                terms = layer.of_distinct(vectors, rows)
+            if not self.reads_padding:
+                terms = terms * mask.to(terms.dtype)
+            levels.append(terms.view(*shape, -1)[:, :length].float())
         return levels
-
-
-class PackedTexts(NamedTuple):
-    """The T terms of B texts, one text after another with zeros between them."""
-
-    padded_shape: tuple[int, int]  # B, and positions of a padded text with the zeros after it
-    gap: int  # Zeros after a text
-    places: Tensor  # [T] of each packed identifier in the padded texts
-    ids: Tensor  # [T]
-    mask: Tensor  # [T, 1], 1 for terms
-
-    @classmethod
-    def of(cls, ids: Tensor, length: int, gap: int) -> PackedTexts:
-        """Pack padded identifiers [B, L], which will be padded to ``length`` again."""
-        padded = F.pad(ids, (0, length - ids.shape[1] + gap))
-        lengths = ids.ne(0).sum(dim=1)
-        inside = mask_of_lengths(lengths + gap, padded.shape[1]).flatten()
-        places = inside.nonzero().squeeze(1)
-        packed = padded.flatten()[places]
-        shape = padded.shape[0], padded.shape[1]
-        return cls(shape, gap, places, packed, mask_of(packed).unsqueeze(1))
-
-    def masked(self, windows: Tensor) -> Tensor:
-        """Values of the windows at the first places, 0 between texts: [T, F]."""
-        missing = len(self.ids) - len(windows)
-        return F.pad(windows, (0, 0, 0, missing)) * self.mask.to(windows.dtype)
-
-    def padded(self, terms: Tensor, padding: Tensor) -> Tensor:
-        """Packed terms [T, F] in their places, ``padding`` [F] elsewhere: [B, L, F]."""
-        count, length = self.padded_shape
-        everywhere = padding.expand(count * length, -1).contiguous()
-        placed = everywhere.index_copy(0, self.places, terms)
-        return placed.view(count, length, -1)[:, : length - self.gap]
 
 
 class WideConvolution(_Convolution):
@@ -190,6 +237,22 @@ def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def start_like_keras(module: nn.Module) -> None:
+    """Draw weights of a module's convolutions and linear layers as Keras does; biases are 0.
+
+    Glorot & Bengio (2010): U[-b, b] with b² = 6 / (inputs + outputs). A filter of ``width`` terms
+    counts its inputs and outputs at every offset.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _Convolution):
+            inputs, outputs = layer.weight.shape
+            bound = (6 / (inputs + layer.width * outputs)) ** 0.5
+            nn.init.uniform_(layer.weight, -bound, bound)
+        elif isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
 
 def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:

@@ -27,6 +27,16 @@ def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
     return torch.arange(positions, device=lengths.device) < lengths.unsqueeze(1)
 
 
+def counts_of(ids: Tensor, length: int) -> Tensor:
+    """Positions of texts [B, L] padded to ``length`` that each one stands for: [B, L + 1].
+
+    1 for terms; the first position after a text stands for all of its padding.
+    """
+    lengths = ids.ne(0).sum(dim=1, keepdim=True)
+    places = torch.arange(ids.shape[1] + 1, device=ids.device)
+    return (places < lengths).float() + (places == lengths) * (length - lengths)
+
+
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     """Pseudo-random vectors, identical on every machine and with every library version.
 
@@ -119,12 +129,19 @@ class TrainedVectors(nn.Embedding):
     Args:
         known: [V, E] initial vectors of the identifiers 1 … V.
         new: number of identifiers after them.
+        trains_padding: whether the vector of padding, 0 at first, is trained too.
     """
 
     def __init__(
-        self, known: npt.NDArray[np.float32], new: int, low: float = 0.0, high: float = 0.1
+        self,
+        known: npt.NDArray[np.float32],
+        new: int,
+        low: float = 0.0,
+        high: float = 0.1,
+        trains_padding: bool = False,
     ) -> None:
-        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=0)
+        padding = None if trains_padding else 0
+        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=padding)
         with torch.no_grad():
             self.weight.uniform_(low, high)
             self.weight[0] = 0.0

@@ -55,10 +55,36 @@ class PaddedSimilarities(NamedTuple):
         total = torch.logaddexp(own, unused)
         return (logits.max(dim=2).values - total).exp(), (own - total).exp() / length
 
+
+class CountedSimilarities(NamedTuple):
+    """Similarities of texts that are padded to fixed lengths, where padding is read like a term.
+
+    All padded positions of a text are alike: they are one position, which counts as many times.
+    """
+
+    values: Tensor  # [P, Lq, Ld]
+    query_counts: Tensor  # [P, Lq] positions that each one stands for, 0 for none
+    post_counts: Tensor  # [P, Ld]
+
+    def query_softmax(self, temperature: float) -> Tensor:
+        """Softmax over the query's positions: [P, Lq, Ld], 0 where a position counts 0 times."""
+        return self._shares(temperature) * self._once().unsqueeze(2)
+
     def pooled_query_softmax(self, temperature: float) -> tuple[Tensor, Tensor]:
-        """Maximum and mean over all positions, padding included, of a softmax over the query's."""
-        shares = (self.values * temperature).softmax(dim=1)
-        return shares.max(dim=2).values, shares.mean(dim=2)
+        """Maximum and mean of :meth:`query_softmax` over the post's positions: two of [P, Lq]."""
+        shares, once = self._shares(temperature), self._once()
+        absent = self.post_counts.eq(0).unsqueeze(1)
+        highest = shares.masked_fill(absent, 0.0).amax(dim=2)
+        total = (shares * self.post_counts.unsqueeze(1)).sum(dim=2)
+        return highest * once, total * once / self.post_counts.sum(dim=1, keepdim=True)
+
+    def _shares(self, temperature: float) -> Tensor:
+        """What all positions that one stands for have together: [P, Lq, Ld]."""
+        return (self.values * temperature + self.query_counts.log().unsqueeze(2)).softmax(dim=1)
+
+    def _once(self) -> Tensor:
+        """1 / count, 0 for none: [P, Lq]."""
+        return torch.where(self.query_counts > 0, 1 / self.query_counts.clamp_min(1.0), 0.0)
 
 
 def weighted_mean(features: Tensor, weights: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import Pairs
-from rerankers.layers.pooling import PaddedSimilarities
+from rerankers.layers.pooling import CountedSimilarities, PaddedSimilarities
 from rerankers.models.mp_hcnn import Model, Perspective
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text import words as reading
@@ -86,9 +86,12 @@ def find_matches(
     with torch.inference_mode():
         inputs = Tokenized.from_pairs(pairs, encoder, model).batch(rows, model.device_of())
         queries, posts = model.encode_queries(inputs[0]), model.encode_posts(inputs[1])
+        post_lengths = {
+            name: terms.ids.count_nonzero(dim=1).tolist() for name, terms in posts.items()
+        }
         by_perspective = {
             name: [
-                _by_post(model, similarities, perspective)
+                _by_post(model, similarities, perspective, post_lengths[perspective.post_input])
                 for similarities in model.similarities(queries, posts, inputs[2], perspective)
             ]
             for name, perspective in model.perspectives.items()
@@ -106,7 +109,7 @@ def find_matches(
         found.append(
             PairMatches(
                 tokens,
-                encoder.idf.weights(tokens),
+                encoder.idf.weights(tokens, model.idf != "relative"),
                 find_words(text)[: model.config.post_words],
                 tuple(trigram_spans(spans, letters)),
                 matches,
@@ -116,15 +119,17 @@ def find_matches(
 
 
 def _by_post(
-    model: Model, similarities: PaddedSimilarities, perspective: Perspective
+    model: Model,
+    similarities: PaddedSimilarities | CountedSimilarities,
+    perspective: Perspective,
+    lengths: Sequence[int],
 ) -> list[Values]:
-    """Similarities [Lq, Ld] of each post, without its padding."""
-    values = similarities.values
-    if model.config.normalization == "post":
-        values = similarities.softmax(model.config.temperature, perspective.post_length)
-    elif model.config.normalization == "query":
-        values = (values * model.config.temperature).softmax(dim=1)
-    lengths = similarities.mask.count_nonzero(dim=1).tolist()
+    """Similarities [Lq, Ld] of each post of ``lengths`` [P], without its padding."""
+    values, temperature = similarities.values, model.config.temperature
+    if isinstance(similarities, CountedSimilarities):
+        values = similarities.query_softmax(temperature)
+    elif model.config.normalization == "post":
+        values = similarities.softmax(temperature, perspective.post_length)
     return [
         post[:, :length].float().cpu().numpy() for post, length in zip(values, lengths, strict=True)
     ]

@@ -58,6 +58,7 @@ Four named configurations:
     .271 with those of the posts alone. The mean of two seeds was no better than one seed.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -67,12 +68,34 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.base import (
+    IDF_FORMS,
+    TRIGRAMS,
+    URL_TRIGRAMS,
+    WORDS,
+    Inputs,
+    Interactions,
+    Reranker,
+    Terms,
+)
 from rerankers.errors import require_choice
-from rerankers.layers.convolutions import ConvolutionTower, perceptron
-from rerankers.layers.embeddings import FrozenVectors, HashedVectors, TrainedVectors, mask_of
-from rerankers.layers.pooling import PaddedSimilarities, Similarities, weighted_mean, window_means
+from rerankers.layers.convolutions import ConvolutionTower, perceptron, start_like_keras
+from rerankers.layers.embeddings import (
+    FrozenVectors,
+    HashedVectors,
+    TrainedVectors,
+    counts_of,
+    mask_of,
+)
+from rerankers.layers.pooling import (
+    CountedSimilarities,
+    PaddedSimilarities,
+    Similarities,
+    weighted_mean,
+    window_means,
+)
 from rerankers.layers.similarity import unit_length
+from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT, URL_PLACEHOLDER
 from rerankers.training.settings import RAO_2019, Settings
@@ -83,6 +106,9 @@ MEAN_SCALE = 5.0
 WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
 
+
+RAREST = math.log(243e6)
+"""IDF of a phrase of one post among the paper's 243 million."""
 
 PART = 32
 """Pairs that are padded to one length, to be compared together."""
@@ -116,9 +142,21 @@ class Config:
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
     weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
+    trains_padding: bool = False  # Train the vector of padding (authors' code), else it is 0
+    word2vec_length: bool = False
+    """Give word vectors the length of word2vec's, which the paper's softmax reads."""
+    idf: str = "relative"
+    """``relative``: weights in [0, 1]; ``classical``: ln N/n (section 3.3); ``phrases``: the same,
+    of phrases and trigrams themselves, not of their words."""
+    trigram_low: float = 0.0  # Trained trigram vectors start in U[low, high] (section 4.3)
+    trigram_high: float = 0.1
+    keras_start: bool = False  # Other weights start as in Keras (section 4.3)
+    phrase_dropout: float = 0.0
+    """Share of dimensions of a text's term vectors and of outputs of each convolution dropped in
+    training (authors' code; paper: tuned in 0 … 0.5)."""
     hidden: int = 32  # Units of the hidden layers (paper: 150)
     second_hidden: int = 0  # Units of one more hidden layer (authors' code: 50); 0: there is none
-    dropout: float = 0.1  # Share of hidden units dropped in training (paper: tuned in 0 … 0.5)
+    dropout: float = 0.1  # Share of hidden units dropped in training (authors' code: none)
     query_words: int = 10  # Words of a query, at most (section 4.3)
     query_trigrams: int = 51  # Trigrams of a query, at most (section 4.3)
     post_words: int = 68  # Words of a post, at most (section 4.3)
@@ -129,6 +167,7 @@ class Config:
         require_choice("similarity", self.similarity, ("cosine", "dot"))
         require_choice("normalization", self.normalization, ("none", "post", "query"))
         require_choice("evidence", self.evidence, ("terms", "positions"))
+        require_choice("idf", self.idf, IDF_FORMS)
 
 
 PAPER = Config(
@@ -142,9 +181,20 @@ PAPER = Config(
     url_presence=False,
     train_vectors=True,
     train_filters=True,
+    word2vec_length=True,
+    idf="phrases",
+    keras_start=True,
+    phrase_dropout=0.4,
     hidden=150,
+    dropout=0.0,
 )
 """The configuration ``paper``."""
+
+
+PAPER_SETTINGS = replace(
+    RAO_2019, momentum=0.9, schedule="plateau", halve_after=2, precision="bf16"
+)
+"""Section 4.3, with the authors' momentum and schedule, of which the paper says nothing."""
 
 
 class Perspective(NamedTuple):
@@ -175,7 +225,7 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
 
 
 class PhraseVectors(NamedTuple):
-    """A batch of encoded texts."""
+    """A batch of encoded queries."""
 
     levels: dict[str, list[Tensor]]
     """Input -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of length 1
@@ -187,24 +237,24 @@ class Model(Reranker):
     """The network of section 3; see the module's docstring."""
 
     config_type = Config
+    has_matches = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "robust": Config(),
         "small": Config(word_filters=64, trigram_filters=32, depth=1),
         "paper": PAPER,
         "authors": replace(
-            PAPER, normalization="query", weighted_trigram_depths=2, second_hidden=50
+            PAPER,
+            normalization="query",
+            trains_padding=True,
+            weighted_trigram_depths=2,
+            trigram_low=-0.05,
+            trigram_high=0.05,
+            second_hidden=50,
         ),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {
-        "paper": replace(RAO_2019, precision="bf16"),
-        "authors": replace(
-            RAO_2019,
-            batch_pairs=64,
-            momentum=0.9,
-            schedule="plateau",
-            held_out=0.15,
-            precision="bf16",
-        ),
+        "paper": PAPER_SETTINGS,
+        "authors": replace(PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"),
     }
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
@@ -231,18 +281,31 @@ class Model(Reranker):
             self.score = layers.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
         else:
             self.score = perceptron(size, config.hidden, 1, config.dropout)
+        if config.keras_start:
+            start_like_keras(self)
+
+    @property
+    def idf(self) -> str:  # type: ignore[override]
+        """Weights of a query's terms."""
+        form: str = self.config.idf
+        return form
 
     def encode_queries(self, inputs: Inputs) -> PhraseVectors:
         """Encode Q queries."""
-        config = self.config
-        return self._encode(self.cut_queries(inputs), (config.query_words, config.query_trigrams))
+        terms = self.cut_queries(inputs)
+        return PhraseVectors(
+            {name: self._levels(name, terms[name].ids) for name in self.towers}, terms
+        )
 
-    def encode_posts(self, inputs: Inputs) -> PhraseVectors:
-        """Encode D posts and their URLs."""
+    def encode_posts(self, inputs: Inputs) -> dict[str, Terms]:
+        """Inputs of D posts, cut to the lengths that the model reads.
+
+        They are encoded where they are compared, in parts of similar lengths: so they have little
+        padding, and the vectors of a part stay in the processor's cache.
+        """
         config = self.config
         lengths = (config.post_words, config.post_trigrams, config.url_trigrams)
-        terms = _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
-        return self._encode(terms, lengths)
+        return _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
 
     def cut_queries(self, inputs: Inputs) -> dict[str, Terms]:
         """Inputs of Q queries, cut to the lengths that the model reads."""
@@ -254,56 +317,54 @@ class Model(Reranker):
         """Whether texts are padded to fixed lengths, and padding is read like a term."""
         return self.config.normalization == "query"
 
-    def _encode(self, terms: dict[str, Terms], lengths: Sequence[int]) -> PhraseVectors:
-        levels = {}
-        for (name, (ids, _)), length in zip(terms.items(), lengths, strict=True):
-            tower = WORDS if name == WORDS else TRIGRAMS
-            if tower in self.towers:
-                levels[name] = self.towers[tower](ids, length if self.reads_padding else None)
-                if self.config.similarity == "cosine":
-                    levels[name] = [unit_length(vectors) for vectors in levels[name]]
-        return PhraseVectors(levels, terms)
+    def _levels(self, name: str, ids: Tensor) -> list[Tensor]:
+        """Vectors of an input's texts at every depth; of length 1 for cosines."""
+        levels: list[Tensor] = self.towers[WORDS if name == WORDS else TRIGRAMS](ids)
+        if self.config.similarity == "cosine":
+            return [unit_length(vectors) for vectors in levels]
+        return levels
 
     def interact(
-        self, queries: PhraseVectors, posts: PhraseVectors, query_of_post: Tensor
+        self, queries: PhraseVectors, posts: Inputs, query_of_post: Tensor
     ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
         pooled = {
             name: self._pooled(queries, posts, query_of_post, perspective)
             for name, perspective in self.perspectives.items()
         }
-        url_lengths = posts.terms[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
+        url_lengths = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
 
     def _pooled(
         self,
         queries: PhraseVectors,
-        posts: PhraseVectors,
+        posts: Inputs,
         query_of_post: Tensor,
         perspective: Perspective,
     ) -> list[list[Tensor]]:
         """Results of :meth:`pool` at each depth, for pairs of similar lengths at a time."""
         query_levels = queries.levels[perspective.query_input]
-        post_levels = posts.levels[perspective.post_input]
-        all_positions = query_levels[0].shape[1]
-        mask = self._mask(posts, perspective)
-        query_lengths = queries.terms[perspective.query_input].ids.ne(0).sum(dim=1)[query_of_post]
-        post_lengths = mask.count_nonzero(dim=1)
-        if self.reads_padding:
-            query_lengths = torch.full_like(query_lengths, all_positions)
-            post_lengths = torch.full_like(post_lengths, mask.shape[1])
+        query_counts, post_counts = self._counts(queries, posts, perspective)
+        query_counts = query_counts.index_select(0, query_of_post)
+        all_positions = query_counts.shape[1]
+        query_lengths, post_lengths = (
+            counts.count_nonzero(dim=1) for counts in (query_counts, post_counts)
+        )
         order, sizes = _by_lengths(query_lengths, post_lengths)
-        # Split once: the gradient of a slice is as large as what it was cut from.
-        post_parts = [level[order].split(sizes) for level in post_levels]
+        post_ids = posts[perspective.post_input].ids
         pooled: list[list[list[Tensor]]] = []
-        for number, rows in enumerate(order.split(sizes)):
+        for rows in order.split(sizes):
             query_length = max(1, int(query_lengths[rows].max()))
             post_length = max(1, int(post_lengths[rows].max()))
-            found = _similarities(
-                [level[:, :query_length] for level in query_levels],
-                [parts[number][:, :post_length] for parts in post_parts],
-                query_of_post[rows],
-                mask[rows, :post_length],
+            ids = post_ids[rows, :post_length]
+            found = self._compared(
+                [
+                    level.index_select(0, query_of_post[rows])[:, :query_length]
+                    for level in query_levels
+                ],
+                [v[:, :post_length] for v in self._levels(perspective.post_input, ids)],
+                query_counts[rows, :query_length],
+                post_counts[rows, :post_length],
             )
             missing = (0, all_positions - query_length)
             pooled.append([[F.pad(v, missing) for v in self.pool(s, perspective)] for s in found])
@@ -313,35 +374,60 @@ class Model(Reranker):
             for depth in zip(*pooled, strict=True)
         ]
 
-    def _mask(self, posts: PhraseVectors, perspective: Perspective) -> Tensor:
-        """1 for the posts' terms [P, Ld]."""
-        mask = mask_of(posts.terms[perspective.post_input].ids)
-        return F.pad(mask, (0, posts.levels[perspective.post_input][0].shape[1] - mask.shape[1]))
+    def _counts(
+        self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
+    ) -> tuple[Tensor, Tensor]:
+        """Positions that each one of the queries [Q, Lq] and posts [P, Ld] stands for."""
+        query_ids = queries.terms[perspective.query_input].ids
+        post_ids = posts[perspective.post_input].ids
+        if not self.reads_padding:
+            return mask_of(query_ids), mask_of(post_ids)
+        return (
+            counts_of(query_ids, perspective.query_length),
+            counts_of(post_ids, perspective.post_length),
+        )
 
     def similarities(
         self,
         queries: PhraseVectors,
-        posts: PhraseVectors,
+        posts: Inputs,
         query_of_post: Tensor,
         perspective: Perspective,
-    ) -> Iterator[PaddedSimilarities]:
+    ) -> Iterator[PaddedSimilarities | CountedSimilarities]:
         """Similarities of P posts with their queries, at each depth."""
-        return _similarities(
-            queries.levels[perspective.query_input],
-            posts.levels[perspective.post_input],
-            query_of_post,
-            self._mask(posts, perspective),
+        query_counts, post_counts = self._counts(queries, posts, perspective)
+        return self._compared(
+            [level[query_of_post] for level in queries.levels[perspective.query_input]],
+            self._levels(perspective.post_input, posts[perspective.post_input].ids),
+            query_counts[query_of_post],
+            post_counts,
         )
 
-    def pool(self, similarities: Similarities, perspective: Perspective) -> list[Tensor]:
+    def _compared(
+        self,
+        query_levels: Sequence[Tensor],
+        post_levels: Sequence[Tensor],
+        query_counts: Tensor,
+        post_counts: Tensor,
+    ) -> Iterator[PaddedSimilarities | CountedSimilarities]:
+        """Similarities of P pairs, with counts [P, Lq] and [P, Ld], at each depth."""
+        for query, post in zip(query_levels, post_levels, strict=True):
+            values = torch.bmm(query, post.transpose(1, 2))
+            if self.reads_padding:
+                yield CountedSimilarities(values, query_counts, post_counts)
+            else:
+                yield PaddedSimilarities(values, post_counts)
+
+    def pool(
+        self, similarities: Similarities | CountedSimilarities, perspective: Perspective
+    ) -> list[Tensor]:
         """Maximum and mean over each post, after the softmax if there is one: [P, Lq] each."""
         config = self.config
-        if config.normalization == "post":
+        if isinstance(similarities, CountedSimilarities):
+            pooled = similarities.pooled_query_softmax(config.temperature)
+        elif config.normalization == "post":
             length = perspective.post_length
             pooled = similarities.pooled_softmax(config.temperature, length)
-        elif config.normalization == "query":
-            assert isinstance(similarities, PaddedSimilarities)
-            pooled = similarities.pooled_query_softmax(config.temperature)
         else:
             pooled = similarities.max(), MEAN_SCALE * similarities.mean()
         is_kept = (config.max_pooling, config.mean_pooling)
@@ -372,14 +458,17 @@ class Model(Reranker):
             values: list[Tensor] = []
             for depth, level in enumerate(pooled[name]):
                 if self._is_weighted(depth, perspective):
-                    weights = window_means(idf, mask, 1 + depth * (perspective.width - 1))
+                    weights = self._phrase_weights(idf, mask, depth, perspective.width)
                     level = [value * weights[query_of_post] for value in level]
                 values += level
             features = torch.stack(values, dim=2)
-            if not self.reads_padding:
-                features = features * mask[query_of_post].unsqueeze(2)
             weights = idf if self.config.idf_weights else mask
-            interactions[name] = torch.cat([features, weights[query_of_post].unsqueeze(2)], dim=2)
+            features = torch.cat([features, weights[query_of_post].unsqueeze(2)], dim=2)
+            if self.reads_padding:
+                lengths = mask.count_nonzero(dim=1)[query_of_post]
+                interactions[name] = _every_position(features, lengths, perspective.query_length)
+            else:
+                interactions[name] = features * mask[query_of_post].unsqueeze(2)
         if self.config.url_presence:
             has_url = url_lengths > PLACEHOLDER_LENGTH
             interactions["url_presence"] = has_url.float().view(-1, 1, 1)
@@ -389,6 +478,17 @@ class Model(Reranker):
         """Whether features of this depth are multiplied by the IDF of their phrases."""
         is_by_position = self.config.evidence == "positions"
         return is_by_position and self.config.idf_weights and depth < perspective.weighted
+
+    def _phrase_weights(self, idf: Tensor, mask: Tensor, depth: int, width: int) -> Tensor:
+        """IDF of the phrase from each position on: [Q, Lq]."""
+        if self.config.idf != "phrases":
+            return window_means(idf, mask, 1 + depth * (width - 1))
+        # Every (width - 1)-th term: all words, or trigrams that do not overlap.
+        parts = [
+            F.pad(idf, (0, place))[:, place:]
+            for place in range(0, 1 + depth * (width - 1), width - 1)
+        ]
+        return torch.stack(parts).sum(dim=0).clamp_max(RAREST)
 
     def represent(self, interactions: Interactions) -> Tensor:
         """Features of all perspectives, concatenated (section 3.4): [P, K]."""
@@ -413,32 +513,39 @@ class Model(Reranker):
 def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
     """Name of a query input -> its tower."""
     towers, vectors = nn.ModuleDict(), vocabulary.vectors
+    if config.word2vec_length:
+        vectors = of_word2vec_length(vectors)
+    trains_padding = config.trains_padding
+    padding = config.normalization == "query", config.phrase_dropout
     if config.use_words:
-        kind = TrainedVectors if config.train_vectors else FrozenVectors
         shape = vectors.shape[1], config.word_filters, config.word_width, config.depth
-        towers[WORDS] = ConvolutionTower(kind(vectors, vocabulary.buckets), *shape)
+        words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
+        if config.train_vectors:
+            words = TrainedVectors(vectors, vocabulary.buckets, trains_padding=trains_padding)
+        towers[WORDS] = ConvolutionTower(words, *shape, *padding)
     if config.use_post_trigrams or config.use_url_trigrams:
         size = config.trigram_size
         shape = size, config.trigram_filters, config.trigram_width, config.depth
         trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
         if config.train_vectors:
-            trigrams = TrainedVectors(np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT)
-        towers[TRIGRAMS] = ConvolutionTower(trigrams, *shape)
+            trigrams = TrainedVectors(
+                np.zeros((0, size), dtype=np.float32),
+                TRIGRAM_COUNT,
+                config.trigram_low,
+                config.trigram_high,
+                trains_padding,
+            )
+        towers[TRIGRAMS] = ConvolutionTower(trigrams, *shape, *padding)
     for name, parameter in towers.named_parameters():
         if "convolutions" in name:
             parameter.requires_grad_(config.train_filters)
     return towers
 
 
-def _similarities(
-    query_levels: Sequence[Tensor],
-    post_levels: Sequence[Tensor],
-    query_of_post: Tensor,
-    mask: Tensor,
-) -> Iterator[PaddedSimilarities]:
-    """Similarities of P posts, with ``mask`` [P, Ld], at each depth."""
-    for query, post in zip(query_levels, post_levels, strict=True):
-        yield PaddedSimilarities(torch.bmm(query[query_of_post], post.transpose(1, 2)), mask)
+def _every_position(features: Tensor, lengths: Tensor, positions: int) -> Tensor:
+    """Features [P, L, K], with those of padding at ``lengths`` [P], repeated: [P, positions, K]."""
+    places = torch.arange(positions, device=lengths.device).minimum(lengths.unsqueeze(1))
+    return features.gather(1, places.unsqueeze(2).expand(-1, -1, features.shape[2]))
 
 
 def _by_lengths(query_lengths: Tensor, post_lengths: Tensor) -> tuple[Tensor, list[int]]:

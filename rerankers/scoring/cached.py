@@ -6,28 +6,24 @@ each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rerankers.base import Pairs
+from rerankers.base import Pairs, Reranker
 from rerankers.scoring import fast_paths
-from rerankers.scoring.arena import Arena
+from rerankers.scoring.batches import check_finite, score
 from rerankers.scoring.packed import Buffers
-from rerankers.scoring.passes import check_finite
 from rerankers.scoring.precomputed import keys_of
-
-if TYPE_CHECKING:
-    from rerankers.checkpoint import TrainedReranker
-    from rerankers.text.ragged import Rows
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.ragged import Rows
 
 Key = bytes
 """Hash of a post's text and URL."""
@@ -45,53 +41,46 @@ BLOCK = 128
 """Posts that are encoded or compared together; their vectors fit the processor's cache."""
 
 
-@dataclass(eq=False)
 class Block:
     """Posts that were encoded together, and are dropped together.
 
     Attributes:
         keys: of the posts.
-        posts: as a ``PostEncoder`` gave them; None while it encodes them.
-        bytes: of the memory that was lent for them.
-        readers: threads that read or write it.
-        is_used: whether a post was found again.
+        posts: as a ``PostEncoder`` gave them.
+        bytes: of their vectors.
     """
 
-    keys: Sequence[Key]
-    posts: Any = None
-    bytes: int = 0
-    readers: int = 1
-    is_used: bool = False
+    def __init__(self, keys: Sequence[Key], posts: Any, size: int) -> None:
+        self.keys, self.posts, self.bytes = keys, posts, size
 
 
 class CachedScorer:
-    """Scores pairs by a checkpoint, and keeps the encodings of the posts that were read last.
+    """Scores pairs by a model, and keeps the encodings of the posts that were read last.
 
     Its methods may be called by several threads at once.
 
     Args:
-        checkpoint: on the CPU.
-        max_bytes: of the kept encodings and terms.
+        model: in evaluation mode, on the CPU.
+        encoder: of its checkpoint.
+        max_bytes: of the kept encodings and terms, besides the posts in work.
 
     Attributes:
         hits: look-ups of a query's post that found it.
         misses: look-ups that did not.
     """
 
-    def __init__(self, checkpoint: TrainedReranker, max_bytes: int) -> None:
-        self.checkpoint, self.max_bytes = checkpoint, max_bytes
+    def __init__(self, model: Reranker, encoder: TextEncoder, max_bytes: int) -> None:
+        self.model, self.encoder, self.max_bytes = model, encoder, max_bytes
         self.hits, self.misses = 0, 0
-        way = fast_paths.way_of(checkpoint.model)
-        has_encoder = hasattr(way, "PostEncoder") and not checkpoint.model.feature_families
-        self._encoder: Any = (
-            way.PostEncoder(checkpoint.model, checkpoint.encoder) if has_encoder else None
-        )
+        way = fast_paths.way_of(model)
+        has_encoder = hasattr(way, "PostEncoder") and not model.feature_families
+        post_encoder: Any = way.PostEncoder(model, encoder) if has_encoder else None
+        self._encoder = post_encoder
+        # Does not refer to self: a cycle would keep the memory of a model that is swapped out.
+        self._query = lru_cache(QUERIES)(lambda text: post_encoder.query(text))
+        self._blocks: OrderedDict[Block, None] = OrderedDict()
+        """The block used last at the end."""
         self._places: dict[Key, Place] = {}
-        # Neither refers to self: a cycle would keep the memory of a model that is swapped out.
-        encoder: Any = self._encoder
-        drop: Any = WeakMethod(self._drop)
-        self._query = lru_cache(QUERIES)(lambda text: encoder.query(text))
-        self._arena = Arena[Block](max_bytes // NUMBER, lambda block: drop()(block))
         self._block_bytes = 0
         self._lock, self._buffers = Lock(), Buffers()
 
@@ -102,25 +91,19 @@ class CachedScorer:
         return self._block_bytes + terms
 
     def warm_up(self) -> None:
-        """Do now what would make the first requests slow.
-
-        PyTorch's first use; and the memory of the cache is taken, in a thread of its own.
-        """
+        """Use PyTorch, whose first use would make the first request slow."""
         rows = np.arange(2)
         self.score(Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], rows * 0, rows))
-        if self._encoder is not None:
-            # Not a daemon: PyTorch aborts if it is cut off within an operation.
-            Thread(target=self._arena.touch, name="touch").start()
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
-        """Scores [P], as of :meth:`TrainedReranker.score`; they do not depend on the other pairs.
+        """Scores [P] of :func:`rerankers.scoring.batches.score`, whatever the other pairs are.
 
         Raises:
             RerankerError: a score is not a finite number.
         """
         if self._encoder is None:
             self.misses += len(pairs.texts)
-            return self.checkpoint.score(pairs)
+            return score(self.model, pairs, self.encoder)
         scores = np.zeros(len(pairs), dtype=np.float32)
         keys = [key.tobytes() for key in keys_of(pairs.texts, pairs.urls)]
         # Equal posts get equal scores, to the last digit.
@@ -144,73 +127,63 @@ class CachedScorer:
         """Scores [B] of the distinct ``posts`` [B] of pairs for one query."""
         scores = np.zeros(len(posts), dtype=np.float32)
         wanted = [keys[post] for post in posts.tolist()]
-        found = self._find(wanted)
-        new = np.array([place is None for place in found], dtype=np.bool_)
-        try:
-            for rows in _parts(np.flatnonzero(new)):
-                texts = [pairs.texts[post] for post in posts[rows].tolist()]
-                urls = [pairs.urls[post] for post in posts[rows].tolist()]
-                block = Block([wanted[row] for row in rows.tolist()])
-                scores[rows] = self._read(query, texts, urls, block)
-            for rows in _parts(np.flatnonzero(~new)):
-                kept = [place for row in rows.tolist() if (place := found[row])]
-                scores[rows] = self._encoder.scores(query, _joined(kept)).numpy()
-        finally:
-            with self._lock:
-                for block in _blocks_of(found):
-                    block.readers -= 1
+        places = self._find(wanted)
+        new = np.array([place is None for place in places], dtype=np.bool_)
+        for rows in _parts(np.flatnonzero(new)):
+            texts = [pairs.texts[post] for post in posts[rows].tolist()]
+            urls = [pairs.urls[post] for post in posts[rows].tolist()]
+            scores[rows] = self._read(query, texts, urls, [wanted[row] for row in rows.tolist()])
+        for rows in _parts(np.flatnonzero(~new)):
+            kept = [place for row in rows.tolist() if (place := places[row])]
+            scores[rows] = self._encoder.scores(query, _joined(kept)).numpy()
         return scores
 
     def _find(self, keys: Sequence[Key]) -> list[Place | None]:
-        """Block of each post, and its place there; None if it is not here.
-
-        The caller is a reader of these blocks from now on.
-        """
+        """Block of each post, and its place there; None if it is not here."""
         with self._lock:
-            found = [self._places.get(key) for key in keys]
-            for block in _blocks_of(found):
-                block.readers, block.is_used = block.readers + 1, True
-            hits = sum(place is not None for place in found)
+            places = [self._places.get(key) for key in keys]
+            for block in {place[0]: None for place in places if place}:
+                self._blocks.move_to_end(block)
+            hits = sum(place is not None for place in places)
             self.hits, self.misses = self.hits + hits, self.misses + len(keys) - hits
-        return found
+        return places
 
     def _read(
-        self, query: Any, texts: Sequence[str], urls: Sequence[str], block: Block
+        self, query: Any, texts: Sequence[str], urls: Sequence[str], keys: Sequence[Key]
     ) -> npt.NDArray[np.float32]:
         """Scores [B] of new posts, which are kept if there is room."""
+        size, is_kept = 0, False
 
-        def memory(size: int) -> Tensor:
-            with self._lock:
-                limit = (self.max_bytes - self._encoder.bytes) // NUMBER
-                lent = self._arena.lend(block, size, limit)
-                if lent is not None:
-                    block.bytes = NUMBER * size
-                    self._block_bytes += block.bytes
-            return self._buffers.rows(0, size, 1).view(-1) if lent is None else lent
+        def memory(numbers: int) -> Tensor:
+            nonlocal size, is_kept
+            size = NUMBER * numbers
+            is_kept = size <= self._room
+            return torch.empty(numbers) if is_kept else self._buffers.rows(0, numbers, 1).view(-1)
 
-        try:
-            block.posts, scores = self._encoder.read(query, texts, urls, memory)
-            if block.bytes:
-                with self._lock:
-                    self._places.update((key, (block, n)) for n, key in enumerate(block.keys))
-        finally:
-            with self._lock:
-                block.readers -= 1
+        posts, scores = self._encoder.read(query, texts, urls, memory)
+        if is_kept:
+            self._keep(Block(keys, posts, size))
         found: npt.NDArray[np.float32] = scores.numpy()
         return found
 
-    def _drop(self, block: Block) -> None:
-        """Forget posts, whose memory is lent to others."""
-        self._block_bytes -= block.bytes
-        for key in block.keys:
-            # Another thread may have read the post at the same time.
-            if self._places.get(key, (None,))[0] is block:
-                del self._places[key]
+    @property
+    def _room(self) -> int:
+        """Bytes for all blocks together."""
+        return self.max_bytes - self._encoder.bytes
 
-
-def _blocks_of(places: Sequence[Place | None]) -> Iterable[Block]:
-    """The distinct blocks of the posts that were found."""
-    return {place[0]: None for place in places if place}
+    def _keep(self, block: Block) -> None:
+        """Keep a block in place of those that were not used for the longest time."""
+        with self._lock:
+            self._blocks[block] = None
+            self._block_bytes += block.bytes
+            self._places.update((key, (block, n)) for n, key in enumerate(block.keys))
+            while self._blocks and self._block_bytes > self._room:
+                old, _ = self._blocks.popitem(last=False)
+                self._block_bytes -= old.bytes
+                for key in old.keys:
+                    # Another thread may have read the post at the same time.
+                    if self._places.get(key, (None,))[0] is old:
+                        del self._places[key]
 
 
 def _joined(kept: Sequence[Place]) -> Any:

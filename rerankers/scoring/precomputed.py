@@ -1,21 +1,12 @@
-"""Posts precomputed for one checkpoint: a folder of arrays that scoring maps into memory.
+"""Posts read for features once, before any query: a folder of arrays that scoring maps into memory.
 
 ``precomputed.json``       types and shapes of the arrays, the checkpoint and its source of IDF
 ``keys`` [N, 2], ``rows``  hash of each distinct post (text and URL), ascending, and its row below
-
-For a model over features alone (:class:`PrecomputedPosts`):
-
 ``column.NAME.values``, ``column.NAME.starts``  columns of a :class:`PostTable`, ragged
-``known.NAME``                                  its words, see :class:`KnownWords`
-
-For a model whose fast path can precompute posts (:class:`PrecomputedVectors`):
-
-``input.NAME.values``, ``input.NAME.starts``    token ids, ragged; of an input that a tower encodes,
-                                                the row of each place's window at every depth
-``tower.NAME.DEPTH``                            vectors [U, F] of distinct windows, or of posts
+``known.NAME``             its words, see :class:`KnownWords`
 
 Posts are found by their content, not by an id: a post that is missing, or whose text has changed,
-is computed when it is scored.
+is read when it is scored.
 """
 
 from __future__ import annotations
@@ -29,31 +20,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from rerankers.base import Pairs, Reranker
 from rerankers.errors import RerankerError
 from rerankers.features._tables import COLUMNS, KnownWords, PostTable, WordColumns, WordTable
-from rerankers.scoring import fast_paths
-from rerankers.scoring.windows import (
-    WINDOWS,
-    QueryVectors,
-    TabulatedTower,
-    TowerInput,
-    WindowSimilarities,
-)
-from rerankers.text.inputs import TokenIds
-from rerankers.text.ragged import Ragged, Rows, distinct
-from rerankers.text.vectors import UnitVectors
+from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.vocabulary import Idf
-
-if TYPE_CHECKING:
-    from rerankers.checkpoint import TrainedReranker
 
 FORMAT = 2
 """Version of the files, and of how texts are read: folders of another version are refused."""
@@ -63,6 +39,9 @@ DESCRIPTION = "precomputed.json"
 
 BLOCK = 4096
 """Posts that are computed together; more would need more memory."""
+
+NO_TEXT = [("", "")]
+"""Always among the posts: candidates from runs may have no text."""
 
 _SORTED_KIB = 64 * 1024
 
@@ -75,16 +54,17 @@ TextAndUrl = tuple[str, str]
 
 
 def can_precompute(model: Reranker) -> bool:
-    """Whether a model scores faster with precomputed posts."""
-    return _has_features_alone(model) or fast_paths.can_precompute(fast_paths.way_of(model))
+    """Whether a model scores faster with precomputed posts: one over features alone."""
+    return bool(model.feature_families) and not model.post_inputs
 
 
 def precompute(
-    checkpoint: TrainedReranker,
+    checkpoint: Path,
+    idf: Idf,
     posts: Iterable[TextAndUrl],
     directory: Path,
     progress: Progress = lambda posts_done: None,
-    known: PrecomputedVectors | PrecomputedPosts | None = None,
+    known: PrecomputedPosts | None = None,
 ) -> int:
     """Write the precomputed posts of a checkpoint into an empty folder.
 
@@ -92,68 +72,49 @@ def precompute(
     (``indexes.files.atomic_directory``).
 
     Args:
-        checkpoint: on the CPU.
+        checkpoint: folder of a model over features alone.
+        idf: of its encoder.
         posts: text and URL ("" without one) of each; equal posts are written once. They are
             iterated over several times, so not an iterator.
         directory: empty or missing.
         progress: called with the number of posts of each finished block.
-        known: of the same checkpoint. Posts that it has are copied, only the others are computed.
+        known: of the same checkpoint. Posts that it has are copied, only the others are read.
 
     Returns:
         Bytes written.
 
     Raises:
-        RerankerError: precomputed posts are of no use to the model, or the folder is not empty or
-            cannot be written.
+        RerankerError: the folder is not empty or cannot be written.
     """
-    model = checkpoint.model
-    if not can_precompute(model):
-        raise RerankerError(
-            f"{checkpoint.directory}: found a model {checkpoint.name}, expected a model over "
-            f"features alone, or one of {', '.join(fast_paths.precomputable())}; precomputed posts "
-            "do not make other models faster"
-        )
-    is_table = _has_features_alone(model)
-    # Candidates from runs may have no text.
-    more = [("", "")] if is_table else []
     description = {
-        "version": version_of(checkpoint.directory),
-        "checkpoint": "/".join(checkpoint.directory.resolve().parts[-2:]),
-        "directory": str(checkpoint.directory.resolve()),
-        "idf": checkpoint.encoder.idf.source,
+        "version": version_of(checkpoint),
+        "checkpoint": "/".join(checkpoint.resolve().parts[-2:]),
+        "directory": str(checkpoint.resolve()),
+        "idf": idf.source,
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise RerankerError(f"{directory}: found files, expected an empty folder")
         with (
-            _DistinctPosts(posts, more, known) as found,
-            ArrayWriter(directory, description) as writer,
+            _DistinctPosts(posts, known) as distinct,
+            _ArrayWriter(directory, description) as writer,
         ):
-            for keys, rows in found.sorted_keys():
+            for keys, rows in distinct.sorted_keys():
                 writer.append("keys", keys)
                 writer.append("rows", rows)
-            progress(found.kept)
-            if is_table:
-                posts_known = known if isinstance(known, PrecomputedPosts) else None
-                _write_posts(checkpoint, found, writer, progress, posts_known)
-            else:
-                if isinstance(known, PrecomputedVectors) and found.kept:
-                    _copy_vectors(checkpoint.model, known, found, writer)
-                if found.new:
-                    _write_vectors(checkpoint, found, writer, progress)
+            progress(distinct.kept)
+            _write_posts(idf, distinct, writer, progress, known)
     except (OSError, sqlite3.Error) as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
     return writer.size
 
 
-def open_precomputed(
-    checkpoint: TrainedReranker, directory: Path, remedy: str
-) -> PrecomputedVectors | PrecomputedPosts:
+def open_precomputed(checkpoint: Path, directory: Path, remedy: str) -> PrecomputedPosts:
     """Map the precomputed posts of a checkpoint into memory.
 
     Args:
-        checkpoint: in use.
+        checkpoint: folder of the one in use.
         directory: filled by :func:`precompute`.
         remedy: how to make the folder again, for messages.
 
@@ -161,16 +122,15 @@ def open_precomputed(
         RerankerError: there is no such folder, or it belongs to another checkpoint or format, or
             is damaged.
     """
-    arrays = Arrays(directory, remedy)
-    found, version = str(arrays.description.get("version")), version_of(checkpoint.directory)
+    arrays = _Arrays(directory, remedy)
+    found, version = str(arrays.description.get("version")), version_of(checkpoint)
     if found != version:
         raise arrays.error(
             directory,
             f"found posts precomputed by the checkpoint {arrays.description.get('checkpoint')} as "
             f"it was ({found[:12]}), expected those of the one in use ({version[:12]})",
         )
-    is_table = _has_features_alone(checkpoint.model)
-    return PrecomputedPosts(arrays) if is_table else PrecomputedVectors(arrays)
+    return PrecomputedPosts(arrays)
 
 
 def checkpoint_of(directory: Path) -> Path:
@@ -179,7 +139,7 @@ def checkpoint_of(directory: Path) -> Path:
     Raises:
         RerankerError: the folder's description is damaged, or older than this entry.
     """
-    arrays = Arrays(directory, "precompute its posts again")
+    arrays = _Arrays(directory, "precompute its posts again")
     if found := arrays.description.get("directory"):
         return Path(found)
     raise arrays.error(directory / DESCRIPTION, "found no folder of its checkpoint")
@@ -198,10 +158,6 @@ def version_of(checkpoint: Path) -> str:
     except OSError as error:
         raise RerankerError(f"{checkpoint}: found no whole checkpoint ({error})") from None
     return hashlib.sha256(f"{FORMAT} ".encode() + config).hexdigest()
-
-
-def _has_features_alone(model: Reranker) -> bool:
-    return bool(model.feature_families) and not model.post_inputs
 
 
 def keys_of(texts: Texts, urls: Texts) -> npt.NDArray[np.uint64]:
@@ -232,7 +188,6 @@ class _DistinctPosts:
 
     Args:
         posts: of the collection; iterated over several times.
-        more: further posts.
         known: has the posts that can be copied.
 
     Attributes:
@@ -240,10 +195,8 @@ class _DistinctPosts:
         new: number of the others.
     """
 
-    def __init__(
-        self, posts: Iterable[TextAndUrl], more: Sequence[TextAndUrl], known: Precomputed | None
-    ) -> None:
-        self._posts, self._more = posts, more
+    def __init__(self, posts: Iterable[TextAndUrl], known: PrecomputedPosts | None) -> None:
+        self._posts = posts
         self._connection = sqlite3.connect("", isolation_level=None)
         self._connection.executescript(
             f"""
@@ -292,7 +245,7 @@ class _DistinctPosts:
         wanted = (post for (post,) in self._connection.execute(query))
         block: list[TextAndUrl] = []
         next_one = next(wanted, None)
-        for number, post in enumerate(itertools.chain(self._posts, self._more)):
+        for number, post in enumerate(itertools.chain(self._posts, NO_TEXT)):
             if number != next_one:
                 continue
             block.append(post)
@@ -307,9 +260,9 @@ class _DistinctPosts:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def _keyed(self, known: Precomputed | None) -> Iterator[tuple[int, bytes, int]]:
+    def _keyed(self, known: PrecomputedPosts | None) -> Iterator[tuple[int, bytes, int]]:
         """Number, key and row in ``known``, -1 without one, of each post."""
-        posts = itertools.chain(self._posts, self._more)
+        posts = itertools.chain(self._posts, NO_TEXT)
         start = 0
         while block := list(itertools.islice(posts, BLOCK)):
             keys = keys_of([text for text, _ in block], [url for _, url in block])
@@ -321,7 +274,7 @@ class _DistinctPosts:
             start += len(block)
 
 
-class ArrayWriter:
+class _ArrayWriter:
     """Writes arrays into an empty folder, and their description at the end of the ``with`` block.
 
     Args:
@@ -360,11 +313,7 @@ class ArrayWriter:
         self.append(f"{name}.starts", self._ends[name] + np.cumsum(lists.lengths))
         self._ends[name] += len(lists.values)
 
-    def rows(self, name: str) -> int:
-        """Rows of an array so far."""
-        return int(self._arrays[name]["shape"][0])
-
-    def __enter__(self) -> ArrayWriter:
+    def __enter__(self) -> _ArrayWriter:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
@@ -376,7 +325,7 @@ class ArrayWriter:
         (self._directory / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
 
 
-class Arrays:
+class _Arrays:
     """Arrays of a folder, mapped into memory: their pages are read on use.
 
     Args:
@@ -411,12 +360,6 @@ class Arrays:
         """An error about a file, with the remedy."""
         return RerankerError(f"{path}: {problem}; {self._remedy}")
 
-    def names(self, group: str) -> list[str]:
-        """NAME of all arrays ``GROUP.NAME`` and ``GROUP.NAME.…``, in the order of writing."""
-        prefix = f"{group}."
-        names = [n.removeprefix(prefix) for n in self._arrays if n.startswith(prefix)]
-        return list(dict.fromkeys(name.partition(".")[0] for name in names))
-
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._arrays:
             raise self.error(self.directory / DESCRIPTION, f"found no array {name}")
@@ -432,11 +375,20 @@ class Arrays:
         return Ragged(self[f"{name}.values"], self[f"{name}.starts"])
 
 
-class Precomputed:
-    """The posts of a folder."""
+class PrecomputedPosts:
+    """Posts as a table for features, whose words have been looked up.
 
-    def __init__(self, arrays: Arrays) -> None:
+    Attributes:
+        idf: source of the words' IDF.
+    """
+
+    def __init__(self, arrays: _Arrays) -> None:
         self._keys, self._rows = arrays["keys"], arrays["rows"]
+        self._columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
+        words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
+        known: Any = (arrays[f"known.{name}"] for name in WordColumns._fields)
+        self.known = KnownWords(words, stems, WordColumns(*known))
+        self.idf = str(arrays.description.get("idf"))
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -449,7 +401,7 @@ class Precomputed:
         """The row [D] of each of the :func:`keys_of` posts [D, 2], -1 for missing ones."""
         if not len(self) or not len(wanted):
             return np.full(len(wanted), -1, dtype=np.int64)
-        # Of two keys with the same first half one is never found: then its post is computed.
+        # Of two keys with the same first half one is never found: then its post is read.
         # Not np.searchsorted, which would copy the column of all keys.
         places, step = np.zeros(len(wanted), dtype=np.int64), 1 << len(self).bit_length()
         while step := step >> 1:
@@ -460,33 +412,17 @@ class Precomputed:
         is_found = (self._keys[places] == wanted).all(axis=1)
         return np.where(is_found, self._rows[places], -1)
 
-
-class PrecomputedPosts(Precomputed):
-    """Posts as a table for features, whose words have been looked up.
-
-    Attributes:
-        idf: source of the words' IDF.
-    """
-
-    def __init__(self, arrays: Arrays) -> None:
-        super().__init__(arrays)
-        self._columns = {name: arrays.ragged(f"column.{name}") for name in COLUMNS}
-        words, stems = (_split(arrays[f"known.{name}"]) for name in ("words", "stems"))
-        known: Any = (arrays[f"known.{name}"] for name in WordColumns._fields)
-        self.known = KnownWords(words, stems, WordColumns(*known))
-        self.idf = str(arrays.description.get("idf"))
-
     def take(self, rows: Rows) -> PostTable:
         """The posts ``rows`` [M], in this order."""
         return PostTable(self._columns, rows)
 
-    def words(self, idf: Idf, vectors: UnitVectors | None) -> WordTable:
+    def words(self, idf: Idf) -> WordTable:
         """A table of the words, which can grow. With another ``idf``, all are looked up in it."""
         known = self.known
         if idf.source != self.idf:
             new = known.columns._replace(idf=idf.weights(known.words))
             known = replace(known, columns=new)
-        return WordTable(idf, vectors, known)
+        return WordTable(idf, known)
 
     def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
         """A function from posts [N] of pairs to their table; it reads posts that are missing here.
@@ -509,60 +445,15 @@ class PrecomputedPosts(Precomputed):
         return read
 
 
-class PrecomputedTower(NamedTuple):
-    """Vectors ``levels`` [U, F] of distinct windows at each depth, like those of a tower."""
-
-    levels: Sequence[Tensor]
-
-    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
-        """Similarities of a query with posts [T, depth + 1], at each depth."""
-        found = []
-        for depth, (level, asked) in enumerate(zip(self.levels, query.levels, strict=True)):
-            windows = posts.values[:, depth]
-            first, rows = distinct([windows], is_exact=False)
-            used, columns = torch.from_numpy(windows[first]), asked.T.contiguous()
-            parts = [
-                level.index_select(0, used[start : start + WINDOWS]) @ columns
-                for start in range(0, len(used), WINDOWS)
-            ]
-            found.append(WindowSimilarities(torch.cat([*parts, query.padding]), rows, posts))
-        return found
-
-
-class PrecomputedVectors(Precomputed):
-    """Vectors of posts, which only have to be compared with the query's.
-
-    Attributes:
-        inputs: input -> token ids, or rows of windows.
-        towers: tower -> its vectors.
-    """
-
-    def __init__(self, arrays: Arrays) -> None:
-        super().__init__(arrays)
-        self.inputs = {
-            name: TokenIds(arrays[f"input.{name}.values"], arrays[f"input.{name}.starts"])
-            for name in arrays.names("input")
-        }
-        self.towers = {
-            name: PrecomputedTower(
-                [
-                    torch.from_numpy(arrays[f"tower.{name}.{depth}"])
-                    for depth in arrays.names(f"tower.{name}")
-                ]
-            )
-            for name in arrays.names("tower")
-        }
-
-
 def _write_posts(
-    checkpoint: TrainedReranker,
+    idf: Idf,
     posts: _DistinctPosts,
-    writer: ArrayWriter,
+    writer: _ArrayWriter,
     progress: Progress,
     known: PrecomputedPosts | None,
 ) -> None:
     """The columns of a :class:`PostTable`, and its words; first those copied from ``known``."""
-    words = WordTable(checkpoint.encoder.idf, checkpoint.model.unit_vectors())
+    words = WordTable(idf)
     if known is not None:
         for rows in posts.copied():
             _copy_posts(known, rows, words, writer)
@@ -578,7 +469,9 @@ def _write_posts(
         writer.append(f"known.{name}", column)
 
 
-def _copy_posts(known: PrecomputedPosts, kept: Rows, words: WordTable, writer: ArrayWriter) -> None:
+def _copy_posts(
+    known: PrecomputedPosts, kept: Rows, words: WordTable, writer: _ArrayWriter
+) -> None:
     """The columns of the posts ``kept`` of ``known``, with rows of another table of words."""
     table = known.take(kept)
     for name in COLUMNS:
@@ -588,134 +481,6 @@ def _copy_posts(known: PrecomputedPosts, kept: Rows, words: WordTable, writer: A
             rows = words.rows([known.known.words[row] for row in used.tolist()])
             column = Ragged(rows[places].astype(column.values.dtype), column.starts)
         writer.append_lists(f"column.{name}", column)
-
-
-def _copy_vectors(
-    model: Reranker, known: PrecomputedVectors, posts: _DistinctPosts, writer: ArrayWriter
-) -> None:
-    """The inputs and vectors of the copied posts; windows that only others have are left out."""
-    way = fast_paths.way_of(model)
-    if hasattr(way, "PostVectors"):
-        vectors = known.towers[way.VECTOR_INPUT].levels[0].numpy()
-        for rows in posts.copied():
-            writer.append(f"tower.{way.VECTOR_INPUT}.0", vectors[rows])
-            for name, ids in known.inputs.items():
-                writer.append_lists(f"input.{name}", ids.take(rows))
-        return
-    read: dict[str, TowerInput] = way.tower_inputs(model)
-    for name in known.inputs.keys() - read.keys():
-        for rows in posts.copied():
-            writer.append_lists(f"input.{name}", known.inputs[name].take(rows))
-    for tower, (levels,) in known.towers.items():
-        inputs = {name: known.inputs[name] for name in read if read[name].tower == tower}
-        _copy_windows(tower, levels, inputs, posts, writer)
-
-
-def _copy_windows(
-    tower: str,
-    levels: Sequence[Tensor],
-    inputs: Mapping[str, Ragged],
-    posts: _DistinctPosts,
-    writer: ArrayWriter,
-) -> None:
-    """A tower's inputs of the copied posts, and the vectors of their windows.
-
-    Windows are distinct in each block, as in :class:`_TowerWriter`; terms in all blocks.
-    """
-    used = np.zeros(len(levels[0]), dtype=np.bool_)
-    for rows in posts.copied():
-        for lists in inputs.values():
-            used[lists.take(rows).values[:, 0]] = True
-    writer.append(f"tower.{tower}.0", levels[0].numpy()[used])
-    terms = np.cumsum(used) - 1
-    written = [0] * len(levels)
-    for rows in posts.copied():
-        parts = [lists.take(rows) for lists in inputs.values()]
-        windows = Ragged.joined(parts).values
-        renumbered = np.empty_like(windows)
-        renumbered[:, 0] = terms[windows[:, 0]]
-        for depth, level in enumerate(levels[1:], start=1):
-            kinds, places = np.unique(windows[:, depth], return_inverse=True)
-            renumbered[:, depth] = places + written[depth]
-            written[depth] += len(kinds)
-            writer.append(f"tower.{tower}.{depth}", level.numpy()[kinds])
-        for name, part in zip(inputs, parts, strict=True):
-            own, renumbered = renumbered[: len(part.values)], renumbered[len(part.values) :]
-            writer.append_lists(f"input.{name}", Ragged(own, part.starts))
-
-
-@torch.inference_mode()
-def _write_vectors(
-    checkpoint: TrainedReranker, posts: _DistinctPosts, writer: ArrayWriter, progress: Progress
-) -> None:
-    """The inputs of a model, and the vectors that its fast path gives."""
-    model, way = checkpoint.model, fast_paths.way_of(checkpoint.model)
-
-    def blocks() -> Iterator[dict[str, TokenIds]]:
-        for texts, urls in posts.blocks():
-            yield checkpoint.encoder.posts(texts, urls, model.post_inputs)
-
-    if hasattr(way, "PostVectors"):
-        for inputs in blocks():
-            vectors = way.PostVectors(model, ids := inputs[way.VECTOR_INPUT])
-            found = vectors.vectors(np.arange(len(ids)))
-            writer.append(f"tower.{way.VECTOR_INPUT}.0", found.numpy())
-            for name, lists in inputs.items():
-                writer.append_lists(f"input.{name}", lists)
-            progress(len(ids))
-        return
-    read: dict[str, TowerInput] = way.tower_inputs(model)
-    towers = {
-        name: _TowerWriter(name, tower, writer)
-        for name, tower in way.towers(model, _used(blocks())).items()
-    }
-
-    def windows_of(name: str, ids: TokenIds) -> Ragged:
-        if name not in read:
-            return ids
-        tower, longest = read[name]
-        return towers[tower].windows_of(ids.take(np.arange(len(ids)), longest))
-
-    for inputs in blocks():
-        for name, ids in inputs.items():
-            writer.append_lists(f"input.{name}", windows_of(name, ids))
-        progress(len(ids))
-
-
-def _used(blocks: Iterable[Mapping[str, TokenIds]]) -> dict[str, TokenIds]:
-    """Input -> all its tokens, as one text."""
-    used: dict[str, Rows] = {}
-    for inputs in blocks:
-        for name, ids in inputs.items():
-            used[name] = np.union1d(used.get(name, np.zeros(0, np.int32)), ids.values)
-    return {name: TokenIds(ids, np.array([0, len(ids)])) for name, ids in used.items()}
-
-
-class _TowerWriter:
-    """Writes the distinct windows of blocks of posts."""
-
-    def __init__(self, name: str, tower: TabulatedTower, writer: ArrayWriter) -> None:
-        self.tower, self._writer = tower, writer
-        self._names = [f"tower.{name}.{depth}" for depth in range(len(tower.sizes))]
-        for array, size in zip(self._names, tower.sizes, strict=True):
-            writer.append(array, np.zeros((0, size), np.float32))
-        self._first_term = writer.rows(self._names[0])
-        writer.append(self._names[0], tower.terms.numpy())
-
-    def windows_of(self, posts: Ragged) -> Ragged:
-        """The row of each place's window at every depth: lists of [T, depth + 1]."""
-        written = [self._first_term, *(self._writer.rows(name) for name in self._names[1:])]
-        found = self.tower.walk(posts, self._append)
-        rows = np.stack(found, axis=1) + written
-        if rows.max(initial=0) > (most := np.iinfo(np.int32).max):
-            raise RerankerError(
-                f"found more than {most:,} distinct windows, expected fewer; precompute the "
-                "collection in parts"
-            )
-        return Ragged(rows.astype(np.int32), posts.starts)
-
-    def _append(self, depth: int, vectors: Tensor) -> None:
-        self._writer.append(self._names[depth], (vectors * self.tower.scale(vectors)).numpy())
 
 
 def _lines(words: Sequence[str]) -> npt.NDArray[np.uint8]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,9 @@ import torch
 from rerankers import features
 from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
 from rerankers.errors import RerankerError
+from rerankers.features import KnownPosts
 from rerankers.text.inputs import TextEncoder, TokenIds, on_device
 from rerankers.text.ragged import Rows
-
-if TYPE_CHECKING:
-    from rerankers.scoring.precomputed import (
-        PrecomputedPosts,
-        PrecomputedTower,
-        PrecomputedVectors,
-    )
 
 
 class Scorable(Protocol):
@@ -50,12 +44,11 @@ class Tokenized:
 
     Attributes:
         queries: input -> token ids of the queries.
-        posts: input -> token ids of the posts; precomputed: rows of their windows.
+        posts: input -> token ids of the posts.
         query_index: [P] query of each pair.
         post_index: [P] post of each pair.
         features: [P, K] of the model's feature families; None without families.
         other_features: features of other pairs; None without families.
-        post_towers: tower -> precomputed vectors of the posts; None if they are not precomputed.
     """
 
     queries: dict[str, TokenIds]
@@ -64,7 +57,6 @@ class Tokenized:
     post_index: Rows
     features: npt.NDArray[np.float32] | None = None
     other_features: OtherFeatures | None = None
-    post_towers: Mapping[str, PrecomputedTower] | None = None
 
     @classmethod
     def from_pairs(
@@ -72,48 +64,23 @@ class Tokenized:
         pairs: Pairs,
         encoder: TextEncoder,
         model: Reranker,
-        precomputed: PrecomputedPosts | None = None,
+        known: KnownPosts | None = None,
     ) -> Tokenized:
         """Tokenize the texts of ``pairs`` and compute their features, as ``model`` declares them.
 
-        Features do not read ``precomputed`` posts again.
+        Features do not read ``known`` posts again.
         """
         found = cls(
-            encoder.queries(pairs.queries, model.query_inputs),
+            encoder.queries(pairs.queries, model.query_inputs, model.idf),
             encoder.posts(pairs.texts, pairs.urls, model.post_inputs),
             pairs.query_index,
             pairs.post_index,
         )
         if families := model.feature_families:
-            vectors = model.unit_vectors()
-            table = features.table(pairs, families, encoder.idf, vectors, precomputed)
+            table = features.table(pairs, families, encoder.idf, known)
             found.features = table.values
             found.other_features = _other_features(pairs, encoder, model)
         return found
-
-    @classmethod
-    def from_precomputed(
-        cls,
-        pairs: Pairs,
-        rows: Rows,
-        encoder: TextEncoder,
-        model: Reranker,
-        precomputed: PrecomputedVectors,
-    ) -> Tokenized:
-        """Tokenize the queries only; ``rows`` [P] are those of the posts in ``precomputed``.
-
-        Raises:
-            ValueError: the model has features that depend on texts.
-        """
-        prior = None
-        if model.feature_families:
-            if model.feature_families != (PRIOR,):
-                raise ValueError(f"found the features {model.feature_families} of unread posts")
-            nothing = np.zeros(len(pairs), dtype=np.float32)
-            prior = pairs.signals.get(PRIOR, nothing).reshape(-1, 1)
-        queries = encoder.queries(pairs.queries, model.query_inputs)
-        inputs, towers = precomputed.inputs, precomputed.towers
-        return cls(queries, inputs, pairs.query_index, rows, prior, post_towers=towers)
 
     def scores_of(self, model: Reranker, rows: Rows, device: torch.device) -> torch.Tensor:
         """Scores [B] of the pairs ``rows`` [B], in one forward pass."""
@@ -181,11 +148,11 @@ def _other_features(pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Othe
         if ranked := [name for name in families if features.signals_of([name]) - {PRIOR}]:
             raise RerankerError(
                 "corrupted pairs are in no run, so they have no score in it for the features "
-                f"{', '.join(ranked)}; train with another --sampling"
+                f"{', '.join(ranked)}; train with another `sampling`"
             )
         others = dataclasses.replace(
             pairs, query_index=query_index, post_index=post_index, signals={}
         )
-        return features.table(others, families, encoder.idf, model.unit_vectors()).values
+        return features.table(others, families, encoder.idf).values
 
     return compute

@@ -91,10 +91,12 @@ class TextEncoder:
     vocabulary: Vocabulary
     idf: Idf
 
-    def queries(self, texts: Sequence[str], inputs: Sequence[str]) -> dict[str, TokenIds]:
-        """The inputs of queries, weighted by IDF; a trigram has the weight of its word."""
+    def queries(
+        self, texts: Sequence[str], inputs: Sequence[str], idf: str = "relative"
+    ) -> dict[str, TokenIds]:
+        """The inputs of queries, weighted by one of the :data:`~rerankers.base.IDF_FORMS`."""
         lexicon = Lexicon.from_texts(texts)
-        weights = self.idf.weights(lexicon.words)[lexicon.texts.values]
+        weights = self.idf.weights(lexicon.words, idf != "relative")[lexicon.texts.values]
         found = {
             name: TokenIds(ids.values, ids.starts, weights)
             for name, ids in self._words(lexicon, inputs).items()
@@ -102,9 +104,11 @@ class TextEncoder:
         if TRIGRAMS in inputs:
             by_word = lexicon.trigrams()
             starts = by_word.starts[lexicon.texts.starts]
-            found[TRIGRAMS] = TokenIds(
-                by_word.values + 1, starts, np.repeat(weights, by_word.lengths)
-            )
+            weights = np.repeat(weights, by_word.lengths)
+            if idf == "phrases":
+                # A trigram is in all posts of its word, which may be one that the source lacks.
+                weights = np.minimum(weights, self.idf.trigram_weights(by_word.values))
+            found[TRIGRAMS] = TokenIds(by_word.values + 1, starts, weights)
         return found
 
     def posts(

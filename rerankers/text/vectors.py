@@ -22,23 +22,6 @@ class WordVectors:
     matrix: npt.NDArray[np.float32]
 
 
-class UnitVectors:
-    """Word vectors of length 1, for comparison by cosine, made from vectors [V, E] of any length.
-
-    Attributes:
-        matrix: [1 + V, E]; row 0, of zeros, stands for all unknown words.
-    """
-
-    def __init__(self, words: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
-        self._rows = {word: row for row, word in enumerate(words, start=1)}
-        self.matrix = np.zeros((1 + vectors.shape[0], vectors.shape[1]), dtype=np.float32)
-        self.matrix[1:] = _normalized(vectors)
-
-    def rows(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Row of ``matrix`` for each word: [L]."""
-        return np.array([self._rows.get(word, 0) for word in words], dtype=np.int64)
-
-
 def read_vectors(path: Path) -> WordVectors:
     """Read a word2vec file (``.bin`` in its name) or a GloVe text file, either also with ``.gz``.
 
@@ -129,6 +112,24 @@ def read_archive(
             "glove.6B.zip with vectors of 50, 100, 200 and 300 numbers"
         ) from None
     return WordVectors(list(compress(words, kept)), matrix)
+
+
+WORD2VEC_LENGTH = 2.9
+"""Mean Euclidean length of common words' vectors in GoogleNews' word2vec, of 300 dimensions."""
+
+_COMMON = 20_000
+
+
+def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors [V, E], most frequent words first, in the length of word2vec's.
+
+    Where dot products pass through a softmax, length is temperature. One factor gives the first
+    20,000 words a mean length of :data:`WORD2VEC_LENGTH`; vectors within a quarter of that,
+    word2vec's own for example, stay as they are. GloVe's 100 dimensions have a mean of 6.1.
+    """
+    lengths = np.linalg.norm(matrix[:_COMMON], axis=1)
+    factor = WORD2VEC_LENGTH / lengths.mean() if lengths.any() else 1.0
+    return matrix if 0.8 <= factor <= 1.25 else (matrix * factor).astype(np.float32)
 
 
 def word2vec_bytes(vectors: WordVectors) -> bytes:

@@ -4,9 +4,9 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rerankers.errors import RerankerError
 from rerankers.text.vectors import WordVectors
-from rerankers.text.words import words
+from rerankers.text.words import TRIGRAM_COUNT, character_trigrams, words
 
 FORMAT = 1
 UNKNOWN_BUCKETS = 2**15
@@ -107,24 +107,45 @@ class Idf:
     """Inverse document frequency, from 0 (a word of every post) to 1 (a word of no post).
 
     ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. The scale does not depend on the source,
-    so that a model trained with one source of frequencies can be used with another.
+    so that a model trained with one source of frequencies can be used with another. The classical
+    form, ``ln N/n``, has no scale.
 
     Attributes:
         share: word -> n/N, the share of posts with the word.
         posts: N.
         source: name of the source, for reports.
+        known: words of the source, whose trigrams are counted.
     """
 
     share: Callable[[str], float]
     posts: float
     source: str
+    known: Callable[[], Collection[str]]
 
-    def weights(self, tokens: Sequence[str]) -> npt.NDArray[np.float32]:
+    def weights(self, tokens: Sequence[str], classical: bool = False) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
         scale, shares = math.log1p(self.posts), [self.share(token) for token in tokens]
         # Many words have the same share, all unknown ones for example.
-        idf = {s: math.log1p(1 / max(s, 1 / self.posts)) / scale for s in set(shares)}
+        rarity = {s: 1 / max(s, 1 / self.posts) for s in set(shares)}
+        idf = {
+            share: math.log(times) if classical else math.log1p(times) / scale
+            for share, times in rarity.items()
+        }
         return np.array([idf[share] for share in shares], dtype=np.float32)
+
+    def trigram_weights(self, trigrams: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Classical IDF of character trigrams, for their identifiers [T]: [T]."""
+        rarest = 1 / self.posts
+        return -np.log(np.maximum(self._trigram_shares[trigrams], rarest)).astype(np.float32)
+
+    @cached_property
+    def _trigram_shares(self) -> npt.NDArray[np.float64]:
+        """Share of posts with each trigram, as if words occurred independently."""
+        words = list(self.known())
+        trigrams, counts = character_trigrams(words), np.zeros(TRIGRAM_COUNT)
+        shares = np.array([self.share(word) for word in words])
+        np.add.at(counts, trigrams.values, np.repeat(shares, trigrams.lengths))
+        return -np.expm1(-counts)
 
     @classmethod
     def from_wordfreq(cls, language: str = "en") -> Self:
@@ -132,20 +153,25 @@ class Idf:
 
         The share of posts is 15 times the word's share of all words, for 15 words a post.
         """
-        frequency = word_frequencies(language)
 
         @lru_cache(maxsize=200_000)
         def share(word: str) -> float:
-            return min(1.0, 15 * frequency(word))
+            return min(1.0, 15 * word_frequencies(language)(word))
 
-        return cls(share, 1e7, f"wordfreq:{language}")
+        def known() -> Collection[str]:
+            import wordfreq
+
+            return wordfreq.get_frequency_dict(language, "best").keys()
+
+        return cls(share, 1e7, f"wordfreq:{language}", known)
 
     @classmethod
     def from_document_frequencies(
         cls, frequencies: Mapping[str, int], posts: int, source: str
     ) -> Self:
         """Counts of one's own collection: word -> number of posts that hold it."""
-        return cls(lambda word: frequencies.get(word, 0) / posts, float(posts), source)
+        share = lambda word: frequencies.get(word, 0) / posts  # noqa: E731
+        return cls(share, float(posts), source, frequencies.keys)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -172,13 +198,14 @@ class Idf:
         return cls.from_document_frequencies(frequencies, int(lines[0]), str(path))
 
 
+@cache
 def word_frequencies(language: str) -> Callable[[str], float]:
     """A faster ``wordfreq.word_frequency`` of one language: word -> its share of all words.
 
     For languages that wordfreq tokenizes by a regular expression, a word of lower-case ASCII
     letters is looked up as it is: frequency 0 if wordfreq's list does not have it, otherwise one
     frequency for all words of the same level (bin) of the list. So wordfreq is called once per
-    level instead of once per word.
+    level instead of once per word. The package is loaded with the first word.
     """
     import wordfreq
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rerankers.base import Interactions, Reranker
 from rerankers.scoring import fast_paths
-from rerankers.scoring.passes import BATCH_SIZE, batches_of
+from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
 
 Rows = npt.NDArray[np.int64]

@@ -17,11 +17,11 @@ from torch import Tensor
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import ConvolutionTower
-from rerankers.scoring.passes import represent_tokenized, score_tokenized
+from rerankers.scoring.batches import represent_tokenized, score_tokenized
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
-from rerankers.training.optimizers import clip_gradients, make_optimizer
+from rerankers.training.optimizers import clip_gradients, make_optimizer, steps_of
 from rerankers.training.settings import Settings
 from rerankers.training.state import History, copy_weights, load_state, save_state
 
@@ -32,7 +32,9 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
+"""Called with the epoch, the step (0 at the end of the epoch) and a message.
+
+With the numbers 0 and 0 while a model is fitted without steps."""
 
 
 def train(
@@ -76,6 +78,7 @@ def train(
             represent_tokenized(model, training.pairs),
             torch.from_numpy(training.relevant),
             torch.from_numpy(training.pairs.query_index),
+            lambda message: progress(0, 0, message),
         )
     return history
 
@@ -119,7 +122,7 @@ def _train_epochs(
         ):
             history.best, best = epoch, copy_weights(model)
         else:
-            history.setbacks += 1
+            history.setbacks += (epoch - history.best) % settings.halve_after == 0
         save_state(state_file, model, trainer.optimizer, history, best, settings)
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
@@ -152,7 +155,7 @@ class EpochTrainer:
     ) -> float:
         """The steps of one epoch, counted from 1; returns their mean loss.
 
-        ``setbacks`` are the epochs before it without a better validation figure.
+        ``setbacks``: how often the schedule ``plateau`` has halved the rate before it.
 
         Raises:
             RerankerError: a loss that is not a number.
@@ -163,25 +166,26 @@ class EpochTrainer:
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
-        for step in range(self.steps):
-            steps_done = (epoch - 1) * self.steps + step
-            rate = self._learning_rate(steps_done, setbacks)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            rows, positives = self.sampler.draw(steps_done, rng)
-            loss = _loss(model, self.sampler.examples, rows, positives, settings)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if settings.clipping:
-                clip_gradients(model.parameters(), settings.clipping)
-            self.optimizer.step()
-            losses.append(loss.item())
-            if not np.isfinite(losses[-1]):
-                raise RerankerError(
-                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                    "train with a smaller --learning-rate"
-                )
-            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        with steps_of(self.optimizer):
+            for step in range(self.steps):
+                steps_done = (epoch - 1) * self.steps + step
+                rate = self._learning_rate(steps_done, setbacks)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                rows, positives = self.sampler.draw(steps_done, rng)
+                loss = _loss(model, self.sampler.examples, rows, positives, settings)
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                if settings.clipping:
+                    clip_gradients(model.parameters(), settings.clipping)
+                self.optimizer.step()
+                losses.append(loss.item())
+                if not np.isfinite(losses[-1]):
+                    raise RerankerError(
+                        f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                        "train with a smaller `learning_rate`"
+                    )
+                progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))
 
     def _learning_rate(self, steps_done: int, setbacks: int) -> float:

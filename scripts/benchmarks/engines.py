@@ -36,7 +36,7 @@ from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection, engine_directory
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, read_run
-from pipeline.command.ranking import UNTUNED_WEIGHT
+from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import tuned_weight
 from pipeline.ranking.interpolation import interpolate

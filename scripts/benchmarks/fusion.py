@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.measuring import Row, alternate, compared, threads
 from benchmarks.workload import Workload
-from pipeline.ranking.checkpoints import load_reranker
+from pipeline.ranking.checkpoints import load_scorer
 from pipeline.ranking.fusion import Fusion, UnionRetriever
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 
 TOPICS = 20
 """First topics of the collection."""
@@ -24,11 +24,13 @@ def measure(workload: Workload) -> list[Row]:
     """
     collection = workload.source
 
-    def load(name: str, folder: Path | None = None) -> NeuralReranker:
-        return load_reranker(name, collection, folder)
+    def load(name: str, folder: Path | None = None) -> ModelScorer:
+        return load_scorer(name, collection, folder)
 
     now = Fusion.load(collection, load("fusion"), load)
-    candidates = UnionRetriever(collection, now.rankers).search(collection.topics[:TOPICS])
+    candidates = UnionRetriever(collection, now.retriever.rankers).search(
+        collection.topics[:TOPICS]
+    )
 
     def score(fusion: Fusion, count: int) -> Any:
         with threads(count):

@@ -18,7 +18,7 @@ from benchmarks.measuring import Row
 from benchmarks.search import measured
 from benchmarks.workload import Workload
 from indexes.files import atomic_file
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.posts import Post
 from indexes.store import POSTS_FILE
 from pipeline.collections.collection import home_directory
@@ -113,7 +113,7 @@ def _figures(workload: Workload, size: int) -> dict[str, float]:
         with atomic_file(index / BUILT) as stream:
             json.dump(times, stream)
     times = json.loads((index / BUILT).read_text(encoding="utf-8"))
-    manifest = Manifest.read(index)
+    manifest = IndexManifest.read(index)
     store = manifest.files[POSTS_FILE]
     figures = {
         "index_rate": size / times["seconds"],

@@ -19,7 +19,7 @@ from indexes.lucene import LuceneIndex
 from indexes.methods import METHODS
 from pipeline.collections import named
 from pipeline.command.runtime import keep_allocations
-from pipeline.ranking.ranker import Candidates, IndexRetriever
+from pipeline.ranking.retrievers import Candidates, IndexRetriever
 from rerankers import checkpoint
 
 

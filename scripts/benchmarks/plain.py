@@ -16,7 +16,7 @@ from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Terms
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.layers.embeddings import mask_of
 from rerankers.models.mp_hcnn import Model, Perspective, PhraseVectors
-from rerankers.scoring.passes import BATCH_SIZE
+from rerankers.scoring.batches import BATCH_SIZE
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TokenIds
 

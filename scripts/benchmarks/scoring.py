@@ -11,7 +11,7 @@ from benchmarks.plain import padded_scores
 from benchmarks.workload import Workload
 from rerankers.models.mp_hcnn import Model
 from rerankers.scoring import fast_paths
-from rerankers.scoring.passes import score_tokenized
+from rerankers.scoring.batches import score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 

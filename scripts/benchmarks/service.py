@@ -25,7 +25,8 @@ from benchmarks.measuring import Row, printed, threads
 from benchmarks.workload import Workload
 from rerankers import checkpoint as checkpoints
 from rerankers.base import Pairs
-from rerankers.checkpoint import SHIPPED, TrainedReranker
+from rerankers.checkpoint import SHIPPED
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 
 SERVED = SHIPPED / "mp_hcnn" / "all"
@@ -198,7 +199,8 @@ def _single(service: Running, title: str, some: Sequence[Request]) -> list[Row]:
 
 def _in_process(model: TrainedReranker, some: Sequence[Request]) -> dict[str, float]:
     """Pairs/s of the service's scorer on all cores: of new posts, then of known ones."""
-    scorer, pairs = CachedScorer(model, CACHE), [request.pairs() for request in some]
+    scorer = CachedScorer(model.model, model.encoder, CACHE)
+    pairs = [request.pairs() for request in some]
     rates = {}
     scorer.score(pairs[0])
     with threads(len(os.sched_getaffinity(0))):

@@ -13,11 +13,11 @@ import torch
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import ANSWERS, open_collection
 from pipeline.ranking.checkpoints import default_directory
-from pipeline.ranking.ranker import Candidates, retriever_for
+from pipeline.ranking.retrievers import Candidates, retriever_for
 from rerankers import checkpoint
 from rerankers.base import Pairs
-from rerankers.checkpoint import TrainedReranker
 from rerankers.models.mp_hcnn import Model
+from rerankers.reranker import TrainedReranker
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Vocabulary
 

@@ -13,10 +13,10 @@ from pipeline.collections.trec import best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.archive import ALPHAS, question_vectors
 from pipeline.ranking.interpolation import interpolate
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from pipeline.training.training_set import draw_answers
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import TrainedReranker
+from rerankers.reranker import TrainedReranker
 from rerankers.text.words import words
 
 MEASURES = ("P@1", "RR")
@@ -77,7 +77,7 @@ def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, 
             for topic in drawn.candidates.topics
         }
     else:
-        run = NeuralReranker(checkpoints.load(checkpoint)).score(drawn.candidates)
+        run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
     values = evaluate(drawn.qrels, run, MEASURES)
     return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run, write_run
-from pipeline.command.ranking import FUSIONS
 from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.interpolation import interpolate
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
+from rerankers import models
+from rerankers.training.settings import Settings
 
 RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
@@ -85,7 +86,7 @@ class Cell:
     @property
     def is_fusion(self) -> bool:
         """Whether the model retrieves its own candidates with several rankers."""
-        return self.reranker in FUSIONS
+        return models.reads_rankers(self.reranker)
 
     @property
     def is_retrieved(self) -> bool:
@@ -245,9 +246,22 @@ def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
         # One held-out part suffices for early stopping and λ, at a fifth of the cost. A fusion
         # needs five: it is trained on neural scores of held-out topics.
         options += ["--folds", "1"]
-    options += [*cell.training, "--seed", str(cell.seed)]
+    options += [*_options(cell.training), "--seed", str(cell.seed)]
     output = ["--output", str(checkpoint), "--resume"]
     _command("pipeline.train", cell.reranker, *options, *output, *common)
+
+
+def _options(training: Sequence[str]) -> list[str]:
+    """Options of a training, with ``--set training.NAME=VALUE`` for ``--NAME VALUE`` of a setting.
+
+    Finished results are named by hashes of the short form.
+    """
+    settings = {f"--{setting.name.replace('_', '-')}" for setting in fields(Settings)}
+    options, words = [], iter(training)
+    for word in words:
+        setting = f"training.{word[2:].replace('-', '_')}"
+        options += ["--set", f"{setting}={next(words)}"] if word in settings else [word]
+    return options
 
 
 def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:

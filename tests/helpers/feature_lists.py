@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from helpers.reranking_samples import AWKWARD, POSTS, encoder, vocabulary
+from helpers.reranking_samples import AWKWARD, POSTS, encoder
 from rerankers import features
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable
 from rerankers.text.spaces import ADAPTED, WordSpace
-from rerankers.text.vectors import UnitVectors
 
 IDF = encoder().idf
-VECTORS = UnitVectors(vocabulary().known, vocabulary().vectors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,21 +28,13 @@ def candidate_list(
     texts: Sequence[str],
     doc_ids: Sequence[str],
     signals: Mapping[str, npt.NDArray[np.float32]],
-    vectors: UnitVectors | None = None,
     urls: Sequence[str] = (),
     spaces: Mapping[str, WordSpace] | None = None,
 ) -> TextList:
     """Candidates with these texts, and links if ``urls`` has one for each."""
-    words = WordTable(IDF, vectors)
+    words = WordTable(IDF)
     posts = PostTable.read(texts, urls or [""] * len(texts), words)
-    return TextList(query, posts, doc_ids, signals, words, vectors, spaces or {}, texts)
-
-
-def with_vectors(candidates: TextList, vectors: UnitVectors) -> TextList:
-    """The same candidates with word vectors."""
-    return candidate_list(
-        candidates.query, candidates.texts, candidates.doc_ids, candidates.signals, vectors
-    )
+    return TextList(query, posts, doc_ids, signals, words, spaces or {}, texts)
 
 
 def with_space(candidates: TextList, space: WordSpace) -> TextList:
@@ -59,7 +49,6 @@ def only(candidates: TextList, rows: npt.NDArray[np.int64]) -> TextList:
         [candidates.texts[row] for row in rows],
         [candidates.doc_ids[row] for row in rows] if candidates.doc_ids else [],
         {name: values[rows] for name, values in candidates.signals.items()},
-        candidates.vectors,
         spaces=candidates.spaces,
     )
 

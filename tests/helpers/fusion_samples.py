@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from helpers.reranking_samples import all_pairs, encoder, vocabulary
-from pipeline.ranking.ranker import NeuralReranker
+from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
 from rerankers.base import FIRST_STAGE, Pairs, Reranker
-from rerankers.checkpoint import TrainedReranker
-from rerankers.scoring import passes as scoring
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.reranker import TrainedReranker
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.loop import Examples, train
 from rerankers.training.settings import Settings
@@ -76,10 +76,10 @@ def require_new_topics_ordered(model: Reranker) -> None:
         assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
 
 
-def trained_fusion(kind: str, families: str) -> NeuralReranker:
+def trained_fusion(kind: str, families: str) -> ModelScorer:
     """A fusion trained on pairs in the order of rm3, as if loaded from ``/x/made/up``."""
     changes = {"trees": 40, "minimum_leaf": 5} if kind == "fusion" else {}
     model_type: Any = models.find(kind)
     model = model_type(model_type.config_type(families=families, **changes), vocabulary())
     fit(model, *pairs_that_rm3_orders())
-    return NeuralReranker(TrainedReranker(kind, model, encoder(), {}, Path("/x/made/up")))
+    return ModelScorer(TrainedReranker(kind, model, encoder(), {}, Path("/x/made/up")))

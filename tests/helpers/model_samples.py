@@ -9,7 +9,7 @@ import torch
 
 from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, small_model
 from rerankers.base import Pairs, Reranker
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 from rerankers.text.words import words
 
 Vector = npt.NDArray[np.float64]

@@ -10,10 +10,12 @@ from typing import NamedTuple
 from helpers.service_samples import listening, models
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
-from pipeline.service.http.app import build
-from pipeline.service.http.service import Limits, Service
-from pipeline.service.page.searching import SearchPage, routes
-from rerankers.scoring.cached import CachedScorer
+from pipeline.service.app import build
+from pipeline.service.http.models import ServedModel
+from pipeline.service.http.requests import Limits
+from pipeline.service.http.service import Service
+from pipeline.service.page.routes import routes
+from pipeline.service.page.searching import SearchPage
 
 HOSTILE = [
     {
@@ -46,8 +48,7 @@ def served(folder: Path) -> Iterator[ServedPage]:
         f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
         f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
     )
-    scorers = {name: model.scorer for name, model in models().served.items()}
-    page = SearchPage(read_collection(description), lambda: scorers)
+    page = SearchPage(read_collection(description), lambda: models().served)
     try:
         with serving(page) as address:
             yield ServedPage(page, address)
@@ -63,8 +64,8 @@ def serving(page: SearchPage, keys: Sequence[str] = ()) -> Iterator[str]:
         yield address
 
 
-def seen_scorer(page: SearchPage) -> CachedScorer:
+def seen_model(page: SearchPage) -> ServedModel:
     """The model of a page, as if it was trained on the page's collection."""
-    checkpoint = models().default.checkpoint
+    model = models().default
     trained_on = {"trained_on": ["mb2011", page.collection.name]}
-    return CachedScorer(replace(checkpoint, metrics=trained_on), 10**6)
+    return replace(model, checkpoint=replace(model.checkpoint, metrics=trained_on))

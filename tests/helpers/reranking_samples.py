@@ -9,7 +9,7 @@ import torch
 
 from rerankers import models
 from rerankers.base import Pairs, Reranker
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Ragged

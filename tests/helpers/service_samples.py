@@ -21,12 +21,13 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from helpers.reranking_samples import POSTS
-from pipeline.service.http.app import build
+from pipeline.service.app import build
 from pipeline.service.http.models import Models
-from pipeline.service.http.service import Limits, Service
-from pipeline.service.page.searching import routes
-from pipeline.service.proxy.plan import Settings
+from pipeline.service.http.requests import Limits
+from pipeline.service.http.service import Service
+from pipeline.service.page.routes import routes
 from pipeline.service.proxy.routes import Proxy
+from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from rerankers.base import Pairs
 from rerankers.errors import RerankerError
@@ -52,12 +53,12 @@ def app_of(
     limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
 ) -> ASGIApp:
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
-    engine, settings = options.pop("engine", None), options.pop("settings", Settings())
+    engine, defaults = options.pop("engine", None), options.pop("defaults", SearchDefaults())
     ca = options.pop("ca", None)
     service = Service(
         options.pop("models", None) or models(), limits or Limits(), threads, **options
     )
-    proxy = Proxy(service, Upstream(engine.split(","), ca), settings) if engine else None
+    proxy = Proxy(service, Upstream(engine.split(","), ca), defaults) if engine else None
     return build(service, keys, routes(None), proxy=proxy)
 
 

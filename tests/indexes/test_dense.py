@@ -1,14 +1,13 @@
 """The index of vectors against brute force, and what it says when it cannot be used."""
 
 import builtins
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from indexes.dense import IDS, MANIFEST, VECTORS, DenseIndex
+from indexes.dense import IDS, VECTORS, DenseIndex
 from indexes.errors import CollectionError
 
 REBUILD = "python -m pipeline.retrieve --archive mine"
@@ -87,30 +86,6 @@ def test_a_damaged_index_is_refused(tmp_path: Path, name: str) -> None:
     (directory / name).unlink()
     with pytest.raises(CollectionError, match=f"{name} is missing"):
         DenseIndex.open(directory)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": 99}, "format 99, expected 1"),
-        ({"size": 41}, "found 40 vectors of 7 numbers and 40 ids, expected 41 of 7"),
-        ({"sha256": {}}, "build it again"),
-        ({"sha256": None}, "not a readable description"),
-    ],
-)
-def test_a_manifest_that_does_not_fit_is_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    manifest = saved(tmp_path / "index") / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
-    with pytest.raises(CollectionError, match=message):
-        DenseIndex.open(manifest.parent)
-    for text in ("{", "[]"):
-        manifest.write_text(text)
-        with pytest.raises(CollectionError, match="not a readable description"):
-            DenseIndex.open(manifest.parent)
-    with pytest.raises(CollectionError, match="a folder that is not one"):
-        DenseIndex.open(tmp_path)
 
 
 def test_vectors_that_cannot_be_indexed_are_refused() -> None:

@@ -4,11 +4,11 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from helpers.engine_servers import SERVERS, Server, running
-from test_lucene import POSTS, WORDS, random_posts
+from helpers.index_samples import POSTS, TOPICS, WORDS, random_posts
 
 from indexes import lucene
 from indexes.engines.address import EngineAddress
@@ -20,29 +20,11 @@ from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood
 from indexes.posts import Post
+from indexes.search import Topic
 from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
 
 METHODS = [pytest.param(method, id=name) for name, method in RANKED.items()]
-
-
-class Topic(NamedTuple):
-    query_id: str
-    text: str
-    max_doc_id: str | None = None
-    time: str | None = None
-
-
-TOPICS = [
-    *(Topic(str(n), " ".join(WORDS[n : n + 3]), str(9000 * n)) for n in range(1, 10)),
-    *(Topic(f"all {n}", " ".join(WORDS[n:14:5])) for n in range(5)),
-    Topic("twice", "kilo kilo lima"),
-    Topic("stop words", "the of and"),
-    Topic("nothing", "?! zebra"),
-    Topic("empty", ""),
-    Topic("late", "alpha", "3"),
-    Topic("odd", 'ALPHA\0 (bravo) \ud83d 💥 "AND" +delta~2 *'),
-]
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -110,17 +92,6 @@ def test_equal_scores_come_from_new_to_old(index: OwnIndex) -> None:
     assert len({score for score, _ in order}) < len(order)
 
 
-def test_numbers_with_zeros_before_them_are_ids_too(server: Server, tmp_path: Path) -> None:
-    """Of the same number, they come from the highest text to the lowest."""
-    address, doc_ids = server.address(), ["10", "08", "7", "007", "0"]
-    build(address, [Post(doc_id, "alpha") for doc_id in doc_ids], [], tmp_path / "kept", "again")
-    with open_index(address, tmp_path / "kept") as index:
-        assert isinstance(index, OwnIndex)
-        assert not index.layout.plain_ids
-        found = index.search([Topic("1", "alpha")], QueryLikelihood())["1"]
-    assert list(found) == doc_ids
-
-
 def test_posts_and_statistics(index: OwnIndex, local: LuceneIndex) -> None:
     words = [*WORDS, "the", "?", "zebra", "Alpha", "alpha-tango"]
     assert index.document_frequencies(words) == local.document_frequencies(words)
@@ -129,19 +100,6 @@ def test_posts_and_statistics(index: OwnIndex, local: LuceneIndex) -> None:
     assert sorted(index.posts) == sorted(POSTS)
     wanted = ["1", "unknown", POSTS[7].doc_id]
     assert list(index.posts.get_many(wanted).values()) == [Post("1", ""), POSTS[7]]
-
-
-def test_posts_are_fetched_once(
-    index: OwnIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_index(index._address, tmp_path) as other:
-        doc_ids = [post.doc_id for post in POSTS[:30]]
-        assert other.posts.get_many(doc_ids) == {post.doc_id: post for post in POSTS[:30]}
-        monkeypatch.setattr(OwnIndex, "_fetch", None)
-        assert len(other.posts.get_many(doc_ids[::-1])) == 30
-        assert sorted(other.posts) == sorted(POSTS)
-        monkeypatch.setattr(OwnIndex, "_fetch_all", None)
-        assert sorted(other.posts) == sorted(POSTS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -269,7 +227,7 @@ def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
 def test_an_index_with_ids_and_numbers_of_its_own(shop: EngineAddress, tmp_path: Path) -> None:
     address = dataclasses.replace(shop, time_field="number", id_field="sku")
     with open_index(address, tmp_path) as index:
-        run = index.search([Topic("1", "alpha", "20"), Topic("2", "alpha")], EngineQuery())
+        run = index.search([Topic("1", "alpha", None, "20"), Topic("2", "alpha")], EngineQuery())
         assert all(int(doc_id[1:]) <= 20 for doc_id in run["1"])
         assert run["1"].keys() < run["2"].keys()
         assert list(index.posts.get_many(run["2"])) == list(run["2"])
@@ -343,9 +301,9 @@ def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any
             {"url_field": "link"},
             "found no field --url-field link, expected one of body, created_at, ",
         ),
-        ({"text_field": "text"}, "found no field --text-field text"),
+        ({"text_field": "text"}, "found no field `address.text_field` text"),
         ({"time_field": "sku"}, "found the time field sku of type keyword, expected a date or"),
-        ({"text_field": None}, "this index was not made by pipeline.index; .* --text-field"),
+        ({"text_field": None}, "this index was not made by this program; .* `address.text_field`"),
     ],
 )
 def test_fields_that_do_not_fit(
@@ -360,12 +318,12 @@ def test_time_limits_that_an_index_cannot_apply(shop: EngineAddress, tmp_path: P
         open_index(shop, tmp_path) as index,
         pytest.raises(CollectionError, match=r"has a time limit, and .* no field for it; name one"),
     ):
-        index.search([Topic("1", "alpha", "20")], EngineQuery())
+        index.search([Topic("1", "alpha", None, "20")], EngineQuery())
     with open_index(dataclasses.replace(shop, time_field="created_at"), tmp_path) as index:
         with pytest.raises(CollectionError, match="is a date; give the topic a <querytime>"):
-            index.search([Topic("1", "alpha", "20")], EngineQuery())
+            index.search([Topic("1", "alpha", None, "20")], EngineQuery())
         with pytest.raises(CollectionError, match="topic 1: found the time 'noon', expected one"):
-            index.search([Topic("1", "alpha", None, "noon")], EngineQuery())
+            index.search([Topic("1", "alpha", "noon")], EngineQuery())
     with (
         open_index(dataclasses.replace(shop), tmp_path) as index,
         pytest.raises(CollectionError, match="more than 10,000 hits need a field of ids"),

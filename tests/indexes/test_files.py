@@ -1,7 +1,6 @@
 """Files and folders that appear whole or not at all."""
 
 import errno
-import os
 import signal
 import stat
 import subprocess
@@ -76,26 +75,6 @@ def test_a_folder_is_replaced_at_the_end(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
-def test_a_failed_exchange_of_folders_puts_the_old_one_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, replace = tmp_path / "folder", Path.replace
-    path.mkdir()
-    (path / "old").write_text("old")
-
-    def refuse(self: Path, target: Path) -> Path:
-        if (self / "new").exists():
-            raise OSError(errno.EIO, "Input/output error")
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    monkeypatch.setattr("indexes.files._exchanged", lambda one, other: False)
-    with pytest.raises(OSError, match="Input/output"), atomic_directory(path) as new:
-        (new / "new").write_text("new")
-    assert names(path) == ["old"]
-    assert names(tmp_path) == ["folder"]
-
-
 @contextmanager
 def writer_of(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has begun to replace a folder and a file, and waits."""
@@ -134,11 +113,3 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
             assert elsewhere.name in remaining and len(remaining) == 3
             assert sum(f".{alive.pid}-" in name for name in remaining) == 2
     assert names(path) == ["new"]
-
-
-def test_a_process_number_that_is_used_again_protects_nothing(tmp_path: Path) -> None:
-    old = tmp_path / f".index.{os.uname().nodename}.{os.getpid()}-1.abcdefgh"
-    old.mkdir()
-    with atomic_directory(tmp_path / "index"):
-        pass
-    assert old.exists() is not Path("/proc/self/stat").exists()

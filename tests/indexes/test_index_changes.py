@@ -1,6 +1,5 @@
 """Adding and removing posts: the same as an index built from the result, and safe throughout."""
 
-import json
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Command
-from test_lucene import WORDS, Topic, random_posts
+from helpers.index_samples import WORDS, random_posts, write_posts
 
 from indexes import lucene
 from indexes.changes import change
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
 from indexes.posts import Post
+from indexes.search import Topic
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.trec import read_run
 from rerankers.scoring.precomputed import keys_of
@@ -29,16 +29,10 @@ TIES = [
 ]
 assert not {post.doc_id for post in TIES} & {post.doc_id for post in POSTS}
 TOPICS = [
-    Topic(f"{n} {limit}", " ".join(WORDS[n : n + 3]), limit)
+    Topic(f"{n} {limit}", " ".join(WORDS[n : n + 3]), None, limit)
     for n in range(len(WORDS) - 2)
     for limit in (None, "30000")
 ]
-
-
-def write(path: Path, posts: Iterable[Post]) -> Path:
-    lines = [json.dumps({"id": p.doc_id, "text": p.text, "url": p.url}) for p in posts]
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
 
 
 @pytest.fixture
@@ -74,8 +68,8 @@ def test_the_result_is_that_of_a_fresh_build(index: Path, tmp_path: Path) -> Non
     # Common words of removed posts must leave the statistics.
     gone = [post.doc_id for post in POSTS[:100] if "alpha" in post.text]
     other = [Post(post.doc_id, "tango tango alpha") for post in POSTS[200:220]]
-    added = write(tmp_path / "added.jsonl", TIES)
-    changed = write(tmp_path / "changed.jsonl", other)
+    added = write_posts(tmp_path / "added.jsonl", TIES)
+    changed = write_posts(tmp_path / "changed.jsonl", other)
     change(index, "first", [added])
     change(index, "second", [changed], gone, replace=True)
     posts = {post.doc_id: post for post in [*POSTS, *TIES, *other]}
@@ -87,7 +81,7 @@ def test_the_result_is_that_of_a_fresh_build(index: Path, tmp_path: Path) -> Non
 def test_ids_need_not_be_numbers(index: Path, tmp_path: Path) -> None:
     added = [*TIES, Post("tweet-1", "alpha bravo")]
     topics = [topic for topic in TOPICS if topic.max_doc_id is None]
-    manifest = change(index, "", [write(tmp_path / "added.jsonl", added)])
+    manifest = change(index, "", [write_posts(tmp_path / "added.jsonl", added)])
     assert not manifest.numeric_ids
     lucene.build([*POSTS, *added], tmp_path / "fresh", [])
     assert_same_runs(index, tmp_path / "fresh", topics)
@@ -97,24 +91,10 @@ def test_ids_need_not_be_numbers(index: Path, tmp_path: Path) -> None:
     assert_same_runs(index, tmp_path / "fresh")
 
 
-def test_the_manifest_follows(index: Path, tmp_path: Path) -> None:
-    added = write(tmp_path / "added.jsonl", [*TIES[:2], Post(POSTS[0].doc_id, "")])
-    change(index, "add them", [added], ["1"], replace=True)
-    manifest = change(index, "remove one", remove=[TIES[0].doc_id])
-    assert manifest == Manifest.read(index)
-    assert (manifest.posts, manifest.empties) == (len(POSTS), 1)
-    assert [source.name for source in manifest.sources] == ["added.jsonl"]
-    assert manifest.sources[0].matches(added)
-    assert manifest.rebuild.splitlines()[1:] == ["  add them", "  remove one"]
-    first, second = manifest.changes
-    assert first[:4] == (2, 1, 1, ("added.jsonl",)) and second[:4] == (0, 0, 1, ())
-    assert first.time <= second.time
-
-
 @pytest.mark.parametrize(
     ("added", "removed", "message"),
     [
-        (POSTS[:5], [], f"'{POSTS[0].doc_id}'.* and 2 more, expected new ids.*--replace"),
+        (POSTS[:5], [], f"'{POSTS[0].doc_id}'.* and 2 more, expected new ids.*`replace`"),
         ([], ["1", "31", "nobody"], "found no posts with the ids '31', 'nobody', expected ids of"),
         ([TIES[0]], [], r"found the id .* twice \(.*:\d+, .*:\d+\), expected"),
         ([], [post.doc_id for post in POSTS], "expected that at least one is left"),
@@ -123,19 +103,12 @@ def test_the_manifest_follows(index: Path, tmp_path: Path) -> None:
 def test_errors_leave_the_index_as_it_was(
     index: Path, tmp_path: Path, added: list[Post], removed: list[str], message: str
 ) -> None:
-    before, files = content(index), [write(tmp_path / "a.jsonl", added)] if added else []
+    before, files = content(index), [write_posts(tmp_path / "a.jsonl", added)] if added else []
     if "twice" in message:
-        files.append(write(tmp_path / "b.jsonl", added))
+        files.append(write_posts(tmp_path / "b.jsonl", added))
     with pytest.raises(CollectionError, match=message):
         change(index, "", files, removed)
     assert content(index) == before
-
-
-def test_unknown_ids_can_be_skipped(index: Path) -> None:
-    before = content(index)
-    assert change(index, "", remove=["31", "nobody"], skip_unknown=True).changes == ()
-    assert content(index) == before
-    assert change(index, "", remove=["31", "2"], skip_unknown=True).changes[0].removed == 1
 
 
 def test_an_interruption_leaves_the_old_index(index: Path, tmp_path: Path) -> None:
@@ -151,15 +124,6 @@ def test_an_interruption_leaves_the_old_index(index: Path, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_a_search_sees_the_old_index_whole(index: Path) -> None:
-    with LuceneIndex.open(index) as opened:
-        method = METHODS["rm3"]()
-        before = opened.search(TOPICS, method)
-        change(index, "", remove=[post.doc_id for post in POSTS[:250]])
-        assert opened.search(TOPICS, method) == before
-        assert opened.posts.get_many([POSTS[0].doc_id]) == {POSTS[0].doc_id: POSTS[0]}
-
-
 def test_two_changes_at_once_lose_nothing(index: Path) -> None:
     with pytest.raises(CollectionError, match="another process has changed this index"):
         change(
@@ -169,9 +133,9 @@ def test_two_changes_at_once_lose_nothing(index: Path) -> None:
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:
-    place, first = tmp_path / "my index", write(tmp_path / "first posts.jsonl", POSTS)
-    added, ids = write(tmp_path / "added.jsonl", TIES[:3]), tmp_path / "ids.txt"
-    more = write(tmp_path / "more.jsonl", TIES[3:])
+    place, first = tmp_path / "my index", write_posts(tmp_path / "first posts.jsonl", POSTS)
+    added, ids = write_posts(tmp_path / "added.jsonl", TIES[:3]), tmp_path / "ids.txt"
+    more = write_posts(tmp_path / "more.jsonl", TIES[3:])
     ids.write_text(f"1\n\n{POSTS[0].doc_id}\n")
     assert command("index", "--posts", first, "--index", place).code == 0
     done = command("index", "--index", place, "--add", added, more, "--remove", ids)
@@ -182,9 +146,14 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     assert done.code == 0 and "0 posts added, 0 replaced, 2 removed" in done.out
     done = command("index", "--index", place, "--remove", "2", "--skip-unknown")
     assert done.code == 0 and done.out.startswith("nothing to change: 303 posts")
+    # Messages name the command's options.
+    assert "with --replace the new texts" in command("index", "--index", place, "--add", more).err
+    assert "with --skip-unknown, unknown" in command("index", "--index", place, "--remove", "2").err
+    none = command("index", "--index", tmp_path / "none", "--remove", "2")
+    assert f"python -m pipeline.index --posts FILE --index '{tmp_path / 'none'}'" in none.err
     # The commands in the manifest build the same index.
     expected = stored(place)
-    for line in Manifest.read(place).rebuild.splitlines():
+    for line in IndexManifest.read(place).rebuild.splitlines():
         words = shlex.split(line)
         assert words[:3] == ["python", "-m", "pipeline.index"]
         assert command("index", *words[3:]).code == 0
@@ -212,12 +181,11 @@ def test_bad_usage(command: Command, arguments: list[str], code: int, message: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["mp_hcnn", "fusion"])
-def test_precomputed_posts_follow(command: Command, tmp_path: Path, model: str) -> None:
+def test_precomputed_posts_follow(command: Command, tmp_path: Path) -> None:
     place, topics, run = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
     topics.write_text("1\talpha bravo\n2\tkilo lima tango\n")
-    first, added = write(tmp_path / "a.jsonl", POSTS), write(tmp_path / "b.jsonl", TIES)
-    done = command("index", "--posts", first, "--index", place, "--precompute", model)
+    first, added = write_posts(tmp_path / "a.jsonl", POSTS), write_posts(tmp_path / "b.jsonl", TIES)
+    done = command("index", "--posts", first, "--index", place, "--precompute", "fusion")
     assert done.code == 0, done.err
     before = {path.name for path in (place / "precomputed").iterdir()}
     gone = ",".join(post.doc_id for post in POSTS[:50])
@@ -226,29 +194,14 @@ def test_precomputed_posts_follow(command: Command, tmp_path: Path, model: str) 
     assert {path.name for path in (place / "precomputed").iterdir()} == before
     for folder in (place / "precomputed").iterdir():
         keys = np.fromfile(folder / "keys", dtype=np.uint64).reshape(-1, 2)
-        expected = {(post.text, post.url) for post in stored(place).values()}
-        if (folder / "known.words").is_file():  # a fusion has an empty post
-            expected.add(("", ""))
+        expected = {("", ""), *((post.text, post.url) for post in stored(place).values())}
         texts, urls = [text for text, _ in expected], [url for _, url in expected]
         assert {*map(tuple, keys)} == {*map(tuple, keys_of(texts, urls))}
     runs = []
     for choice in ("none", None):
-        words = ["--topics", topics, "--index", place, "--output", run, "--reranker", model]
+        words = ["--topics", topics, "--index", place, "--output", run, "--reranker", "fusion"]
         found = command("search", *words, *(["--precomputed", choice] if choice else []))
         assert found.code == 0, found.err
         runs.append(read_run(run))
     for topic in ("1", "2"):
         assert runs[0][topic] == pytest.approx(runs[1][topic], abs=1e-4)
-
-
-def test_precomputed_posts_without_their_checkpoint_are_left_out(
-    command: Command, index: Path
-) -> None:
-    folder = index / "precomputed" / "0123456789abcdef"
-    folder.mkdir(parents=True)
-    description = {"version": "0", "checkpoint": "mp_hcnn/all", "arrays": {}}
-    (folder / "precomputed.json").write_text(json.dumps(description))
-    done = command("index", "--index", index, "--remove", "1")
-    assert done.code == 0 and done.err.startswith(f"warning: the precomputed posts in {folder} are")
-    assert f"python -m pipeline.index --index {index} --precompute CHECKPOINT" in done.err
-    assert not (index / "precomputed").exists()

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_index_changes import write
-from test_lucene import random_posts
+from helpers.index_samples import random_posts, write_posts
 
 from indexes import lucene
 from indexes.lucene import LuceneIndex
@@ -40,7 +39,7 @@ def has_come_to(stage: str, folder: Path) -> bool:
 def test_a_build_that_is_killed_leaves_the_old_index_and_the_next_one_says_so(
     tmp_path: Path,
 ) -> None:
-    index, posts = tmp_path / "index", write(tmp_path / "posts.jsonl", POSTS)
+    index, posts = tmp_path / "index", write_posts(tmp_path / "posts.jsonl", POSTS)
     lucene.build([Post("1", "old")], index, [])
     words = ["-m", "pipeline.index", "--posts", posts, "--index", index]
     drawn = random.Random(1)

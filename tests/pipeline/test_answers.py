@@ -188,16 +188,16 @@ def test_answers_are_ranked_by_the_model_alone(search: Search, home: Path) -> No
     # It was trained on another part of the collection.
     assert "was trained on" not in result.err
     lines = result.out.splitlines()
-    assert lines[0] == "trecqa-raw, 4 judged topics"
-    assert lines[1].split() == ["AP", "RR"]
-    rows = [line.rsplit(maxsplit=2)[0] for line in lines[2:4]]
-    assert rows == ["first stage (given, by id)", "neural (mp_hcnn)"]
+    assert lines[0].startswith("trecqa-raw, 4 judged topics")
+    assert lines[0].split()[-3:] == ["AP", "RR", "ms/topic"]
+    rows = [line.partition(" -> ")[0].rsplit(maxsplit=3)[0] for line in lines[1:3]]
+    assert rows == ["given, by id", "mp_hcnn"]
     assert {q: len(scores) for q, scores in read_run("run").items()} == SIZES
     assert not (home / "indexes").exists()
     result = search("trecqa-raw", "--lambda", "0.25")
     assert result.code == 0, result.err
     assert "λ = 0.25 (given)" in result.err
-    assert "interpolated" in result.out
+    assert "mp_hcnn + given, by id (λ = 0.25)" in result.out
 
 
 def test_evaluation_has_the_collections_measures(search: Search, command: Command) -> None:
@@ -250,8 +250,7 @@ def test_a_run_of_ones_own_is_mixed(search: Search) -> None:
     given.write_text("3.1 Q0 3.1-0 1 9 x\n3.1 Q0 3.1-5 2 8 x\n3.2 Q0 3.2-1 1 7 x\n")
     result = search("trecqa-raw", "--candidates", given, "--hits", "1")
     assert result.code == 0, result.err
-    assert "first stage (given)" in result.out
-    assert "interpolated" in result.out
+    assert "mp_hcnn + given (λ = 0.5)" in result.out
     assert "λ = 0.5 (not tuned: choose one by --lambda)" in result.err
     assert {q: list(s) for q, s in read_run("run").items()} == {"3.1": ["3.1-0"], "3.2": ["3.2-1"]}
     given.write_text("3.1 Q0 3.1-9 1 9 x\n")

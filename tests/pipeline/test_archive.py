@@ -22,6 +22,7 @@ from pipeline.ranking import archive
 from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix, tune_alpha
 from rerankers import checkpoint
 from rerankers.base import Pairs
+from rerankers.reranker import TrainedReranker
 
 # Every post's first words as a question, with one answer; the first two have a second one.
 QUESTIONS = {f"q{n}": " ".join(text.split()[:3]) for n, (text, _) in enumerate(POSTS)}
@@ -35,7 +36,7 @@ TOPICS = [Topic(f"t{n}", text) for n, text in enumerate(QUERIES)]
 
 @cache
 def trained(model: str = "cntn", configuration: str = "cntn_v", seed: int = 0) -> Any:
-    return checkpoint.TrainedReranker(
+    return TrainedReranker(
         model, small_model(model, configuration, seed), encoder(), {}, Path("checkpoint")
     )
 

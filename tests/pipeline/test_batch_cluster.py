@@ -106,6 +106,6 @@ def test_a_node_dies_and_every_row_comes_out_once(
         (row["query_id"], row["doc_id"]) for row in rows
     ]
     np.testing.assert_allclose(scores(found), scores(expected), rtol=0, atol=1e-6)
-    assert "1 rows cannot be read" in done.stderr
+    assert "1 row cannot be read" in done.stderr
     names = {path.name for path in together.rglob("*.jsonl")}
     assert names == {path.name for path in alone.rglob("*.jsonl")}

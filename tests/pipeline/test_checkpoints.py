@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.collections.named import find
 from pipeline.command.errors import DataError
-from pipeline.command.ranking import RankingOptions, with_model
+from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import default_directory, directory_for
 from rerankers import checkpoint
 
@@ -57,15 +57,11 @@ def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
 
 
 def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:
-    def taken(topics: str, **options: Any) -> str:
-        return with_model(RankingOptions(topics=topics, data=data_dir, **options)).reranker
+    def taken(name: str, fits: bool = True, checkpoint: Path | None = None) -> str:
+        return default_reranker(find(name, data_dir), lambda name: fits, checkpoint)
 
     assert taken("sample") == taken("mb2013") == "fusion"
     assert taken("mb2012") == "mp_hcnn"  # which the fusion has seen
-    run = find("mb2013", data_dir).runs["ql"]
-    others: list[dict[str, Any]] = [{"weight": 0.3}, {"method": "bm25"}, {"candidates": str(run)}]
-    for options in others:
-        assert taken("mb2013", **options) == "mp_hcnn", options
-    assert taken("mb2013", reranker="none") == "none"
+    assert taken("mb2013", fits=False) == "mp_hcnn"
     assert taken("mb2013", checkpoint=shipped / "mp_hcnn" / "all") == "mp_hcnn"
     assert taken("wikiqa") == "mp_hcnn"  # whose candidates are given

@@ -13,6 +13,7 @@ from conftest import Result
 
 from indexes.errors import CollectionError
 from pipeline.command import main, options
+from pipeline.command.engine import EngineOptions
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
     apply_changes,
@@ -23,7 +24,7 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
-from pipeline.command.runtime import choose_device, device_name
+from pipeline.command.runtime import bar, choose_device, device_name, print_posts
 from rerankers.errors import RerankerError
 
 
@@ -151,6 +152,19 @@ def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "way; one of ql, bm25 (default: ql)" in text
 
 
+def test_help_lists_inherited_options_by_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Inherited(EngineOptions):
+        last: str | None = option("of its own")
+
+    with pytest.raises(SystemExit):
+        run_command(Inherited, lambda options: None, "program", None, ["--help"])
+    text = capsys.readouterr().out
+    own, _, engine = text.partition("\nsearch engine:\n")
+    assert "--last" in own.partition("\noptions:\n")[2]
+    assert "--engine-index" in engine
+
+
 def tweetrerank(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> Result:
@@ -203,3 +217,30 @@ def test_changes_of_settings() -> None:
         apply_changes(Configuration(), ["detph=2", "depth=two", "words=maybe", "dropout"])
     assert len(error.value.problems) == 4
     assert "did you mean 'depth'?" in error.value.problems[0]
+
+
+@pytest.mark.parametrize(("is_terminal", "width"), [(True, 40), (False, 10 + 100)])
+def test_posts_are_cut_to_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_terminal: bool,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    print_posts([["1", "0.5", "a post of\nmany words " * 20], ["10", "0.25", "short 東京"]])
+    long, short = capsys.readouterr().out.splitlines()
+    assert len(long) == width
+    assert re.fullmatch(r" 1   0\.5  a post of many words .*…", long)
+    assert short == "10  0.25  short 東京"
+
+
+def test_a_progress_bar_has_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with bar(2000, "scoring", "pair") as progress:
+        progress(2000)
+    begin, *_, end = capsys.readouterr().err.strip().split("\r")
+    assert re.fullmatch(r"scoring:   0%\|.*\| 0/2,000 pairs \[00:00\]", begin)
+    assert re.fullmatch(r"scoring: 100%\|.*\| 2,000/2,000 pairs \[00:00<00:00, .* pairs/s\]", end)

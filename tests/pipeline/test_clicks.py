@@ -1,6 +1,5 @@
 """Click logs: the position-based model, the judgments and the command."""
 
-import errno
 import gzip
 import json
 import re
@@ -12,7 +11,6 @@ import pytest
 from conftest import Command
 from scipy.integrate import quad
 
-from pipeline.collections import trec
 from pipeline.collections.clicks import model as click_model
 from pipeline.collections.clicks.log import (
     ClickLog,
@@ -22,7 +20,7 @@ from pipeline.collections.clicks.log import (
     query_id,
     read_click_log,
 )
-from pipeline.collections.clicks.model import ClickModel, fit
+from pipeline.collections.clicks.model import fit
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError
@@ -121,41 +119,6 @@ def test_attractiveness_is_the_posterior_mean() -> None:
         assert found[evidence.pattern[pair]] == pytest.approx(above / below, abs=2e-3)
 
 
-def test_single_impressions_do_not_make_every_position_seem_examined() -> None:
-    """Without repeated pairs examination stays between the click rate's fall and 1 / k."""
-    log = simulate(6000, 6000, 10.0)
-    _, pair = np.unique(np.arange(len(log.pair)), return_inverse=True)
-    model = fit(pair, log.position, log.click)
-    assert np.abs(model.examination - BIAS).max() < 0.15
-    clicked = model.attractiveness[log.click]
-    skipped = model.attractiveness[~log.click]
-    assert clicked.min() > 0.2
-    assert clicked.max() < 0.8
-    assert skipped.min() > 0.02
-    # A skip says more where people look.
-    first = ~log.click & (log.position == 0)
-    last = ~log.click & (log.position == POSITIONS - 1)
-    assert model.attractiveness[first].max() < model.attractiveness[last].min()
-
-
-def test_the_fit_is_deterministic_and_ignores_the_order_of_entries() -> None:
-    log = simulate(20, 300, 0.5)
-    order = np.random.default_rng(0).permutation(len(log.pair))
-    first = fit(log.pair, log.position, log.click)
-    second = fit(log.pair[order], log.position[order], log.click[order])
-    assert fit(log.pair, log.position, log.click).attractiveness.tolist() == (
-        first.attractiveness.tolist()
-    )
-    np.testing.assert_allclose(first.attractiveness, second.attractiveness, atol=1e-9)
-
-
-def test_a_log_of_clicks_alone() -> None:
-    """Its estimates are numbers, and one click in it is no certainty."""
-    model = fit(np.arange(5), np.zeros(5, np.int64), np.ones(5, np.bool_))
-    assert model.attractiveness.max() < 0.99
-    assert (model.gain > 0).all()
-
-
 def log_of(*impressions: tuple[str, str, str]) -> ClickLog:
     """Query, posts and clicked posts, one letter each."""
     log = ClickLog()
@@ -180,11 +143,6 @@ def test_grades_follow_the_estimate() -> None:
     assert grades[query_id("y")] == {"b": 1}
     gain = np.array([0.5, 0.4, -0.1, 0.9, 0.1, 0.0])
     assert judgments(log, gain, 0.45, 0.95)[query_id("x")] == {"a": 1, "b": 0, "c": 0, "d": 1}
-
-
-def test_gain_is_relative_to_the_average_pair() -> None:
-    gain = ClickModel(np.ones(1), np.array([0.2, 0.6, 1.0]), 0.2).gain
-    assert gain.tolist() == pytest.approx([0, 0.5, 1])
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -239,15 +197,6 @@ def test_ids_are_those_of_the_text_in_any_log(tmp_path: Path) -> None:
     assert query_id("storm damage") == "q1bffdc61d5a2f7a0"
     log = read_click_log(write(tmp_path / "log", record("Ｓtorm damage", ["1"], ["1"])))
     assert log.queries[0].topic.query_id == "q1bffdc61d5a2f7a0"
-
-
-def test_deep_positions_are_one_row(tmp_path: Path, command: Command) -> None:
-    log = write(tmp_path / "log.jsonl", record("x", list(range(25)), [3]))
-    result = command("clicks", log, "--output", tmp_path / "q", "--topics", tmp_path / "t")
-    assert result.code == 0
-    assert re.search(r"^11-25 +15 +0\.000", result.out, re.M)
-    assert "found no pair at two positions" in result.err
-    assert [topic.text for topic in read_topics(tmp_path / "t")] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -319,26 +268,3 @@ def test_options_that_do_not_fit_are_named_together(tmp_path: Path, command: Com
     assert "--highly-relevant: found 0.5, expected at least 0.6" in result.err
     assert f"--output: found {log}, expected another file than that of log" in result.err
     assert f"--topics: found {log}, expected another file than that of --output" in result.err
-
-
-def test_a_full_disk_leaves_both_files_as_they_were(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = write(tmp_path / "log.jsonl", *RECORDS)
-    for name in ("qrels.txt", "qrels.topics.tsv"):
-        (tmp_path / name).write_text("old")
-    real = trec.atomic_file
-
-    def full(path: Path) -> Any:
-        if path.name == "qrels.txt":
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return real(path)
-
-    monkeypatch.setattr(trec, "atomic_file", full)
-    result = command("clicks", log, "--output", tmp_path / "qrels.txt")
-    assert result.code == 1
-    assert "No space left" in result.err
-    assert {path.name: path.read_text() for path in tmp_path.iterdir() if path != log} == {
-        "qrels.txt": "old",
-        "qrels.topics.tsv": "old",
-    }

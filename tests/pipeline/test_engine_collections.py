@@ -55,7 +55,7 @@ def test_a_file_names_an_index(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         (f'{OWN}text_field = "body"\n', "text_field: found without engine"),
-        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected one"),
+        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected files"),
         (f'{OWN}engine = "http://a"\ntext_field = "body"\n', "posts: found with text_field"),
         (f'{OWN}engine = "a:9200"\n', "engine: found 'a:9200', expected the address of a search"),
         (f"{OWN}engine = 9200\n", "engine: found 9200, expected a text"),
@@ -101,8 +101,10 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
     assert f"{NOWHERE}: no answer (" in nothing.err
     with pytest.raises(CollectionError, match="found url_field without text_field"):
         open_collection("sample", engine={"url": NOWHERE, "url_field": "link"})
-    with pytest.raises(UsageError, match="--method: found axiom, expected one of ql, bm25, rm3"):
-        from pipeline.ranking.ranker import retriever_for
+    with pytest.raises(
+        UsageError, match="`first_stage`: found axiom, expected one of ql, bm25, rm3"
+    ):
+        from pipeline.ranking.retrievers import retriever_for
 
         collection = open_collection("sample", engine={"url": NOWHERE})
         collection.__dict__["open_index"] = lambda: None
@@ -182,8 +184,8 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     run = ["--output", tmp_path / "run.txt"]
     found = command("search", "--collection", toml, *run)
     assert found.code == 0, found.err
-    assert "first stage (the engine's own query)" in found.out
-    assert "neural (mp_hcnn)" in found.out
+    assert "the engine's own query" in found.out
+    assert "mp_hcnn" in found.out
     assert float(found.out.split("query)")[1].split()[0]) > 0.3
     assert command("evaluate", toml, tmp_path / "run.txt").code == 0
     mp_hcnn = [run[1], "--output", tmp_path / "again", "--reranker", "mp_hcnn"]
@@ -196,7 +198,7 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     assert "is searched as it is, not built" in built.err
     tune_lambda.main(tune_lambda.Options(collection=str(toml)))
     (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
-    quick = ["--epochs", 2, "--vectors", tmp_path / "vectors.txt", "--threads", 1]
+    quick = ["--set", "training.epochs=2", "--vectors", tmp_path / "vectors.txt", "--threads", 1]
     trained = command("train", "knrm", "--collection", toml, *quick)
     assert trained.code == 0, trained.err
     assert "20 held-out topics:" in trained.out

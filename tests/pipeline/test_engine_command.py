@@ -14,9 +14,9 @@ import requests
 from conftest import Command
 from helpers.engine_servers import Server, running
 from helpers.engine_stub import Proxy, stub
+from helpers.index_samples import POSTS
 from helpers.mlcommons_stub import FakeElasticsearch, FakeOpenSearch
 from helpers.service_samples import QUERY, GatedScorer, app_of, listening, scored_by
-from test_lucene import POSTS
 
 from indexes.engines.building import build
 from pipeline import engine as engine_command

@@ -177,7 +177,7 @@ def test_names_of_collections(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatc
     assert evaluate("fakee", "base")[0] == 2
     # A file of that name comes first.
     Path("fake").write_text("1 0 a 1\n")
-    assert evaluate("fake", "base")[1][0] == "fake, 1 judged topics"
+    assert evaluate("fake", "base")[1][0] == "fake, 1 judged topic"
 
 
 def test_official_runs(

@@ -15,7 +15,6 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.command.ranking import FUSIONS
 from pipeline.explanation.contributions import (
     FEATURES,
     Contribution,
@@ -33,7 +32,8 @@ from pipeline.explanation.matches import (
 from pipeline.explanation.pages import page
 from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
 from pipeline.explanation.terminal import print_explanation
-from pipeline.ranking.ranker import Candidates, NeuralReranker
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.scorers import ModelScorer
 from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
@@ -177,8 +177,8 @@ def test_exact_matches_have_the_darkest_shade() -> None:
 FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
 
 
-@pytest.fixture(scope="module", params=FUSIONS)
-def reranker(request: pytest.FixtureRequest) -> NeuralReranker:
+@pytest.fixture(scope="module", params=["fusion", "linear_fusion"])
+def reranker(request: pytest.FixtureRequest) -> ModelScorer:
     return trained_fusion(request.param, ",".join(FAMILIES))
 
 
@@ -203,14 +203,14 @@ def candidates() -> Candidates:
     )
 
 
-def explained(reranker: NeuralReranker, chosen: Mapping[str, list[str]]) -> FusionExplanation:
+def explained(reranker: ModelScorer, chosen: Mapping[str, list[str]]) -> FusionExplanation:
     found = candidates()
     changes = rank_changes({"before": found.run["7"], "after": reranker.score(found)["7"]})
     ranking = RerankedTopic("made up", found.topics[0], found, changes, {"1": 2}, chosen)
-    return explain_fusion(ranking, reranker)
+    return explain_fusion(ranking, reranker.checkpoint)
 
 
-def features_of(reranker: NeuralReranker) -> tuple[np.ndarray, np.ndarray]:
+def features_of(reranker: ModelScorer) -> tuple[np.ndarray, np.ndarray]:
     """Values of all features, and their contributions less the topic's mean: [20, K]."""
     model: Any = reranker.checkpoint.model
     features = represented(model, candidates().pairs())
@@ -218,7 +218,7 @@ def features_of(reranker: NeuralReranker) -> tuple[np.ndarray, np.ndarray]:
     return features.numpy(), (added - added.mean(dim=0)).numpy()
 
 
-def test_families_add_up_to_the_scores_of_a_search(reranker: NeuralReranker) -> None:
+def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> None:
     scores = reranker.score(candidates())["7"]
     assert len(set(scores.values())) > 5
     explanation = explained(reranker, {"all": list(scores)})
@@ -240,7 +240,7 @@ def test_families_add_up_to_the_scores_of_a_search(reranker: NeuralReranker) -> 
     assert list(explanation.posts["1"].families) == list(shares)
 
 
-def test_contributions_are_those_of_the_features(reranker: NeuralReranker) -> None:
+def test_contributions_are_those_of_the_features(reranker: ModelScorer) -> None:
     """A family is the sum of its features; those with the largest contributions are named."""
     values, added = features_of(reranker)
     names = list(reranker.checkpoint.model.names)  # type: ignore[union-attr, arg-type]

@@ -1,4 +1,4 @@
-"""The family ``judged``, and what judgments say (pipeline.collections.judged)."""
+"""The family ``judged``, and what judgments say (pipeline.ranking.judged_posts)."""
 
 import dataclasses
 import math
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers.feature_lists import computed, of_texts
 
-from pipeline.collections.judged import JUDGMENTS, JudgedPosts
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.command.errors import DataError
+from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from rerankers.features.judged import NAMES, SIGNALS
 from rerankers.text.spaces import general
 from rerankers.text.words import words

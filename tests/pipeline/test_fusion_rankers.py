@@ -9,19 +9,15 @@ import pytest
 
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.judged import JudgedPosts
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking.fusion import (
-    MOST_TOPICS,
-    Fusion,
-    Rankers,
-    UnionRetriever,
-    fusion_training_set,
-)
-from pipeline.ranking.fusion import _joined as joined
-from pipeline.ranking.ranker import Candidates, NeuralReranker
+from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
+from pipeline.ranking.judged_posts import JudgedPosts
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.scorers import ModelScorer
+from pipeline.training.fusion import MOST_TOPICS, fusion_training_set
+from pipeline.training.fusion import _joined as joined
 from pipeline.training.training_set import searched_training_set
 from rerankers.features.judged import SIGNALS
 from rerankers.text.spaces import ADAPTED
@@ -79,8 +75,8 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
     assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
     for told in (0.0, -50.0):
-        whole: Any = NeuralReranker(Lengths(told))  # type: ignore[arg-type]
-        fusion = Fusion(source(), whole, rankers, {})
+        whole: Any = ModelScorer(Lengths(told))  # type: ignore[arg-type]
+        fusion = Fusion(UnionRetriever(source(), rankers), whole, {})
         scores = fusion.score(fusion.search(TOPICS))
         assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
         assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
@@ -190,8 +186,9 @@ def test_a_fusion_reads_what_its_rerankers_say() -> None:
     candidates = Candidates(TOPICS, run, posts, {}, {"ql": run})
     neural, whole = Lengths(), Lengths()
     rankers = Rankers(["ql"], ["mp_hcnn"], ["ql"])
-    reranker: Any = NeuralReranker(whole)  # type: ignore[arg-type]
-    fusion = Fusion(source(), reranker, rankers, {"mp_hcnn": NeuralReranker(neural)})  # type: ignore[arg-type]
+    reranker: Any = ModelScorer(whole)  # type: ignore[arg-type]
+    retriever = UnionRetriever(source(), rankers)
+    fusion = Fusion(retriever, reranker, {"mp_hcnn": ModelScorer(neural)})  # type: ignore[arg-type]
     read = fusion.read(candidates)
     assert read.signals == {"ql": run, "mp_hcnn": {"1": {"a": 4.0}, "2": {"x": 2.0}}}
     assert fusion.score(read) == {"1": {"a": 404.0, "z": 0.0}, "2": {"x": 202.0}}

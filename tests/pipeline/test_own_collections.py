@@ -5,7 +5,6 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import click_log
@@ -15,32 +14,17 @@ from conftest import Command
 
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
-from pipeline.collections.topics import Topic
 from pipeline.collections.trec import read_qrels
+from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_RERANKER
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.ranking import (
-    DEFAULT_FUSION,
-    DEFAULT_RERANKER,
-    RankingOptions,
-    with_model,
-)
 from pipeline.evaluation.measures import DEFAULT_MEASURES
-from pipeline.ranking.checkpoints import Tuning, _warn_of_seen, load_reranker
-from pipeline.ranking.ranker import Candidates
-from pipeline.training import own
+from pipeline.ranking.build import default_reranker
+from pipeline.ranking.checkpoints import Tuning, load_scorer
 from pipeline.training.own import (
     FEWEST,
-    FEWEST_FOR_NEURAL,
-    cross_validated,
-    own_fusion_config,
     own_training_set,
-    shipped_start,
-    tune_and_compare,
 )
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import fold_topics, tune_weight
 from rerankers import models
-from rerankers.checkpoint import SHIPPED
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -99,9 +83,8 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
         (
             'posts = ["nothing-*.jsonl", "posts-*.jsonl"]\ntopic = "topics.tsv"\nqrels = 3\n',
             [
-                "found the key 'topic', expected posts, topics, qrels, train, language, ",
+                "found the key 'topic', expected posts, topics, qrels, train, train_qrels, ",
                 "did you mean 'topics'?",
-                "found no topics",
                 "posts: found no file 'nothing-*.jsonl'",
                 "qrels: found 3, expected the name of a file",
             ],
@@ -112,6 +95,8 @@ def test_files_of_one_name_are_different_collections(folder: Path) -> None:
             ["topics: ", "qrels.txt:1: ", "qrels: ", "topics.tsv:1: "],
         ),
         ("posts = [", ["found no TOML"]),
+        ("language = 1", ["found no posts", "language: found 1"]),
+        (TOML.replace("qrels =", "train_qrels ="), ["train_qrels: found without qrels"]),
         (
             TOML + 'train = "others.tsv"\nlanguage = "eng"\n',
             [
@@ -257,10 +242,10 @@ def test_word_frequencies_of_the_language(folder: Path, capsys: pytest.CaptureFi
     (folder / "harbour.toml").write_text(TOML + 'language = "de"\n')
     collection = find(str(folder / "harbour.toml"))
     for idf in (None, "wordfreq"):
-        reranker = load_reranker("mp_hcnn", collection, idf=idf)
+        reranker = load_scorer("mp_hcnn", collection, idf=idf)
         assert reranker.checkpoint.encoder.idf.source == "wordfreq:de"
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
-    given = load_reranker("mp_hcnn", collection, idf=str(folder / "idf.txt"))
+    given = load_scorer("mp_hcnn", collection, idf=str(folder / "idf.txt"))
     assert "wordfreq" not in given.checkpoint.encoder.idf.source
 
 
@@ -284,7 +269,7 @@ def test_training_tunes_and_compares_on_held_out_topics(
     sample: Path, command: Callable[..., Any]
 ) -> None:
     toml = sample / "sample2.toml"
-    quick = ["--epochs", 3, "--vectors", sample / "vectors.txt", "--threads", 1]
+    quick = ["--set", "training.epochs=3", "--vectors", sample / "vectors.txt", "--threads", 1]
     absent = command("search", "--collection", toml, "--reranker", "knrm")
     assert absent.code == 1
     assert f"no knrm trained for {toml} here" in absent.err
@@ -344,11 +329,11 @@ def test_a_fusion_is_trained_and_searched_with(
     searched = command("search", "--collection", toml, "--output", run, "--hits", 20)
     assert searched.code == 0, searched.err
     by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
-    assert ("fused (linear_fusion)" in searched.out) == by_itself
+    assert ("\nlinear_fusion " in searched.out) == by_itself
     named = command(
         "search", "--collection", toml, "--reranker", "linear_fusion", "--output", run, "--hits", 20
     )
-    assert "fused (linear_fusion)" in named.out
+    assert "\nlinear_fusion " in named.out
     assert ("was trained on sample2;" in named.err) == (topics == 20)
     assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
 
@@ -363,68 +348,19 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
 
-    def taken(*among: str, **options: Any) -> str:
-        return with_model(RankingOptions(topics=toml, **options), among).reranker
+    def taken(given: bool = False) -> str:
+        fits = lambda name: not (given and models.reads_rankers(name))  # noqa: E731
+        return default_reranker(find(toml), fits)
 
     assert taken() == DEFAULT_FUSION
-    assert taken(method="bm25") == taken(weight=0.3) == DEFAULT_RERANKER
+    assert taken(given=True) == DEFAULT_RERANKER
     trained("knrm", 0.0, 0.9)
     assert taken() == DEFAULT_FUSION
     trained("sm_cnn", 0.5, 0.5)
     trained("linear_fusion", 1.0, 0.6)
     assert taken() == "linear_fusion"
-    assert taken(method="bm25") == taken(weight=0.3) == "sm_cnn"
-    assert taken("knrm", "sm_cnn") == "sm_cnn"
-    assert taken(reranker="none") == "none"
-    assert with_model(RankingOptions(topics="sample")).reranker == DEFAULT_FUSION
-
-
-def test_topics_that_a_model_has_seen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are named once, by the fusion and not by its parts; held-out ones are not."""
-    collection = find(str(folder / "harbour.toml"))
-    fusion = folder.parent / "fusion"
-    (fusion / "sm_cnn").mkdir(parents=True)
-
-    def warning(directory: Path, *trained_on: str) -> str:
-        metrics = {"trained_on": trained_on}
-        _warn_of_seen(cast(Any, SimpleNamespace(directory=directory, metrics=metrics)), collection)
-        return capsys.readouterr().err
-
-    assert "trained on harbour; its figures" in warning(fusion, "harbour")
-    assert warning(fusion, "mb2012") == ""
-    tuning = Tuning(1.0, {}, 0.5, (), "AP", "none", 5, 1, ("a", "z"), ("harbour",))
-    tuning.save(fusion / "lambda.json")
-    assert "trained on 1 of the 2 judged topics of harbour;" in warning(fusion, "harbour")
-    dataclasses.replace(tuning, topics=("z",)).save(fusion / "lambda.json")
-    assert warning(fusion, "harbour") == ""
-    assert warning(fusion / "sm_cnn", "harbour") != ""
-    (fusion / "config.json").write_text("{}")
-    assert warning(fusion / "sm_cnn", "harbour") == ""
-
-
-def test_a_fusion_reads_what_its_collection_can_give(capsys: pytest.CaptureFixture[str]) -> None:
-    config = models.find("fusion").configurations["general"]
-    config = dataclasses.replace(config, families="signal:ql,signal:run_ql,signal:sm_cnn,overlap")
-
-    def families(topics: int) -> str:
-        collection: Any = SimpleNamespace(training_topics=[Topic("1", "x")] * topics)
-        return str(own_fusion_config(config, collection).families)
-
-    assert families(FEWEST_FOR_NEURAL) == "signal:ql,signal:sm_cnn,overlap,judged"
-    assert capsys.readouterr().err == ""
-    assert families(FEWEST_FOR_NEURAL - 1) == "signal:ql,overlap,judged"
-    assert "to train signal:sm_cnn on: left out" in capsys.readouterr().err
-
-
-def test_own_trees_extend_the_shipped_ones_that_know_no_judgments() -> None:
-    configurations = models.find("fusion").configurations
-    collection: Any = SimpleNamespace(training_topics=[Topic("1", "x")] * 2)
-    for name, folder in (("general", "all"), ("adapted", "all-adapted")):
-        own = own_fusion_config(configurations[name], collection)
-        assert shipped_start("fusion", own) == SHIPPED / "fusion" / folder
-    others = dataclasses.replace(configurations["general"], trees=10)
-    assert shipped_start("fusion", own_fusion_config(others, collection)) is None
-    assert shipped_start("mp_hcnn", None) is None
+    assert taken(given=True) == "sm_cnn"
+    assert default_reranker(find("sample"), lambda name: True) == DEFAULT_FUSION
 
 
 @pytest.mark.slow
@@ -475,55 +411,3 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
 def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tune_lambda.main(tune_lambda.Options(**arguments))
-
-
-def test_one_judged_topic_is_refused_before_training(
-    folder: Path, command: Callable[..., Any]
-) -> None:
-    (folder / "qrels.txt").write_text("a 0 1 1\na 0 2 0\n")
-    refused = command("train", "knrm", "--collection", folder / "harbour.toml")
-    assert refused.code == 1
-    assert "found 1 judged topic to train on, expected at least 2" in refused.err
-
-
-@pytest.mark.parametrize("shipped", [None, 0.9, 1.1])
-def test_gain_must_be_seen_on_enough_topics(
-    shipped: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that knows the judgments gains; on nine topics that is not believed.
-
-    Nor is a gain over the first stage alone, where the shipped ranking is right already.
-    """
-
-    def default_run(_: object, topics: list[Topic]) -> dict[str, dict[str, dict[str, float]]]:
-        return {"shipped fusion": {t.query_id: {"a": shipped or 0.0, "b": 1.0} for t in topics}}
-
-    monkeypatch.setattr(own, "_default_run", default_run if shipped else lambda *_: {})
-
-    def tuned(topics: int, weight: float) -> Tuning:
-        qrels = {str(n): {"a": 1, "b": 0} for n in range(topics)}
-        lexical = {query_id: {"b": 2.0, "a": 1.0} for query_id in qrels}
-        neural = {query_id: {"a": weight, "b": -weight} for query_id in qrels}
-        candidates = Candidates([Topic(q, "x") for q in qrels], lexical, {}, {})
-        judged = JudgedCandidates(candidates, qrels)
-        data = TrainingSet(["mine"], None, "made up", judged, None, [], 1)
-        outcome = cast(Any, SimpleNamespace(held_out_run=neural))
-        mine = SearchedCollection("mine", "mine", Path(), None, {}, "own/mine")
-        return tune_and_compare("knrm", mine, data, outcome)
-
-    assert (tuned(10, 1.0).weight > 0.5) == (shipped != 1.1)
-    assert tuned(9, 1.0).weight == 0
-    assert tuned(10, -1.0).weight == 0
-
-
-def test_each_topic_is_mixed_by_the_weight_of_the_other_folds() -> None:
-    lexical = {str(n): {"a": 1.0, "b": 0.0} for n in range(4)}
-    neural = {str(n): {"a": 0.0, "b": 1.0} for n in range(4)}
-    tuning = dataclasses.replace(
-        tune_weight(lexical, neural, {q: {"a": 1} for q in lexical}, folds=2),
-        fold_weights=(0.25, 0.75),
-    )
-    found = cross_validated(lexical, neural, tuning)
-    for fold, weight in zip(fold_topics(lexical, 2, tuning.seed), (0.25, 0.75), strict=True):
-        for query_id in fold:
-            assert found[query_id] == pytest.approx({"a": 1 - weight, "b": weight})

@@ -17,9 +17,10 @@ from helpers.service_samples import QUERY, GatedScorer, client_of, models, score
 from starlette.testclient import TestClient
 
 from pipeline.ranking.interpolation import interpolate
-from pipeline.service.http.service import Limits
-from pipeline.service.proxy import answers, plan, upstream
-from pipeline.service.proxy.plan import Settings
+from pipeline.service.http.requests import Limits
+from pipeline.service.proxy import search as searches
+from pipeline.service.proxy import upstream
+from pipeline.service.proxy.search import SearchDefaults
 
 WINDOW = 100
 
@@ -38,7 +39,7 @@ def engine(served: tuple[str, StubEngine]) -> StubEngine:
 
 @pytest.fixture(scope="module")
 def client(served: tuple[str, StubEngine]) -> Iterator[TestClient]:
-    with client_of(engine=served[0], settings=Settings(seconds=60)) as found:
+    with client_of(engine=served[0], defaults=SearchDefaults(seconds=60)) as found:
         yield found
 
 
@@ -133,7 +134,7 @@ def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.C
     ],
 )
 def test_members_of_a_hit_in_any_order(hit: str) -> None:
-    answer = answers.read(f'{{"hits":{{"hits":[{hit}, {hit}]}}}}')
+    answer = searches.read_response(f'{{"hits":{{"hits":[{hit}, {hit}]}}}}')
     assert answer.hits
     assert answer.hits[0].score == 2.5
     found = json.loads(answer.page([(1, "0.75")], ["t"]))["hits"]["hits"]
@@ -210,7 +211,7 @@ TEXTS: list[tuple[Any, str | None]] = [
 
 @pytest.mark.parametrize(("query", "text"), TEXTS)
 def test_the_text_of_a_query(query: Any, text: str | None) -> None:
-    found = plan.read(json.dumps({"query": query}).encode(), [], Settings()).plan
+    found = searches.read_search(json.dumps({"query": query}).encode(), [], SearchDefaults()).window
     assert (found.query if found else None) == text
 
 
@@ -265,7 +266,7 @@ def test_fields_outside_the_source_are_asked_for(
 )
 def test_fields_are_asked_for_where_sources_are_not_whole(more: Any, parameters: Any) -> None:
     body = json.dumps(search() | more).encode()
-    found = plan.read(body, [*parameters.items()], Settings()).plan
+    found = searches.read_search(body, [*parameters.items()], SearchDefaults()).window
     assert found
     assert found.short is None
     assert json.loads(found.body)["fields"] == ["contents", "url"]
@@ -276,9 +277,9 @@ def test_a_path_leads_to_the_text() -> None:
         inner = {"match": {"a": {"query": "x"}}} if name == "a" else None
         query = {"bool": {"must": [inner]}} if inner else {"match": {"a.b": "x"}}
         body = {"query": query, **rerank(query_context={"query_text_path": path})}
-        found = plan.read(json.dumps(body).encode(), [], Settings())
-        assert found.plan
-        assert found.plan.query == "x"
+        found = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
+        assert found.window
+        assert found.window.query == "x"
         assert json.loads(found.body) == {"query": query}
 
 
@@ -504,18 +505,18 @@ def test_a_reranker_that_fails(
 ) -> None:
     """The engine's own ranking goes out, marked and counted, without our fields."""
     scorer = GatedScorer()
-    options: dict[str, Any] = {"models": scored_by(scorer), "settings": Settings(seconds=0.2)}
+    options: dict[str, Any] = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}
     if problem == "broken":
         scorer.score = failing  # type: ignore[method-assign]
     if problem == "no text":
-        options = {"settings": Settings(("other",), None)}
+        options = {"defaults": SearchDefaults(("other",), None)}
     if problem == "overload":
         options["limits"] = Limits(waiting_requests=0)
     body = search(_source=False, size=7, **{"from": 3})
     plain = direct.post("/posts/_search", json=body).json()
     with client_of(engine=served[0], **options) as client:
         if problem == "overload":
-            client.app.service.scheduler.jobs = 1  # type: ignore[attr-defined]
+            client.app.service.scheduler.requests = 1  # type: ignore[attr-defined]
         started = time.perf_counter()
         answer = client.post("/posts/_search", json=body)
         assert time.perf_counter() - started < 5

@@ -8,7 +8,7 @@ import pytest
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
-from pipeline.ranking.ranker import Candidates, RunRetriever, priors_of
+from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
 from rerankers.base import FIRST_STAGE, PRIOR
 
 

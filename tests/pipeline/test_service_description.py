@@ -31,7 +31,7 @@ def test_the_service_keeps_to_its_description(address: str, tmp_path: Path) -> N
         cwd=tmp_path,
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
             "SCHEMATHESIS_HOOKS": "schemathesis_hooks",
         },
         capture_output=True,

@@ -23,8 +23,10 @@ from helpers.service_samples import (
 from httpx import Response
 from starlette.testclient import TestClient
 
-from pipeline.service.http.app import build
-from pipeline.service.http.service import Limits, Service
+from pipeline.service.app import build
+from pipeline.service.http.requests import Limits
+from pipeline.service.http.service import Service
+from pipeline.service.record import LOG, JsonFormatter
 
 KEY = "correct-horse"
 
@@ -256,22 +258,29 @@ def test_request_ids(client: TestClient) -> None:
         assert found not in ("", given)
 
 
-def test_logs_have_no_texts(client: TestClient, capfd: pytest.CaptureFixture[str]) -> None:
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """The log's lines of requests."""
+    written = map(JsonFormatter().format, caplog.records)
+    return [line for line in map(json.loads, written) if "request_id" in line]
+
+
+def test_logs_have_no_texts(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", LOG.name)
     wire = WIRES["tei"]
     client.post(wire.path, json=wire.body(), headers={"x-request-id": "find-me"})
     client.post(wire.path, json={"query": "secret", "texts": [5]})
-    good, bad = map(json.loads, capfd.readouterr().err.splitlines()[-2:])
+    good, bad = lines_of(caplog)
     assert good["request_id"] == "find-me"
     assert (good["format"], good["model"], good["status"]) == ("tei", "mp_hcnn", 200)
     assert (good["documents"], good["path"]) == (len(TEXTS), "/rerank")
     assert good["characters"] == sum(map(len, [QUERY, *TEXTS]))
     assert good["total_ms"] >= good["inference_ms"] >= 0
     assert QUERY not in str(good)
-    assert bad["fault"] == "value"
+    assert bad["kind"] == "value"
     assert "secret" not in str(bad)
     with client_of(log_texts=True) as open_client:
         open_client.post(wire.path, json=wire.body())
-    assert json.loads(capfd.readouterr().err.splitlines()[-1])["texts"] == [QUERY, *TEXTS]
+    assert lines_of(caplog)[-1]["texts"] == [QUERY, *TEXTS]
 
 
 def test_overload(name: str) -> None:
@@ -351,7 +360,8 @@ def asgi_request(wire: Wire, *messages: Any) -> tuple[dict[str, Any], Any]:
     return scope, receive
 
 
-def test_a_client_that_goes_away_costs_nothing_more(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", LOG.name)
     scorer, wire = GatedScorer(), WIRES["tei"]
     service = Service(scored_by(scorer), Limits(), 1)
     body = json.dumps(wire.body([f"{n}" for n in range(2000)])).encode()
@@ -368,14 +378,13 @@ def test_a_client_that_goes_away_costs_nothing_more(capfd: pytest.CaptureFixture
         for messages in ((whole, gone), (part, gone)):
             scope, receive = asgi_request(wire, *messages)
             await asyncio.wait_for(app(scope, receive, send), 10)  # type: ignore[arg-type]
-        assert service.scheduler.jobs == 0
+        assert service.scheduler.requests == 0
         scorer.gate.set()
         await asyncio.to_thread(service.scheduler.stop)
 
     run_apart(main)
     assert len(scorer.seen) <= 1
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert [line["fault"] for line in lines] == ["gone", "gone"]
+    assert [line["kind"] for line in lines_of(caplog)] == ["gone", "gone"]
 
 
 def test_a_body_that_never_ends() -> None:

@@ -9,8 +9,8 @@ from helpers.service_samples import QUERY, TEXTS, client_of
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.ranking.ranker import Candidates
-from pipeline.service.http.errors import Fault
+from pipeline.ranking.retrievers import Candidates
+from pipeline.service.errors import RequestError
 from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers.base import Pairs
@@ -76,7 +76,7 @@ def test_names_of_several_models(tmp_path: Path) -> None:
     assert list(models.served) == ["mine", "mp_hcnn"]
     assert models.choose("mp_hcnn", takes_any=True).name == "mp_hcnn"
     for name, kind in ((None, "value"), ("rerank-v3.5", "model"), ("", "model")):
-        with pytest.raises(Fault, match="expected one of mine, mp_hcnn") as error:
+        with pytest.raises(RequestError, match="expected one of mine, mp_hcnn") as error:
             models.choose(name, takes_any=True)
         assert error.value.kind == kind
     with client_of(models=models) as client:

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from pipeline.service.errors import STATUS
 from pipeline.service.formats import PATHS
-from pipeline.service.http.errors import STATUS
-from pipeline.service.http.service import Limits
+from pipeline.service.http.requests import Limits
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "400"))
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers.service_samples import GatedScorer, run_apart, scored_by
 
-from pipeline.service.http.errors import Fault
+from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
-from pipeline.service.http.scheduler import LEAST, SLICE, Job, Scheduler
+from pipeline.service.http.scheduler import LEAST, SLICE, QueuedRequest, Scheduler
 from rerankers.errors import RerankerError
 
 
@@ -25,10 +25,12 @@ def model(scorer: GatedScorer) -> ServedModel:
     return scored_by(scorer).default
 
 
-def job_of(model: ServedModel, count: int, query: str = "", **more: Any) -> Job:
+def job_of(model: ServedModel, count: int, query: str = "", **more: Any) -> QueuedRequest:
     """A job whose texts have the lengths 0, 1, 2, …"""
     texts = ["x" * n for n in range(count)]
-    return Job(model, [query], np.zeros(count, dtype=np.int64), texts, [""] * count, **more)
+    return QueuedRequest(
+        model, [query], np.zeros(count, dtype=np.int64), texts, [""] * count, **more
+    )
 
 
 def run(
@@ -47,10 +49,10 @@ def run(
             await asyncio.to_thread(scheduler.stop)
 
     run_apart(main)
-    assert (scheduler.pairs, scheduler.jobs) == (0, 0)
+    assert (scheduler.pairs, scheduler.requests) == (0, 0)
 
 
-async def started(scheduler: Scheduler, job: Job) -> "asyncio.Task[Any]":
+async def started(scheduler: Scheduler, job: QueuedRequest) -> "asyncio.Task[Any]":
     """The task of a job that is in the queue."""
     task = asyncio.create_task(scheduler.score(job))
     await asyncio.sleep(0)
@@ -124,11 +126,11 @@ def test_turns_of_large_and_small_requests(model: ServedModel) -> None:
     large = [job_of(model, 5 * SLICE) for _ in range(3)]
     scheduler._waiting.extend(large)
     for job in large:
-        assert [one.job for one in scheduler._take()] == [job]
+        assert [one.request for one in scheduler._take()] == [job]
     taken = []
     for _ in range(8):
         scheduler._waiting.append(job_of(model, SLICE))
-        taken += [one.job in large for one in scheduler._take()]
+        taken += [one.request in large for one in scheduler._take()]
     assert taken == [True, False, False, False] * 2
     assert [job.taken for job in large] == [2 * SLICE, 2 * SLICE, SLICE]
     assert scheduler.queued == 3 + 2
@@ -157,7 +159,7 @@ def test_a_full_queue_refuses(scorer: GatedScorer, model: ServedModel) -> None:
     async def use(scheduler: Scheduler) -> None:
         # One request may be larger than the queue.
         tasks = [await started(scheduler, job_of(model, 40))]
-        with pytest.raises(Fault, match="waiting") as error:
+        with pytest.raises(RequestError, match="waiting") as error:
             await scheduler.score(job_of(model, 1))
         assert (error.value.kind, error.value.retry) == ("overload", 1)
         scorer.gate.set()
@@ -170,7 +172,7 @@ def test_a_full_queue_refuses(scorer: GatedScorer, model: ServedModel) -> None:
 def test_too_many_requests_are_refused(scorer: GatedScorer, model: ServedModel) -> None:
     async def use(scheduler: Scheduler) -> None:
         tasks = [await started(scheduler, job_of(model, 1)) for _ in range(3)]
-        with pytest.raises(Fault):
+        with pytest.raises(RequestError):
             await scheduler.score(job_of(model, 1))
         scorer.gate.set()
         await asyncio.gather(*tasks)
@@ -183,11 +185,11 @@ def test_work_after_the_deadline_is_dropped(scorer: GatedScorer, model: ServedMo
         first = await started(scheduler, job_of(model, 1))
         await asyncio.to_thread(scorer.begun.wait, 10)
         late = job_of(model, 5, deadline=time.perf_counter() + 0.05)
-        with pytest.raises(Fault) as error:
+        with pytest.raises(RequestError) as error:
             await scheduler.score(late)
         assert error.value.kind == "deadline"
         past = job_of(model, 5, deadline=time.perf_counter() - 1)
-        with pytest.raises(Fault):
+        with pytest.raises(RequestError):
             await scheduler.score(past)
         scorer.gate.set()
         await first
@@ -215,7 +217,7 @@ def test_a_failure_is_of_one_request_only(scorer: GatedScorer, model: ServedMode
     async def use(scheduler: Scheduler) -> None:
         first = await started(scheduler, job_of(model, 1))
         await asyncio.to_thread(scorer.begun.wait, 10)
-        bad = Job(model, ["q"], np.zeros(1, dtype=np.int64), ["fail"], [""])
+        bad = QueuedRequest(model, ["q"], np.zeros(1, dtype=np.int64), ["fail"], [""])
         tasks = [await started(scheduler, job) for job in (job_of(model, 5), bad)]
         scorer.gate.set()
         await first
@@ -231,7 +233,7 @@ def test_several_queries_and_slices(scorer: GatedScorer, model: ServedModel) -> 
         scorer.gate.set()
         count = 3 * SLICE
         queries = ["q" * n for n in range(count)]
-        job = Job(
+        job = QueuedRequest(
             model, queries, np.arange(count), ["x" * (n % 7) for n in range(count)], [""] * count
         )
         expected = [100.0 * n + n % 7 for n in range(count)]

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from helpers.engine_servers import SERVERS, running
+from helpers.index_samples import POSTS, TOPICS
 from helpers.service_samples import QUERY, TEXTS, client_of
-from test_engine_indexes import TOPICS
-from test_lucene import POSTS
 
 from indexes import lucene
 from indexes.engines.building import build

@@ -11,7 +11,7 @@ import pytest
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.ranking.ranker import Candidates
+from pipeline.ranking.retrievers import Candidates
 from pipeline.training.folds import FoldModel, Outcome, Schedule, cross_train, split_topics
 from pipeline.training.trainer import FusionPartTrainer, TrainingOptions, with_long_epochs
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
@@ -33,6 +33,9 @@ def test_folds_hold_every_topic_out_once() -> None:
     for fold in folds:
         assert not set(query_index[fold.held_out]) & set(query_index[fold.training])
         assert len(fold.held_out) + len(fold.training) == len(query_index)
+    groups = ["a"] * 10 + ["b"] * 10
+    (each,) = split_topics(np.arange(20), 1, 1, 0.2, groups)
+    assert sorted(each.held_out < 10) == [False] * 2 + [True] * 2
     (single,) = split_topics(query_index, 1, seed=1)
     assert len(np.unique(query_index[single.held_out])) == 2
 

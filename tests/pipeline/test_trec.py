@@ -4,7 +4,7 @@ import bz2
 import gzip
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -232,20 +232,6 @@ def test_ids_and_tags_that_cannot_stand_in_a_run(tmp_path: Path, name: str) -> N
     with pytest.raises(UsageError, match="tag of a run"):
         write_run(tmp_path / "run", {"1": {"a": 1.0}}, name)
     assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_leaves_the_old_run(tmp_path: Path) -> None:
-    class Interrupted(dict[str, Any]):
-        def items(self) -> Iterator[tuple[str, dict[str, float]]]:  # type: ignore[override]
-            yield "1", {"a": 1.0}
-            raise KeyboardInterrupt
-
-    for name in ("run", "run.gz"):
-        path = write(tmp_path / name, "old")
-        with pytest.raises(KeyboardInterrupt):
-            write_run(path, Interrupted(), "t")
-        assert path.read_text() == "old"
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_written_runs_are_compressed_by_their_name(tmp_path: Path) -> None:

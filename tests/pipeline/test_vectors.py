@@ -13,7 +13,15 @@ from pipeline import vectors
 from pipeline.collections.named import find
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
-from rerankers.text.vectors import WordVectors, concatenated, read_vectors, reduced, word2vec_bytes
+from rerankers.text.vectors import (
+    WORD2VEC_LENGTH,
+    WordVectors,
+    concatenated,
+    of_word2vec_length,
+    read_vectors,
+    reduced,
+    word2vec_bytes,
+)
 
 # Two subjects that share no word.
 POSTS = [
@@ -90,6 +98,22 @@ def test_narrowed_vectors_keep_dot_products() -> None:
         reduced(wide, 8)
 
 
+@pytest.mark.parametrize(("length", "kept"), [(6.1, False), (0.5, False), (2.4, True), (3.5, True)])
+def test_vectors_get_the_length_of_word2vecs_but_for_those_that_have_it(
+    length: float, kept: bool
+) -> None:
+    matrix = np.random.default_rng(1).normal(size=(300, 20)).astype(np.float32)
+    matrix *= length / np.linalg.norm(matrix, axis=1).mean()
+    found = of_word2vec_length(matrix)
+    if kept:
+        assert found is matrix
+    else:
+        assert np.linalg.norm(found, axis=1).mean() == pytest.approx(WORD2VEC_LENGTH, rel=1e-5)
+        np.testing.assert_allclose(found / matrix, found[0, 0] / matrix[0, 0], rtol=1e-5)
+    # A checkpoint's vectors are read later.
+    assert not of_word2vec_length(np.zeros((3, 2), np.float32)).any()
+
+
 def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RerankerError, match="expected posts with words that occur 3 times or more"):
         train(["once", "only"])
@@ -119,7 +143,7 @@ def test_glove_is_cut_down(
         path = tmp_path / "cut.bin.gz"
         done = command(*cut, *options, "--output", path)
         assert done.code == 0, done.err
-        assert done.out.startswith("5 words: the commonest 3 and those of 1 files of texts\n")
+        assert done.out.startswith("5 words: the commonest 3 and those of 1 file of texts\n")
         found = read_vectors(path)
         assert found.words == kept
         # The number of a made word's row is its first number.

@@ -22,8 +22,8 @@ from sklearn.linear_model import LogisticRegression
 from rerankers import checkpoint
 from rerankers.models import bag_of_words, bigram
 from rerankers.models._bilinear import Bilinear
-from rerankers.scoring import passes as scoring
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.words import words
 from rerankers.training.loop import Examples, train

@@ -12,7 +12,7 @@ import pytest
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers.base import Pairs
-from rerankers.checkpoint import TrainedReranker
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
@@ -36,12 +36,16 @@ def ready(name: str = "mp_hcnn", configuration: str = "robust", **changes: Any) 
     return TrainedReranker(name, model, encoder(), {}, Path("nowhere"))
 
 
+def cached(checkpoint: TrainedReranker, max_bytes: int) -> CachedScorer:
+    return CachedScorer(checkpoint.model, checkpoint.encoder, max_bytes)
+
+
 @pytest.mark.parametrize(("name", "configuration", "changes"), FORMS)
 def test_scores_are_those_of_the_checkpoint(
     name: str, configuration: str, changes: dict[str, Any]
 ) -> None:
     checkpoint, pairs = ready(name, configuration, **changes), all_pairs(ASKED, EVERY)
-    expected, scorer = checkpoint.score(pairs), CachedScorer(checkpoint, 1 << 24)
+    expected, scorer = checkpoint.score(pairs), cached(checkpoint, 1 << 24)
     for _ in range(2):
         np.testing.assert_allclose(scorer.score(pairs), expected, rtol=1e-6, atol=2e-6)
     keeps = name == "mp_hcnn" and configuration != "authors"
@@ -55,7 +59,7 @@ def test_scores_are_those_of_the_checkpoint(
 def test_known_and_new_posts_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerankers.scoring.cached.BLOCK", 3)
     checkpoint, pairs = ready(), all_pairs(ASKED, EVERY)
-    expected, scorer = checkpoint.score(pairs), CachedScorer(checkpoint, 1 << 24)
+    expected, scorer = checkpoint.score(pairs), cached(checkpoint, 1 << 24)
     rows = np.random.default_rng(1).permutation(len(pairs))
     for part in np.array_split(rows, 7):
         found = scorer.score(pairs.part(np.sort(part)))
@@ -71,7 +75,7 @@ def test_texts_longer_than_a_tile_are_read_to_their_end(monkeypatch: pytest.Monk
     monkeypatch.setattr("rerankers.scoring.packed.TILE", 8)
     monkeypatch.setattr("rerankers.scoring.packed.STEP", 4)
     checkpoint, pairs = ready(), all_pairs(QUERIES, EVERY)
-    found = CachedScorer(checkpoint, 1 << 24).score(pairs)
+    found = cached(checkpoint, 1 << 24).score(pairs)
     np.testing.assert_allclose(found, checkpoint.score(pairs), rtol=1e-6, atol=2e-6)
 
 
@@ -81,7 +85,7 @@ def of_one_query(posts: list[tuple[str, str]]) -> Pairs:
 
 def test_the_posts_asked_for_longest_ago_are_dropped() -> None:
     checkpoint = ready()
-    scorer, half = CachedScorer(checkpoint, 1 << 24), len(POSTS) // 2
+    scorer, half = cached(checkpoint, 1 << 24), len(POSTS) // 2
     scorer.score(of_one_query(POSTS[:half]))
     scorer.score(of_one_query(POSTS[half:]))
     scorer.max_bytes = scorer.bytes  # Full.
@@ -97,7 +101,7 @@ def test_the_posts_asked_for_longest_ago_are_dropped() -> None:
 
 def test_a_cache_without_room_scores_as_well() -> None:
     checkpoint, pairs = ready(), all_pairs(QUERIES, POSTS)
-    scorer = CachedScorer(checkpoint, 0)
+    scorer = cached(checkpoint, 0)
     for _ in range(2):
         found = scorer.score(pairs)
         np.testing.assert_allclose(found, checkpoint.score(pairs), rtol=1e-6, atol=2e-6)
@@ -106,25 +110,25 @@ def test_a_cache_without_room_scores_as_well() -> None:
 
 def test_the_memory_is_given_back_with_the_scorer() -> None:
     """At once: a service does not look for cycles among the objects that it has loaded."""
-    scorer = CachedScorer(ready(), 1 << 24)
+    scorer = cached(ready(), 1 << 24)
     scorer.score(all_pairs(QUERIES, POSTS))
-    arena = weakref.ref(scorer._arena)
+    [block, *_] = map(weakref.ref, scorer._blocks)
     gc.disable()
     try:
         del scorer
-        assert arena() is None
+        assert block() is None
     finally:
         gc.enable()
 
 
 def test_no_pairs_have_no_scores() -> None:
     nothing = all_pairs(QUERIES, POSTS).part(np.zeros(0, np.int64))
-    assert CachedScorer(ready(), 0).score(nothing).shape == (0,)
+    assert cached(ready(), 0).score(nothing).shape == (0,)
 
 
 def test_threads_share_the_cache() -> None:
     checkpoint, pairs = ready(), all_pairs(ASKED, EVERY)
-    expected, scorer = checkpoint.score(pairs), CachedScorer(checkpoint, 1 << 24)
+    expected, scorer = checkpoint.score(pairs), cached(checkpoint, 1 << 24)
     for part in np.array_split(np.arange(len(EVERY)), 5)[1:]:
         scorer.score(of_one_query([EVERY[post] for post in part]))
     scorer.max_bytes = scorer.bytes  # Too few for all posts.
@@ -141,7 +145,7 @@ def test_threads_share_the_cache() -> None:
 def test_predictions_are_those_of_a_service() -> None:
     """Not only nearly: both take the same way."""
     checkpoint, posts = ready(), [*POSTS, POSTS[0]]
-    scorer = CachedScorer(checkpoint, 1 << 24)
+    scorer = cached(checkpoint, 1 << 24)
     expected = scorer.score(of_one_query(POSTS))
     found = checkpoint.predict([(QUERIES[0], post) for post in posts])
     assert found.tolist() == [*expected.tolist(), expected[0]]

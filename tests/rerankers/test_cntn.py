@@ -12,7 +12,7 @@ from helpers.reranking_samples import all_pairs, encoder, small_model
 from rerankers.base import Reranker
 from rerankers.layers.pooling import k_max_pooling
 from rerankers.models.cntn import Model, dynamic_k
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 
 CONFIGURATIONS = list(Model.configurations)
 

@@ -21,7 +21,7 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 from rerankers.base import TRIGRAMS, Reranker
 from rerankers.models._letter_trigrams import TrigramSums, begins_word
 from rerankers.models.c_dssm import Config, ConvolutionalNetwork
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 from rerankers.text.words import words
 
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"

@@ -11,7 +11,7 @@ from helpers.reranking_samples import AWKWARD, QUERIES, all_pairs, encoder
 
 from rerankers.base import TRIGRAMS, WORDS, Reranker
 from rerankers.models.duet import Model, sum_by_word
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 from rerankers.text.words import character_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)

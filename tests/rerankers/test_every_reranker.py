@@ -22,7 +22,7 @@ from helpers.reranking_samples import (
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker, Terms
 from rerankers.errors import RerankerError
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import CachedInteractions
 from rerankers.training.losses import listwise, pointwise

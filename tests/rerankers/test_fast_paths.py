@@ -21,8 +21,8 @@ from helpers.reranking_samples import (
 
 from rerankers.base import PRIOR, Reranker
 from rerankers.scoring import fast_paths
+from rerankers.scoring.batches import batches_of
 from rerankers.scoring.fast_paths import PerQueryFastPath
-from rerankers.scoring.passes import batches_of
 from rerankers.scoring.tokenized import Tokenized
 
 POOLS = {
@@ -44,21 +44,10 @@ VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("robust", {"normalization": "post", "similarity": "dot"}),
         ("paper", {"similarity": "cosine", "idf_weights": False}),
     ],
-    "knrm": [
-        ("words", {"vectors": "nonstatic"}),
-        ("words", {"soft_kernels": 3, "sigma": 0.3}),
-        ("conv", {"longest_ngram": 1}),
-        ("conv", {"longest_ngram": 2, "vectors": "random"}),
-    ],
     "sm_cnn": [
         ("static", {"width": 1}),
         ("static", {"width": 2, "overlap": False}),
         ("static", {"prior": False}),
-    ],
-    "drmm": [
-        ("idf", {"histogram": "count"}),
-        ("vector", {"histogram": "normalized"}),
-        ("idf", {"bins": 2}),
     ],
 }
 
@@ -130,7 +119,6 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
     with torch.inference_mode():
         for rows in batches_of(tokenized, 100) + batches_of(tokenized, 9)[::5] + some_pairs():
             plain = tokenized.compared(model, rows, torch.device("cpu"))
-            # Logarithms of kernels as narrow as K-NRM's for exact matches magnify rounding.
             found = dict(fast_path.compared(rows))
             torch.testing.assert_close(found, dict(plain), rtol=1e-4, atol=1e-5)
             scores = model.integrate(plain)

@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from helpers.feature_lists import VECTORS
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import features
@@ -163,7 +162,7 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     pairs = dataclasses.replace(pairs, doc_ids=[str(doc_id) for doc_id in ids])
     signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
     pairs = with_signals(pairs, **signals)
-    values = features.table(pairs, [family], IDF, VECTORS).values
+    values = features.table(pairs, [family], IDF).values
     assert np.isfinite(values).all() and np.ptp(values, axis=0).all()
     order = random.permutation(len(pairs))
     shuffled = dataclasses.replace(
@@ -172,7 +171,7 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
         post_index=pairs.post_index[order],
         signals={name: value[order] for name, value in signals.items()},
     )
-    again = features.table(shuffled, [family], IDF, VECTORS).values
+    again = features.table(shuffled, [family], IDF).values
     np.testing.assert_array_equal(again, values[order])
 
 
@@ -210,5 +209,5 @@ def test_corrupted_pairs_have_no_score_in_a_run() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("overlap", "first_stage")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    with pytest.raises(RerankerError, match=r"features first_stage; train with another --sampling"):
+    with pytest.raises(RerankerError, match=r"features first_stage; train with another `sampling`"):
         tokenized.with_pairs(np.array([0]), np.array([0]))

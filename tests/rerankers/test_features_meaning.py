@@ -8,7 +8,6 @@ import numpy.typing as npt
 import pytest
 from helpers.feature_lists import IDF, computed, of_texts, only, random_list, with_space
 from helpers.reranking_samples import all_pairs
-from test_features_soft_match import unit
 
 from rerankers import features
 from rerankers.base import FIRST_STAGE
@@ -34,6 +33,11 @@ SPACE = WordSpace(SIZE, of_letters)
 
 def vectors(space: WordSpace, tokens: Sequence[str]) -> list[Vector]:
     return list(space.vectors(tokens).astype(np.float64))
+
+
+def unit(vector: Vector) -> Vector:
+    length = float(np.linalg.norm(vector))
+    return vector / length if length else vector
 
 
 def idf(token: str) -> float:

@@ -4,17 +4,24 @@ import numpy as np
 import pytest
 import torch
 
-from rerankers.layers.convolutions import MaskedConvolution
+from rerankers.layers.convolutions import (
+    MaskedConvolution,
+    kept_at_random,
+    perceptron,
+    scale_of_kept,
+    start_like_keras,
+)
 from rerankers.layers.embeddings import (
     TYPICAL_LENGTH,
     FrozenVectors,
     HashedVectors,
     TrainedVectors,
+    counts_of,
     hashed_vectors,
     mask_of,
     word_vectors,
 )
-from rerankers.layers.pooling import weighted_mean, window_means
+from rerankers.layers.pooling import CountedSimilarities, weighted_mean, window_means
 from rerankers.layers.similarity import partial_softmax
 from rerankers.text.vocabulary import Vocabulary
 
@@ -167,6 +174,52 @@ def test_partial_softmax_is_the_softmax_with_zeros_for_what_is_not_there(axis: i
             expected = np.append((powers / powers.sum())[:count], np.zeros(4 - count))
             found = result[row, line] if axis == 2 else result[row, :, line]
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_counted_padding_pools_like_padding_that_is_written_out() -> None:
+    """Three queries padded to 6 positions, posts to 9; one text is full and one is empty."""
+    queries, posts = torch.tensor([2, 6, 0]), torch.tensor([9, 0, 4])
+    torch.manual_seed(4)
+    terms = torch.randn(3, 7, 5), torch.randn(3, 10, 5)
+    ids = tuple(
+        (torch.arange(size) < lengths.unsqueeze(1)).long()
+        for lengths, size in ((queries, 6), (posts, 9))
+    )
+    counts = counts_of(ids[0], 6), counts_of(ids[1], 9)
+    values = terms[0] @ terms[1].transpose(1, 2)
+    counted = CountedSimilarities(values, *counts)
+    highest, mean = counted.pooled_query_softmax(0.7)
+    for row in range(3):
+        places = [
+            torch.arange(size).clamp(max=int(lengths[row]))
+            for lengths, size in ((queries, 6), (posts, 9))
+        ]
+        shares = (0.7 * values[row][places[0]][:, places[1]]).softmax(dim=0)
+        torch.testing.assert_close(highest[row][places[0]], shares.amax(dim=1))
+        torch.testing.assert_close(mean[row][places[0]], shares.mean(dim=1))
+        found = counted.query_softmax(0.7)[row][places[0]][:, places[1]]
+        torch.testing.assert_close(found, shares)
+
+
+def test_dropout_keeps_expected_values() -> None:
+    torch.manual_seed(1)
+    kept = kept_at_random(torch.empty(999, 101), 0.4).float()
+    assert kept.shape == (999, 101) and kept.mean().item() == pytest.approx(0.6, abs=0.01)
+    assert (kept * scale_of_kept(0.4)).mean().item() == pytest.approx(1, abs=0.01)
+    assert kept_at_random(kept, 0.0).all() and scale_of_kept(0.0) == 1
+
+
+def test_weights_start_in_the_bounds_of_keras() -> None:
+    torch.manual_seed(1)
+    convolution, dense = MaskedConvolution(5, 40, 3), perceptron(200, 30, 1, 0.0)
+    for module in (convolution, dense):
+        start_like_keras(module)
+    for weight, bound in (
+        (convolution.weight, (6 / (3 * 5 + 3 * 40)) ** 0.5),
+        (dense[0].weight, (6 / 230) ** 0.5),
+    ):
+        assert 0.98 * bound < weight.abs().max().item() <= bound
+    assert not dense[0].bias.any()
 
 
 def test_partial_softmax_of_huge_logits() -> None:

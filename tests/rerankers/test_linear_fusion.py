@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from rerankers.errors import RerankerError
 from rerankers.models.linear_fusion import Config, Model
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 
 NAME = "linear_fusion"
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
@@ -31,7 +31,7 @@ def fitted(families: str = SMALL, penalty: float = 0.1) -> Model:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return fitted(f"{SMALL},soft_match")
+    return fitted(f"{SMALL},overlap")
 
 
 def naive_loss(
@@ -108,7 +108,7 @@ def test_a_constant_feature_has_no_weight(
         if len(values[:, column][~values[:, column].isnan()].unique()) < 2
     ]
     names = {model.names[column] for column in still}
-    assert {"signal:unknown.gap", "soft_match.feedback_5"} <= names < set(model.names)
+    assert {"signal:unknown.gap"} <= names < set(model.names)
     assert not model.weights[still].any()
     other = values.clone()
     other[:, still] = 1234.5

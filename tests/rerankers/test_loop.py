@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
-from rerankers.scoring.passes import represent_tokenized
+from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training import losses, negatives, state
 from rerankers.training.examples import CachedInteractions, Examples
@@ -144,7 +144,7 @@ def test_unsuitable_state_file_is_refused(tmp_path: Path, damage: Callable[[Path
     path = tmp_path / "state.safetensors"
     run(model_of(), path)
     damage(path)
-    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without --resume"):
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without `resume`"):
         run(model_of(), path, resume=True)
 
 
@@ -212,7 +212,7 @@ def test_loss_that_is_no_number_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
-    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*--learning-rate"):
+    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
         run(model_of(), tmp_path / "state")
     assert not list(tmp_path.iterdir())
 
@@ -388,6 +388,13 @@ def test_schedules_of_the_learning_rate(tmp_path: Path) -> None:
     assert rates_of(constant, tmp_path, *figures) == [0.8] * 5
     plateau = dataclasses.replace(settings, schedule="plateau")
     assert rates_of(plateau, tmp_path, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
+
+
+def test_the_rate_is_halved_after_some_epochs_in_a_row(tmp_path: Path) -> None:
+    figures = iter([0.1, 0.3, 0.2, 0.2, 0.2, 0.4, 0.2, 0.2])
+    settings = dataclasses.replace(FAST, epochs=8, schedule="plateau", halve_after=2, patience=9)
+    history = run(model_of(), tmp_path / "state", settings, measure=lambda scores: next(figures))
+    assert (history.best, history.setbacks) == (6, 2)
 
 
 def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path) -> None:

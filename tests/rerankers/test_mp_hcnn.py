@@ -1,5 +1,6 @@
 """MP-HCNN against section 3 of the paper, written out in loops over fixed-size matrices."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,11 @@ class Naive:
         """Section 3.2: depth + 1 matrices [rows, ·]."""
         ids = ids[:rows]
         lookup: Any = self.model.get_submodule(f"towers.{tower}.vectors")
-        matrix = np.zeros((rows, 8 if tower == TRIGRAMS else 10))
-        if ids:
-            with torch.no_grad():
-                matrix[: len(ids)] = lookup(torch.tensor(ids)).double().numpy()
+        with torch.no_grad():
+            padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
+            vectors = lookup(padded).double().numpy()
         width = self.config.word_width if tower == WORDS else self.config.trigram_width
-        levels, padding = [matrix], np.zeros(matrix.shape[1])
+        levels, padding = [vectors[:rows]], vectors[rows]
         for depth in range(self.config.depth):
             prefix = f"towers.{tower}.convolutions.{depth}."
             filters = self.weights[prefix + "weight"]  # [width · E, F], the first term's E first
@@ -74,8 +74,8 @@ class Naive:
                     pools = [s[place].max()] * config.max_pooling
                     pools += [s[place].mean()] * config.mean_pooling
                     if config.idf_weights and depth < weighted:
-                        phrase = idf[place : place + 1 + depth * (width - 1)]
-                        pools = [pool * phrase.mean() if len(phrase) else 0.0 for pool in pools]
+                        weight = self.phrase_idf(idf, place, depth, width)
+                        pools = [pool * weight for pool in pools]
                     features[place] += pools
                 continue
             if config.normalization != "none":
@@ -93,10 +93,16 @@ class Naive:
                 elif config.mean_pooling:
                     pools.append(s[place].mean())
                 if config.evidence == "positions" and config.idf_weights and depth < weighted:
-                    phrase = idf[place : place + 1 + depth * (width - 1)]
-                    pools = [pool * phrase.mean() if len(phrase) else 0.0 for pool in pools]
+                    weight = self.phrase_idf(idf, place, depth, width)
+                    pools = [pool * weight for pool in pools]
                 features[place] += pools
         return np.array(features, dtype=np.float64)
+
+    def phrase_idf(self, idf: np.ndarray, place: int, depth: int, width: int) -> float:
+        phrase = idf[place : place + 1 + depth * (width - 1)]
+        if self.config.idf == "phrases":
+            return min(float(phrase[:: width - 1].sum()), math.log(243e6))
+        return float(phrase.mean()) if len(phrase) else 0.0
 
     def perceptron(self, prefix: str, x: np.ndarray) -> np.ndarray:
         hidden = np.maximum(
@@ -111,10 +117,13 @@ class Naive:
     def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""
         reader = encoder()
-        rare = reader.idf.weights(words(query)).astype(np.float64)
+        rare = reader.idf.weights(words(query), self.config.idf != "relative").astype(np.float64)
         grams = [(character_trigrams([word]).values + 1).tolist() for word in words(query)]
         spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
         query_grams = [gram for row in grams for gram in row]
+        if self.config.idf == "phrases":
+            own = reader.idf.trigram_weights(np.array(query_grams, dtype=np.int64) - 1)
+            spread = np.minimum(spread, own)
         ids = reader.vocabulary.ids
         post_grams = character_trigrams(words(text)).values
         url_grams = character_trigrams([url_text(url)]).values

@@ -1,4 +1,4 @@
-"""AdamW with sparse gradients against PyTorch's optimizers and a loop over rows."""
+"""AdamW and Nesterov with sparse gradients against PyTorch's optimizers and a loop over rows."""
 
 import math
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from rerankers.training import optimizers
 from rerankers.training.loop import EpochTrainer, Examples
 from rerankers.training.optimizers import (
     LARGE,
+    LazyNesterov,
     SparseAdamW,
     clip_gradients,
     make_optimizer,
@@ -54,6 +55,26 @@ def test_equals_adamw_if_every_row_is_read() -> None:
     )
     ours = SparseAdamW(sparse.parameters(), RATE, weight_decay=DECAY)
     torch.testing.assert_close(train_table(sparse, ours, steps), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_lazy_rows_move_as_with_pytorchs_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that no step reads, and a change of the rate between two epochs."""
+    monkeypatch.setattr(optimizers, "LARGE", 1)
+    steps = [torch.tensor(ids) for ids in ([0, 2, 2], [4, 0], [2], [5], [0, 4, 4, 4], [5], [4])]
+    dense, lazy = table_of(6, sparse=False), table_of(6, sparse=True)
+    expected = torch.optim.SGD(dense.parameters(), RATE, 0.9, nesterov=True)
+    ours = LazyNesterov(lazy, RATE, 0.9)
+    for rate in (RATE, RATE / 2):
+        expected.param_groups[0]["lr"] = ours.param_groups[0]["lr"] = rate
+        plain = train_table(dense, expected, steps)
+        with ours.reading():
+            found = train_table(lazy, ours, steps)
+        torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)
+    velocities = [
+        optimizer.state[table.weight]["momentum_buffer"]
+        for optimizer, table in ((ours, lazy), (expected, dense))
+    ]
+    torch.testing.assert_close(*velocities, rtol=1e-5, atol=1e-6)
 
 
 def test_rows_move_and_decay_only_when_they_are_read() -> None:

@@ -12,20 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.feature_lists import VECTORS
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import checkpoint, features
-from rerankers.base import FIRST_STAGE, MASKED_WORDS, PRIOR, Pairs
-from rerankers.checkpoint import TrainedReranker
+from rerankers.base import FIRST_STAGE, Pairs
 from rerankers.errors import RerankerError
 from rerankers.features._tables import PostTable
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import (
-    Precomputed,
     PrecomputedPosts,
-    PrecomputedVectors,
+    can_precompute,
     keys_of,
-    keys_of_posts,
     open_precomputed,
     precompute,
 )
@@ -34,135 +31,26 @@ from rerankers.text.vocabulary import Idf
 pytestmark = pytest.mark.slow
 
 REMEDY = "make them again"
+IDF = encoder().idf
+OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
+FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "temporal",
+            "meaning:general")  # fmt: skip
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
 
 Posts = list[tuple[str, str]]
 
-WINDOWS: list[tuple[str, dict[str, Any]]] = [
-    ("robust", {}), ("paper", {}), ("robust", {"depth": 0}), ("robust", {"use_words": False}),
-    ("robust", {"use_post_trigrams": False, "use_url_trigrams": False}),
-    ("robust", {"similarity": "dot", "normalization": "post"}),
-]  # fmt: skip
 
-ONE_VECTOR: list[tuple[str, dict[str, Any]]] = [
-    ("static", {}), ("static", {"prior": False}), ("text", {}), ("nonstatic", {"width": 1}),
-]  # fmt: skip
-
-FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "temporal",
-            "soft_match", "meaning:general")  # fmt: skip
-EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
-OTHER = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
+@pytest.fixture
+def ready(tmp_path: Path) -> TrainedReranker:
+    folder = tmp_path / "checkpoint"
+    model = small_model("fusion", "general", families=",".join(FAMILIES)).eval()
+    checkpoint.save(folder, "fusion", model, encoder(), {})
+    return TrainedReranker("fusion", model, encoder(), {}, folder)
 
 
-def saved(
-    directory: Path, name: str = "mp_hcnn", configuration: str = "robust", **changes: Any
-) -> TrainedReranker:
-    model = small_model(name, configuration, **changes).eval()
-    checkpoint.save(directory, name, model, encoder(), {})
-    return TrainedReranker(name, model, encoder(), {}, directory)
-
-
-def saved_fusion(directory: Path) -> TrainedReranker:
-    return saved(directory, "fusion", "general", families=",".join(FAMILIES))
-
-
-def precomputed(directory: Path, ready: TrainedReranker, posts: Posts) -> Any:
-    precompute(ready, posts, directory)
-    return open_precomputed(ready, directory, REMEDY)
-
-
-def scores_with(ready: TrainedReranker, found: Any, pairs: Pairs) -> Any:
-    return dataclasses.replace(ready, precomputed=found).score(pairs)
-
-
-@pytest.mark.parametrize(("configuration", "changes"), WINDOWS)
-def test_scores_with_vectors_of_windows(
-    configuration: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
-    ready, pairs = saved(tmp_path / "checkpoint", "mp_hcnn", configuration, **changes), all_pairs()
-    found = precomputed(tmp_path / "posts", ready, POSTS)
-    assert isinstance(found, PrecomputedVectors) and (found.find(pairs) >= 0).all()
-    scores = scores_with(ready, found, pairs)
-    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("configuration", "changes"), ONE_VECTOR)
-def test_scores_with_one_vector_for_each_post(
-    configuration: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
-    """The texts of two posts have changed since, and runs have a prior for all."""
-    ready, pairs = saved(tmp_path / "checkpoint", "sm_cnn", configuration, **changes), all_pairs()
-    prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
-    pairs = dataclasses.replace(pairs, signals={PRIOR: prior})
-    found = precomputed(tmp_path / "posts", ready, POSTS[2:])
-    (vectors,) = found.towers[MASKED_WORDS].levels
-    assert vectors.shape == (len(POSTS) - 2, ready.model.config.filters)
-    scores = scores_with(ready, found, pairs)
-    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
-
-
-def test_missing_posts_are_computed_when_they_are_scored(tmp_path: Path) -> None:
-    ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
-    # A repeated post, and one whose text has changed since.
-    changed = [(POSTS[0][0] + " again", POSTS[0][1]), *POSTS[1:4], POSTS[2]]
-    found = precomputed(tmp_path / "posts", ready, changed)
-    assert len(found) == 4
-    assert found.find(pairs).tolist() == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
-    scores = scores_with(ready, found, pairs)
-    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("save", [saved, saved_fusion])
-def test_blocks_do_not_change_scores(
-    save: Callable[[Path], TrainedReranker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready, pairs = save(tmp_path / "checkpoint"), all_pairs()
-    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 2)
-    done: list[int] = []
-    size = precompute(ready, POSTS, tmp_path / "posts", done.append)
-    assert sum(done) == len(POSTS) + (save is saved_fusion) and max(done) == 2
-    files = [path for path in (tmp_path / "posts").iterdir() if path.name != "precomputed.json"]
-    assert size == sum(path.stat().st_size for path in files)
-    scores = scores_with(ready, open_precomputed(ready, tmp_path / "posts", REMEDY), pairs)
-    np.testing.assert_allclose(scores, ready.score(pairs), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("save", [saved, saved_fusion])
-def test_memory_does_not_grow_with_the_posts(
-    save: Callable[[Path], TrainedReranker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python's and NumPy's memory; the posts are as large as the difference allowed."""
-    ready = save(tmp_path / "checkpoint")
-    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 64)
-    words, peaks = " ".join(text for text, _ in POSTS).split(), []
-    for count in (200, 4000):
-        drawn = random.Random(count)
-        posts = [(" ".join(drawn.choices(words, k=20)), "") for _ in range(count)]
-        tracemalloc.start()
-        precompute(ready, posts, tmp_path / str(count))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] - peaks[0] < 400_000
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 1000])
-def test_keys_are_found_where_they_are(count: int) -> None:
-    drawn = np.random.default_rng(count)
-    keys = drawn.integers(0, 50 * max(1, count), (count, 2)).astype(np.uint64)
-    keys = keys[np.unique(keys[:, 0], return_index=True)[1]]
-    rows = drawn.permutation(len(keys))
-    found: Any = Precomputed({"keys": keys, "rows": rows})  # type: ignore[arg-type]
-    others = drawn.integers(0, 50 * max(1, count), (30, 2)).astype(np.uint64)
-    places = {tuple(key): row for key, row in zip(keys.tolist(), rows.tolist(), strict=True)}
-    for wanted in (keys, keys[::-1], others, keys[:0]):
-        expected = [places.get(tuple(key), -1) for key in wanted.tolist()]
-        assert found.rows_of(wanted).tolist() == expected
-
-
-def test_no_posts(tmp_path: Path) -> None:
-    ready, pairs = saved(tmp_path / "checkpoint"), all_pairs()
-    found = precomputed(tmp_path / "posts", ready, [])
-    assert (found.find(pairs) == -1).all()
-    np.testing.assert_array_equal(scores_with(ready, found, pairs), ready.score(pairs))
+def precomputed(ready: TrainedReranker, posts: Posts, directory: Path) -> PrecomputedPosts:
+    precompute(ready.directory, IDF, posts, directory)
+    return open_precomputed(ready.directory, directory, REMEDY)
 
 
 def pairs_of(posts: Posts) -> Pairs:
@@ -175,21 +63,6 @@ def pairs_of(posts: Posts) -> Pairs:
     )
 
 
-@pytest.mark.parametrize("count", [0, 1, len(EVERY) // 2, len(EVERY)])
-def test_features_of_precomputed_posts(count: int, tmp_path: Path) -> None:
-    ready, pairs = saved_fusion(tmp_path / "checkpoint"), pairs_of(EVERY)
-    found = precomputed(tmp_path / "posts", ready, EVERY[:count])
-    assert isinstance(found, PrecomputedPosts)
-    assert len(found) == len({*EVERY[:count], ("", "")}), "a post without text is always there"
-    for idf in (encoder().idf, OTHER):
-        plain = features.table(pairs, FAMILIES, idf, VECTORS)
-        again = features.table(pairs, FAMILIES, idf, VECTORS, found)
-        np.testing.assert_array_equal(again.values, plain.values)
-    before = len(found.known.words)
-    np.testing.assert_array_equal(scores_with(ready, found, pairs), ready.score(pairs))
-    assert len(found.known.words) == before
-
-
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -198,67 +71,63 @@ def threads(count: int) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_threads_do_not_change_features(tmp_path: Path) -> None:
-    ready, pairs = saved_fusion(tmp_path / "checkpoint"), pairs_of(EVERY)
-    found = precomputed(tmp_path / "posts", ready, EVERY[::2])
-    tables = []
-    for count in (1, 4):
-        with threads(count):
-            tables.append(features.table(pairs, FAMILIES, encoder().idf, VECTORS, found).values)
-            assert torch.get_num_threads() == count
-    np.testing.assert_array_equal(*tables)
-
-
-def saved_sm_cnn(directory: Path) -> TrainedReranker:
-    return saved(directory, "sm_cnn", "static")
-
-
-@pytest.mark.parametrize("save", [saved, saved_sm_cnn, saved_fusion])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (slice(0, 6), slice(3, None)),  # some stay, some go, others are new
-        (slice(0, 6), slice(2, 4)),  # none is new
-        (slice(0, 3), slice(3, None)),  # none stays
-        (slice(0, 0), slice(0, None)),  # there was none
-    ],
-)
-def test_known_posts_are_copied(
-    save: Callable[[Path], TrainedReranker], before: slice, after: slice, tmp_path: Path
+@pytest.mark.parametrize("count", [0, 1, len(EVERY) // 2, len(EVERY)])
+def test_scores_and_features_of_precomputed_posts(
+    count: int, ready: TrainedReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready, pairs = save(tmp_path / "checkpoint"), pairs_of(POSTS)
-    if save is saved_sm_cnn:
-        pairs = dataclasses.replace(pairs, signals={PRIOR: pairs.signals[FIRST_STAGE]})
-    old, fresh = (
-        precomputed(tmp_path / name, ready, posts)
-        for name, posts in (("old", POSTS[before]), ("fresh", POSTS[after]))
-    )
-    done: list[int] = []
-    precompute(ready, POSTS[after], tmp_path / "new", done.append, old)
-    kept = len({*POSTS[before]} & {*POSTS[after]}) + (save is saved_fusion)
-    assert done[0] == kept and sum(done) == len(POSTS[after]) + (save is saved_fusion)
-    found = open_precomputed(ready, tmp_path / "new", REMEDY)
-    np.testing.assert_array_equal(found.find(pairs) >= 0, fresh.find(pairs) >= 0)
-    for expected in (scores_with(ready, fresh, pairs), ready.score(pairs)):
-        scores = scores_with(ready, found, pairs)
-        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
-    if isinstance(found, PrecomputedPosts):
-        assert sorted(found.known.words) == sorted(fresh.known.words)
-    elif done == [kept]:
-        for name, tower in found.towers.items():
-            both = zip(tower.levels, old.towers[name].levels, strict=True)
-            assert all(len(level) < len(other) for level, other in both)
+    """Of other word frequencies, too, and in several threads; missing posts are read."""
+    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 3)
+    pairs, done = pairs_of(EVERY), list[int]()
+    size = precompute(ready.directory, IDF, EVERY[:count], tmp_path / "posts", done.append)
+    files = [path for path in (tmp_path / "posts").iterdir() if path.name != "precomputed.json"]
+    assert size == sum(path.stat().st_size for path in files)
+    found = open_precomputed(ready.directory, tmp_path / "posts", REMEDY)
+    assert len(found) == len({*EVERY[:count], ("", "")}), "a post without text is always there"
+    assert sum(done) == len(found) and max(done) <= 3
+    before = len(found.known.words)
+    for idf in (IDF, OTHER_IDF):
+        plain = features.table(pairs, FAMILIES, idf)
+        for number in (1, 4):
+            with threads(number):
+                again = features.table(pairs, FAMILIES, idf, found)
+            np.testing.assert_array_equal(again.values, plain.values)
+    scores = dataclasses.replace(ready, precomputed=found).score(pairs)
+    np.testing.assert_array_equal(scores, ready.score(pairs))
+    assert len(found.known.words) == before
 
 
-def test_only_new_posts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready, read = saved_fusion(tmp_path / "checkpoint"), []
-    old = precomputed(tmp_path / "old", ready, POSTS[:6])
-    monkeypatch.setattr(
-        "rerankers.scoring.precomputed.PostTable.read",
-        lambda texts, *rest, of=PostTable.read: (read.extend(texts), of(texts, *rest))[1],
-    )
-    precompute(ready, POSTS[3:], tmp_path / "new", known=old)
-    assert read == [text for text, _ in POSTS[6:]]
+def test_a_post_whose_text_has_changed_is_read_again(
+    ready: TrainedReranker, tmp_path: Path
+) -> None:
+    changed = [(POSTS[0][0] + " again", POSTS[0][1]), *POSTS[1:4], POSTS[2]]
+    found = precomputed(ready, changed, tmp_path / "posts")
+    rows = found.find(all_pairs()).tolist()
+    assert rows == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
+
+
+def test_memory_does_not_grow_with_the_posts(
+    ready: TrainedReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's and NumPy's memory; the posts are as large as the difference allowed."""
+    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 64)
+    words, peaks = " ".join(text for text, _ in POSTS).split(), []
+    for count in (200, 4000):
+        drawn = random.Random(count)
+        posts = [(" ".join(drawn.choices(words, k=20)), "") for _ in range(count)]
+        tracemalloc.start()
+        precompute(ready.directory, IDF, posts, tmp_path / str(count))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 400_000
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 300])
+def test_keys_are_found_where_they_are(count: int, ready: TrainedReranker, tmp_path: Path) -> None:
+    posts = [(f"post {number}", "") for number in range(count)]
+    found = precomputed(ready, posts, tmp_path / "posts")
+    wanted = [*posts, ("another", ""), ("", ""), ("post 1", "http://x.org")]
+    rows = found.rows_of(keys_of(*zip(*wanted, strict=True))).tolist()
+    assert rows == [*range(count), -1, count, -1]
 
 
 def test_a_key_is_a_hash_of_text_and_url() -> None:
@@ -268,41 +137,51 @@ def test_a_key_is_a_hash_of_text_and_url() -> None:
     assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
 
 
-def test_keys_are_computed_once_for_the_same_posts(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    monkeypatch.setattr(
-        "rerankers.scoring.precomputed.keys_of",
-        lambda texts, urls: (calls.append(len(texts)), keys_of(texts, urls))[1],
-    )
-    pairs = all_pairs()
-    expected = keys_of(pairs.texts, pairs.urls)
-    np.testing.assert_array_equal(keys_of_posts(pairs), expected)
-    fewer = dataclasses.replace(pairs, signals={})
-    np.testing.assert_array_equal(keys_of_posts(fewer), expected)
-    assert len(calls) == 1
-    others = dataclasses.replace(pairs, texts=["other", *pairs.texts[1:]])
-    changed = (keys_of_posts(others) != expected).all(axis=1)
-    assert np.flatnonzero(changed).tolist() == [0]
-
-
-@pytest.mark.parametrize("save", [saved, saved_fusion])
-def test_another_checkpoint_is_refused(
-    save: Callable[[Path], TrainedReranker], tmp_path: Path
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (slice(0, 6), slice(3, None)),  # some stay, some go, others are new
+        (slice(0, 6), slice(2, 4)),  # none is new
+        (slice(0, 3), slice(3, None)),  # none stays
+        (slice(0, 0), slice(0, None)),  # there was none
+    ],
+)
+def test_known_posts_are_copied_and_only_new_ones_read(
+    before: slice,
+    after: slice,
+    ready: TrainedReranker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ready = save(tmp_path / "checkpoint")
-    precompute(ready, POSTS, tmp_path / "posts")
-    config = tmp_path / "checkpoint" / "config.json"
+    pairs = pairs_of(POSTS)
+    old = precomputed(ready, POSTS[before], tmp_path / "old")
+    fresh = precomputed(ready, POSTS[after], tmp_path / "fresh")
+    read, of = list[str](), PostTable.read
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "rerankers.scoring.precomputed.PostTable.read",
+            lambda texts, *rest: (read.extend(texts), of(texts, *rest))[1],
+        )
+        precompute(ready.directory, IDF, POSTS[after], tmp_path / "new", known=old)
+    assert read == [post[0] for post in POSTS[after] if post not in POSTS[before]]
+    found = open_precomputed(ready.directory, tmp_path / "new", REMEDY)
+    np.testing.assert_array_equal(found.find(pairs) >= 0, fresh.find(pairs) >= 0)
+    assert sorted(found.known.words) == sorted(fresh.known.words)
+    scores = dataclasses.replace(ready, precomputed=found).score(pairs)
+    np.testing.assert_array_equal(scores, ready.score(pairs))
+
+
+def test_another_checkpoint_is_refused(ready: TrainedReranker, tmp_path: Path) -> None:
+    precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
+    config = ready.directory / "config.json"
     config.write_text(config.read_text().replace('"idf"', '"IDF"'))
     with pytest.raises(RerankerError, match=r"checkpoint .*checkpoint as it was.*make them again"):
-        open_precomputed(ready, tmp_path / "posts", REMEDY)
+        open_precomputed(ready.directory, tmp_path / "posts", REMEDY)
 
 
-def cut(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-4])
-
-
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
+def cut(folder: Path) -> None:
+    path = folder / "column.trigrams.values"
+    path.write_bytes(path.read_bytes()[:-4])
 
 
 def half_described(folder: Path) -> None:
@@ -312,43 +191,34 @@ def half_described(folder: Path) -> None:
     path.write_text(json.dumps(description))
 
 
-def undescribed(folder: Path) -> None:
-    (folder / "precomputed.json").write_text("{")
-
-
 @pytest.mark.parametrize(
-    ("save", "damage", "message"),
+    ("damage", "message"),
     [
-        (saved, cut("tower.words.0"), r"tower\.words\.0: has \d+ bytes, expected \d+ bytes"),
-        (saved, without("input.trigrams.values"), r"input\.trigrams\.values: is missing"),
-        (saved, undescribed, "found no description of precomputed posts"),
-        (saved, half_described, "found no array keys"),
-        (saved_fusion, cut("column.trigrams.values"), r"has \d+ bytes, expected \d+ bytes"),
-        (saved_fusion, without("known.words"), r"known\.words: is missing"),
+        (cut, r"has \d+ bytes, expected \d+ bytes"),
+        (lambda folder: (folder / "known.words").unlink(), r"known\.words: is missing"),
+        (
+            lambda folder: (folder / "precomputed.json").write_text("{"),
+            "found no description of precomputed posts",
+        ),
+        (half_described, "found no array keys"),
     ],
 )
 def test_damaged_folders_are_refused(
-    save: Callable[[Path], TrainedReranker],
-    damage: Callable[[Path], None],
-    message: str,
-    tmp_path: Path,
+    damage: Callable[[Path], Any], message: str, ready: TrainedReranker, tmp_path: Path
 ) -> None:
-    ready = save(tmp_path / "checkpoint")
-    precompute(ready, POSTS, tmp_path / "posts")
+    precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
     damage(tmp_path / "posts")
     with pytest.raises(RerankerError, match=f"{message}.*make them again"):
-        open_precomputed(ready, tmp_path / "posts", REMEDY)
+        open_precomputed(ready.directory, tmp_path / "posts", REMEDY)
 
 
-def test_other_models_are_refused(tmp_path: Path) -> None:
-    ready = saved(tmp_path / "checkpoint", "knrm", "words")
-    with pytest.raises(RerankerError, match=r"found a model knrm, expected .* mp_hcnn, sm_cnn;"):
-        precompute(ready, [("a", "")], tmp_path / "posts")
-    assert not (tmp_path / "posts").exists()
-
-
-def test_only_an_empty_folder_is_written(tmp_path: Path) -> None:
-    ready = saved(tmp_path / "checkpoint")
-    precompute(ready, POSTS, tmp_path / "posts")
+def test_only_an_empty_folder_is_written(ready: TrainedReranker, tmp_path: Path) -> None:
+    precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
     with pytest.raises(RerankerError, match="found files, expected an empty folder"):
-        precompute(ready, [("a", "")], tmp_path / "posts")
+        precompute(ready.directory, IDF, [("a", "")], tmp_path / "posts")
+
+
+def test_models_that_read_texts_have_no_precomputed_posts(ready: TrainedReranker) -> None:
+    assert can_precompute(ready.model)
+    assert not can_precompute(small_model("mp_hcnn", "robust"))
+    assert not can_precompute(small_model("sm_cnn", "static"))

@@ -21,7 +21,7 @@ from rerankers.base import PRIOR, Pairs, prior_of_rank
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import FrozenVectors, TrainedVectors
 from rerankers.models.sm_cnn import Model
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.words import words
 from rerankers.training.loop import Examples, train

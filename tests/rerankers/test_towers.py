@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from helpers.reranking_samples import ragged
 
 from rerankers.layers.convolutions import ConvolutionTower
-from rerankers.layers.embeddings import TrainedVectors
+from rerankers.layers.embeddings import TrainedVectors, mask_of_lengths
 from rerankers.layers.similarity import PADDING_SIMILARITY
 from rerankers.scoring.windows import TabulatedTower, used_ids
 from rerankers.text.inputs import TokenIds
@@ -45,13 +45,16 @@ def test_vectors_are_those_of_the_forward_pass(width: int, depth: int, normalize
         assert found.values[-1].tolist() == [PADDING_SIMILARITY] * len(vectors)
 
 
-def tower_of(width: int, depth: int) -> ConvolutionTower:
+def tower_of(width: int, depth: int, reads_padding: bool = False) -> ConvolutionTower:
     torch.manual_seed(1)
-    vectors = TrainedVectors(np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32), 1)
-    tower = ConvolutionTower(vectors, 5, 7, width, depth)
+    known = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)
+    vectors = TrainedVectors(known, 1, trains_padding=reads_padding)
+    tower = ConvolutionTower(vectors, 5, 7, width, depth, reads_padding)
     for name, parameter in tower.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.uniform_(parameter, -0.5, 0.5)
+    if reads_padding:
+        torch.nn.init.uniform_(vectors.weight[0].detach(), -0.5, 0.5)
     return tower
 
 
@@ -71,35 +74,33 @@ def plain_levels(tower: ConvolutionTower, ids: torch.Tensor, read_padding: bool)
 def test_packed_texts_have_the_vectors_and_gradients_of_padded_ones(
     width: int, depth: int, read_padding: bool
 ) -> None:
-    longest = 7 + (9 if read_padding else 0)
+    longest = 7 + (12 if read_padding else 0)
     ids = torch.zeros(len(TEXTS), longest, dtype=torch.int64)
     for row, text in enumerate(TEXTS):
         ids[row, : len(text)] = torch.tensor(text, dtype=torch.int64)
     short = ids[:, :7]
-    tower = tower_of(width, depth)
-    found = tower(short, length=longest) if read_padding else tower(short)
-    found_gradients = gradients_of(tower, found)
+    tower = tower_of(width, depth, read_padding)
+    found = tower(short)
     expected = plain_levels(tower, ids, read_padding)
-    if read_padding:
-        # The plain form has no zeros to read after its last position.
-        found, expected = ([level[:, :7] for level in levels] for levels in (found, expected))
-        found_gradients = gradients_of(tower, tower(short, length=longest), 7)
-    expected_gradients = gradients_of(tower, plain_levels(tower, ids, read_padding), 7)
+    read = mask_of_lengths(ids.ne(0).sum(dim=1) + read_padding, found[0].shape[1]).unsqueeze(2)
+    # Beyond the first position of padding nothing is said; the plain form has no more to read
+    # after its last position.
+    found = [level * read for level in found]
+    expected = [level[:, : read.shape[1]] * read for level in expected]
+    found_gradients = gradients_of(tower, found)
+    expected_gradients = gradients_of(tower, expected)
     for level, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(level, wanted, rtol=1e-5, atol=1e-6)
     for name, gradient in expected_gradients.items():
         torch.testing.assert_close(found_gradients[name], gradient, rtol=1e-4, atol=1e-5)
 
 
-def gradients_of(
-    tower: ConvolutionTower, levels: list[torch.Tensor], positions: int = 7
-) -> dict[str, torch.Tensor]:
+def gradients_of(tower: ConvolutionTower, levels: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gradients of a sum over all levels, with different weights for all their numbers."""
     tower.zero_grad()
     total = torch.zeros(())
     for level in levels:
-        kept = level[:, :positions]
-        total = total + (kept * torch.linspace(-1, 1, kept.numel()).view_as(kept)).sum()
+        total = total + (level * torch.linspace(-1, 1, level.numel()).view_as(level)).sum()
     total.backward()
     return {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
 

@@ -12,6 +12,7 @@ import pytest
 from rerankers.errors import RerankerError
 from rerankers.text.vectors import WordVectors, read_vectors
 from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
+from rerankers.text.words import character_trigrams
 
 MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
 
@@ -141,6 +142,21 @@ def test_idf_is_the_formula_of_its_docstring() -> None:
     assert idf.weights([]).shape == (0,)
 
 
+def test_classical_idf_has_no_scale() -> None:
+    idf = Idf.from_document_frequencies({"the": 90, "bbc": 3}, 90, "counts")
+    expected = [0.0, math.log(30), math.log(90)]
+    np.testing.assert_allclose(idf.weights(["the", "bbc", "new"], classical=True), expected)
+
+
+def test_trigrams_of_frequent_words_have_a_low_idf() -> None:
+    idf = Idf.from_document_frequencies({"the": 60, "then": 3, "cat": 6}, 60, "counts")
+    the = idf.trigram_weights(character_trigrams(["the"]).values)
+    shares = [63 / 60, 63 / 60, 60 / 60]  # Of #th, the and he#
+    np.testing.assert_allclose(the, [-math.log(1 - math.exp(-s)) for s in shares], rtol=1e-6)
+    unknown = idf.trigram_weights(character_trigrams(["zzz"]).values)
+    np.testing.assert_allclose(unknown, [math.log(60)] * 3, rtol=1e-6)
+
+
 def test_idf_from_a_file_equals_idf_from_counts(tmp_path: Path) -> None:
     path = tmp_path / "idf.tsv"
     path.write_text("1000\nthe\t900\ncafé\t3\n", encoding="utf-8")
@@ -196,6 +212,7 @@ def test_wordfreq_is_asked_once_for_all_words_of_one_level(monkeypatch: pytest.M
     words = [word for word in listed if word.isalpha()][:20_000]
     ask, asked = wordfreq.word_frequency, []
     monkeypatch.setattr(wordfreq, "word_frequency", lambda *a: asked.append(a) or ask(*a))
+    word_frequencies.cache_clear()
     frequency = word_frequencies("en")
     found = {frequency(word) for word in [*words, "qzxvkq"]}
     assert len(asked) == len(found) - 1 < 500

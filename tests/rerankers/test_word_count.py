@@ -5,7 +5,7 @@ import pytest
 from helpers.overlap_samples import encoder, every_pair, every_text_pair, naive_overlap, vocabulary
 
 from rerankers.models.word_count import Model
-from rerankers.scoring import passes as scoring
+from rerankers.scoring import batches as scoring
 
 
 @pytest.mark.parametrize("configuration", ["count", "weighted"])

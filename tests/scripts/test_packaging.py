@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,37 +27,54 @@ LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
-EXTRAS = {
-    name: [Requirement(line) for line in lines]
-    for name, lines in PROJECT["optional-dependencies"].items()
+LOCKS = {
+    "quickstart": ("search",),
+    "serve": ("search", "serve"),
+    "docker": ("search", "serve", "opensearch", "elasticsearch"),
+    "test": ("dev",),
 }
-RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
+"""Name of a file in scripts/locks -> the extras whose packages it has."""
+
+
+def needed(*extras: str) -> list[Requirement]:
+    """The project's requirements with these extras, and those extras that they name."""
+    lines = [*PROJECT["dependencies"]]
+    for extra in extras:
+        for line in PROJECT["optional-dependencies"][extra]:
+            own = Requirement(line)
+            is_own = own.name == PROJECT["name"]
+            lines += map(str, needed(*own.extras)) if is_own else [line]
+    return [Requirement(line) for line in dict.fromkeys(lines)]
 
 
 def names(requirements: list[Requirement]) -> set[str]:
     return {canonicalize_name(requirement.name) for requirement in requirements}
 
 
-def pins() -> dict[str, Version]:
-    """Canonical name -> version, as scripts/constraints.txt has them."""
+@cache
+def pins(lock: str) -> Mapping[str, Version]:
+    """Canonical name -> version of the packages in a lock."""
+    text = (ROOT / "scripts" / "locks" / f"{lock}.txt").read_text(encoding="utf-8")
     found: dict[str, Version] = {}
-    for line in (ROOT / "scripts" / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            name, version = line.split("==")
-            assert canonicalize_name(name) not in found, f"{name} is pinned twice"
-            found[canonicalize_name(name)] = Version(version)
+    for entry in re.findall(r"^[^# ].*(?:\n +\S.*)*", text, re.MULTILINE):
+        name, version = entry.split()[0].split("==")
+        assert canonicalize_name(name) not in found, f"{name} is pinned twice"
+        assert ("--hash=sha256:" in entry) == (name != "torch"), name
+        found[canonicalize_name(name)] = Version(version)
     return found
 
 
-def unpinned(requirements: list[Requirement]) -> set[str]:
+def unpinned(requirements: list[Requirement], pinned: Mapping[str, Version]) -> set[str]:
     """Names reached from these through the installed packages' own needs, but not pinned."""
-    pinned, missing = pins(), set()
+    missing = set()
     waiting = [(r.name, extra) for r in requirements for extra in ("", *r.extras)]
     seen = set(waiting)
     while waiting:
         name, extra = waiting.pop()
         if canonicalize_name(name) not in pinned:
             missing.add(name)
+            continue
+        if name == "pyserini":  # Its jar alone is used.
             continue
         for need in map(Requirement, metadata.requires(name) or []):
             if need.marker is None or need.marker.evaluate({"extra": extra}):
@@ -66,51 +84,49 @@ def unpinned(requirements: list[Requirement]) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize(
-    "extra",
-    ["", "adapt", "clients", "cpu", "elasticsearch", "opensearch", "plot", "ray", "serve", "dev"],
-)
-def test_every_named_dependency_is_pinned_within_its_bounds(extra: str) -> None:
-    pinned = pins()
-    for requirement in EXTRAS[extra] if extra else RUNTIME:
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_locks_satisfy_the_requirements(lock: str) -> None:
+    """Else run scripts/lock."""
+    pinned = pins(lock)
+    for requirement in needed(*LOCKS[lock]):
         version = pinned.get(canonicalize_name(requirement.name))
-        assert version, f"{requirement.name} is not in scripts/constraints.txt"
+        assert version, f"{requirement.name} is not in scripts/locks/{lock}.txt"
         assert requirement.specifier.contains(version), f"{requirement}: pinned to {version}"
-
-
-def test_what_the_dependencies_need_is_pinned_too() -> None:
-    assert not unpinned([*RUNTIME, *EXTRAS["cpu"], *EXTRAS["dev"]])
-
-
-def test_pins_can_be_had_on_any_machine() -> None:
-    assert not [f"{name}=={version}" for name, version in pins().items() if version.local]
-
-
-def test_the_build_tool_is_pinned_within_its_bounds() -> None:
+    assert not unpinned(needed(*LOCKS[lock]), pinned)
     [build_tool] = [Requirement(line) for line in PYPROJECT["build-system"]["requires"]]
-    assert build_tool.specifier.contains(pins()[canonicalize_name(build_tool.name)])
+    assert build_tool.specifier.contains(pinned[canonicalize_name(build_tool.name)])
+    assert pinned.items() <= pins("test").items(), "another version than in test.txt"
+    assert not pinned["torch"].local, "found a build, expected what any index has"
+
+
+def test_the_main_job_brings_no_transformer_and_no_table_library() -> None:
+    heavy = {"faiss-cpu", "flask", "openai", "onnxruntime", "pandas", "pyarrow", "scikit-learn"}
+    assert not pins("quickstart").keys() & (heavy | {"matplotlib", "transformers"})
+
+
+def test_the_lock_program_knows_the_needs_of_the_locked_versions() -> None:
+    tables = PYPROJECT["tool"]["uv"]["dependency-metadata"]
+    for table in tables:
+        assert Version(table["version"]) == pins("test")[table["name"]]
+    [torch] = [table for table in tables if table["name"] == "torch"]
+    wanted = [Requirement(line) for line in metadata.requires("torch") or []]
+    wanted = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
+    gpu = {name for name in names(wanted) if name.startswith(("nvidia-", "cuda-", "triton"))}
+    assert names([Requirement(line) for line in torch["requires-dist"]]) == names(wanted) - gpu
 
 
 def test_the_two_builds_of_faiss_never_meet() -> None:
-    assert names(EXTRAS["cpu"]) == {"faiss-cpu"}
-    assert names(EXTRAS["gpu"]) == {"faiss-gpu"}
-    for others in (RUNTIME, EXTRAS["plot"], EXTRAS["dev"]):
-        assert not names(others) & {"faiss-cpu", "faiss-gpu", canonicalize_name(PROJECT["name"])}
+    builds = {"faiss-cpu", "faiss-gpu"}
+    assert names(needed("cpu")) & builds == {"faiss-cpu"}
+    assert names(needed("gpu")) & builds == {"faiss-gpu"}
+    assert names(needed("all")) & builds == names(needed("dev")) & builds == {"faiss-cpu"}
+    assert not names(needed("search", "serve", "adapt", "plot")) & builds
 
 
 def test_the_tests_can_use_every_optional_feature() -> None:
-    optional = [
-        "adapt",
-        "clients",
-        "elasticsearch",
-        "opensearch",
-        "plot",
-        "ray",
-        "serve",
-        "vectors",
-    ]
-    for extra in optional:
-        assert names(EXTRAS[extra]) <= names(EXTRAS["dev"])
+    for extra in PROJECT["optional-dependencies"]:
+        if extra != "gpu":
+            assert names(needed(extra)) <= names(needed("dev")), extra
 
 
 @cache
@@ -121,7 +137,7 @@ def distributions_of_modules() -> Mapping[str, list[str]]:
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     """Modules of other projects that a folder imports without naming their project."""
     # Tests import their helper modules, and what is below scripts/.
-    ours = {*PACKAGES, *(path.stem for path in (ROOT / folder).glob("*.py"))}
+    ours = {*PACKAGES, *(path.stem for path in (ROOT / folder).rglob("*"))}
     ours |= {path.stem for path in (ROOT / "scripts").iterdir()}
     distributions = distributions_of_modules()
     found = {}
@@ -142,10 +158,8 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    extras = [r for extra in EXTRAS if extra != "dev" for r in EXTRAS[extra]]
-    declared = names([*RUNTIME, *extras])
-    if folder == "tests":
-        declared |= names(EXTRAS["dev"])
+    extras = set(PROJECT["optional-dependencies"]) - (set() if folder == "tests" else {"dev"})
+    declared = names(needed(*extras))
     assert not undeclared(folder, declared)
 
 
@@ -177,6 +191,9 @@ def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
         shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
     assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
+    check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
@@ -209,5 +226,5 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert f"{there}/rerankers/checkpoints/mp_hcnn" in done.stderr
-    assert "interpolated" in done.stdout
+    assert "mp_hcnn + ql" in done.stdout
     assert (tmp_path / "run").is_file()

@@ -7,7 +7,6 @@ white space or Unicode's form of a letter are one query, shown in its commonest 
 """
 
 import hashlib
-import json
 import unicodedata
 from array import array
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from indexes.lines import numbered_lines, short
-from indexes.posts import is_doc_id, well_formed
+from indexes.posts import is_doc_id, parsed, short_json, well_formed
 from pipeline.collections.clicks.model import Booleans, Floats, Integers
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels
@@ -190,14 +189,7 @@ def query_id(normalized: str) -> str:
 
 def parse_impression(line: str, where: str) -> Impression:
     """Parse one line; all its problems are in one error."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where}: found {short(line)}, expected one JSON object a line ({error})"
-        ) from None
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: found {short(line)}, expected a JSON object {{…}}")
+    record = parsed(line, where, DataError)
     problems = [
         f'found no "{key}", expected the keys {", ".join(KEYS)}'
         + did_you_mean(key, [name for name in record if name not in KEYS])
@@ -206,7 +198,7 @@ def parse_impression(line: str, where: str) -> Impression:
     ]
     query = record.get("query")
     if "query" in record and not (isinstance(query, str) and query.split()):
-        problems.append(f"found query {_found(query)}, expected a text")
+        problems.append(f"found query {short_json(query)}, expected a text")
     shown, clicked = (_ids(record, key, problems) for key in ("shown", "clicked"))
     problems += [
         f'found {short(doc_id)} {times} times under "shown", expected every post once'
@@ -221,7 +213,7 @@ def parse_impression(line: str, where: str) -> Impression:
         ]
     name = _id(given) if (given := record.get("query_id")) is not None else None
     if given is not None and name is None:
-        problems.append(f"found query_id {_found(given)}, expected a whole number or one word")
+        problems.append(f"found query_id {short_json(given)}, expected a whole number or one word")
     if problems:
         raise DataError(f"{where}: " + "\n  ".join(problems))
     return Impression(str(query), shown, set(clicked), name)
@@ -231,13 +223,13 @@ def _ids(record: dict[str, Any], key: str, problems: list[str]) -> list[str]:
     """The ids under this key; what is none is added to the problems."""
     values = record.get(key, [])
     if not isinstance(values, list):
-        problems.append(f"found {key} {_found(values)}, expected a list of ids")
+        problems.append(f"found {key} {short_json(values)}, expected a list of ids")
         return []
     ids = []
     for value in values:
         if (doc_id := _id(value)) is None:
             problems.append(
-                f'found {_found(value)} under "{key}", expected ids: whole numbers or texts '
+                f'found {short_json(value)} under "{key}", expected ids: whole numbers or texts '
                 "without spaces"
             )
         else:
@@ -250,10 +242,6 @@ def _id(value: Any) -> str | None:
         return value
     # In Python JSON's true and false are integers.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _found(value: Any) -> str:
-    return short(json.dumps(value, ensure_ascii=False))
 
 
 def _name(query: Query, given: str, owners: dict[str, Query], path: str, number: int) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from pipeline.service.http.models import ServedModel
-from pipeline.service.http.record import Record
+from pipeline.service.record import Record
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 256, 500, 1000, 2000, 5000)
@@ -21,27 +21,13 @@ _ERRORS = {
     "gone": "dropped",
     "internal": "inference",
 }
-"""Kind of a fault -> TEI's word for it, where it is not ``validation``."""
+"""Kind of an error -> TEI's word for it, where it is not ``validation``."""
 
 
-class _Count:
-    """A counter whose name does not get ``_total`` at its end, as prometheus_client would do it."""
+class _Counter(Gauge):
+    """A counter whose name does not get ``_total`` at its end, as that of prometheus_client."""
 
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, label: str) -> None:
-        self._name, self._text, self._label = name, text, label
-        self._values: dict[str, int] = {}
-        registry.register(self)
-
-    def add(self, value: str) -> None:
-        """Count one with this value of the label."""
-        self._values[value] = self._values.get(value, 0) + 1
-
-    def collect(self) -> Iterator[Metric]:
-        """The metric as it is now."""
-        metric = Metric(self._name, self._text, "unknown")
-        for value, count in self._values.items():
-            metric.add_sample(self._name, {self._label: value}, count)
-        yield metric
+    _type = "unknown"
 
 
 class Metrics:
@@ -57,13 +43,15 @@ class Metrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._queued, self._models = queued, models
-        self._requests = _Count(self.registry, "te_request_count", "Requests", "method")
-        self._successes = _Count(self.registry, "te_request_success", "Answered", "method")
-        self._failures = _Count(self.registry, "te_request_failure", "Refused or failed", "err")
-        self._formats = _Count(self.registry, "tweetrerank_requests", "By wire format", "format")
-        self._searches = _Count(
-            self.registry, "tweetrerank_searches", "In front of an engine", "outcome"
-        )
+
+        def counter(name: str, text: str, label: str) -> _Counter:
+            return _Counter(name, text, [label], registry=self.registry)
+
+        self._requests = counter("te_request_count", "Requests", "method")
+        self._successes = counter("te_request_success", "Answered", "method")
+        self._failures = counter("te_request_failure", "Refused or failed", "err")
+        self._formats = counter("tweetrerank_requests", "By wire format", "format")
+        self._searches = counter("tweetrerank_searches", "In front of an engine", "outcome")
 
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(name, text, registry=self.registry, buckets=[*buckets])
@@ -81,23 +69,23 @@ class Metrics:
 
     def search(self, outcome: str) -> None:
         """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""
-        self._searches.add(outcome)
+        self._searches.labels(outcome).inc()
 
     def request(self, record: Record) -> None:
         """Count a finished request for scores."""
-        self._requests.add("batch")
-        self._formats.add(record.format)
+        self._requests.labels("batch").inc()
+        self._formats.labels(record.format).inc()
         if record.kind:
-            self._failures.add(_ERRORS.get(record.kind, "validation"))
+            self._failures.labels(_ERRORS.get(record.kind, "validation")).inc()
             return
-        self._successes.add("batch")
+        self._successes.labels("batch").inc()
         self._total.observe(record.total)
         self._queue.observe(record.queue)
         self._inference.observe(record.inference)
         self._documents.observe(record.documents)
 
     def collect(self) -> Iterator[Metric]:
-        """What is read when it is asked for: the queue, the models, their caches."""
+        """Gauges, read at the time of the call: the queue, the models, their caches."""
         yield GaugeMetricFamily("te_queue_size", "Requests that wait", self._queued())
         models = list(self._models())
         info = GaugeMetricFamily(

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
 
+from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.ranking import UNTUNED_WEIGHT
 from pipeline.ranking.checkpoints import (
     Calibration,
     calibration_of,
@@ -20,15 +20,15 @@ from pipeline.ranking.checkpoints import (
     tuned_weight,
 )
 from pipeline.ranking.interpolation import interpolate
-from pipeline.service.formats.base import Ask, Mix
-from pipeline.service.http.errors import Fault
+from pipeline.service.errors import RequestError
+from pipeline.service.formats.base import Mix, ScoreRequest, ScoreResponse
 from pipeline.service.http.processes import ParallelScorer
-from pipeline.service.http.record import LOG
+from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers import features
-from rerankers.base import PRIOR
-from rerankers.checkpoint import TrainedReranker
+from rerankers.base import PRIOR, Pairs
 from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 from rerankers.scoring.precomputed import version_of
 
@@ -75,36 +75,43 @@ class ServedModel:
             DataError: its λ or its calibration is damaged.
         """
         tuned = *_tuned(directory), version_of(directory)
+        checkpoint = checkpoints.load(directory)
+        check_scores_alone(checkpoint)
         if processes > 1:
             scorer: Scorer = ParallelScorer(directory, cache, processes)
         else:
-            scorer = CachedScorer(checkpoints.load(directory), cache)
-        check_scores_alone(scorer.checkpoint)
+            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, cache)
         scorer.warm_up()
-        return cls(name, scorer.checkpoint, scorer, *tuned)
+        return cls(name, checkpoint, scorer, *tuned)
+
+    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
+        """Scores [P]; may be called by several threads."""
+        return self.scorer.score(pairs)
 
     @property
     def reads_prior(self) -> bool:
         """Whether a score depends on the place in the first stage's ranking."""
         return PRIOR in features.signals_of(self.checkpoint.model.feature_families)
 
-    def finish(self, ask: Ask, logits: npt.NDArray[np.float32], later_first: bool) -> Finished:
+    def respond(
+        self, request: ScoreRequest, logits: npt.NDArray[np.float32], later_first: bool = False
+    ) -> ScoreResponse:
         """Scores of the documents as the request wants them, and their order.
 
         Args:
-            ask: the request.
+            request: the request.
             logits: [D] scores by the model.
             later_first: of equal scores, in place of the earlier.
         """
         keys: Scores = logits.astype(np.float64).round(9)
-        mix: Mix = ask.mix or "interpolated"
-        if ask.first_stage is None or mix == "neural":
+        mix: Mix = request.mix or "interpolated"
+        if request.first_stage is None or mix == "neural":
             mix = "neural"
         if mix != "neural":
-            keys = np.round(self._mixed(ask, keys), 12)
+            keys = np.round(self._mixed(request, keys), 12)
             texts = list(map(probability, keys.tolist()))
-        elif ask.raw or ask.shift:
-            keys = keys - keys.min() if ask.shift else keys
+        elif request.raw or request.shift:
+            keys = keys - keys.min() if request.shift else keys
             texts = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in keys.tolist()]
         else:
             slope, intercept = self.calibration
@@ -114,24 +121,15 @@ class ServedModel:
             order = np.argsort(keys, kind="stable")[::-1]
         else:
             order = np.argsort(-keys, kind="stable")
-        return Finished(list(map(Fragment, texts)), order.tolist(), mix)
+        return ScoreResponse(request, self.name, mix, list(map(Fragment, texts)), order.tolist())
 
-    def _mixed(self, ask: Ask, logits: Scores) -> Scores:
+    def _mixed(self, request: ScoreRequest, logits: Scores) -> Scores:
         """[D] the tuned mixture of the model's scores and the first stage's, from 0 to 1."""
         rows = [str(row) for row in range(len(logits))]
-        first = dict(zip(rows, ask.first_stage or (), strict=True))
+        first = dict(zip(rows, request.first_stage or (), strict=True))
         neural = dict(zip(rows, logits.tolist(), strict=True))
         mixed = interpolate({"": first}, {"": neural}, self.weight, NORMALIZATION)[""]
         return np.fromiter(mixed.values(), dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class Finished:
-    """Scores as JSON, [D] in the order of the documents; their rows, best first; what they are."""
-
-    scores: Sequence[Fragment]
-    order: Sequence[int]
-    mix: Mix
 
 
 def probability(value: float) -> str:
@@ -186,16 +184,16 @@ class Models:
             takes_any: the only model answers to every name.
 
         Raises:
-            Fault: there is no such model, or several and no name.
+            RequestError: there is no such model, or several and no name.
         """
         if name in self._served:
             return self._served[name]
         if len(self._served) == 1 and (name is None or takes_any or name in _NO_NAMES):
             return self.default
-        found = "no model" if name is None else f"the model {name[:100]!r}"
+        problem = "found no model" if name is None else f"found the model {name[:100]!r}"
         kind = "value" if name is None else "model"
         expected = ", ".join(self._served)
-        raise Fault(kind, f"found {found}, expected one of {expected}", ("model",))
+        raise RequestError(kind, f"{problem}, expected one of {expected}", ("model",))
 
     def reload(self) -> None:
         """Load folders that have changed and swap them in; a damaged one is logged only."""
@@ -203,8 +201,8 @@ class Models:
             for name, folder in self._folders.items():
                 old = self._served[name]
                 try:
-                    found = *_tuned(folder), version_of(folder)
-                    if found == (old.weight, old.calibration, old.version):
+                    tuned = *_tuned(folder), version_of(folder)
+                    if tuned == (old.weight, old.calibration, old.version):
                         LOG.info("%s: unchanged", name)
                         continue
                     model = ServedModel.load(name, folder, self._cache, self._processes)

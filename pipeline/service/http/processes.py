@@ -6,7 +6,6 @@ Each post belongs to one process, by its hash, so that its encodings are kept on
 from __future__ import annotations
 
 import gc
-import logging
 import multiprocessing
 import signal
 import traceback
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers.errors import RerankerError
 from rerankers.scoring.cached import CachedScorer
@@ -28,7 +28,6 @@ from rerankers.scoring.precomputed import keys_of
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.checkpoint import TrainedReranker
 
 Scores = npt.NDArray[np.float32]
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -79,45 +78,41 @@ class Worker:
 
     def answer(self, pairs: Pairs) -> Scores | Exception:
         """Scores of the pairs that were sent. A process that has died is replaced, once."""
-        found = self._receive()
-        if not isinstance(found, EOFError):
-            return found
-        logging.getLogger("tweetrerank").error("a process that scores has died; another one starts")
+        scores = self._receive()
+        if not isinstance(scores, EOFError):
+            return scores
+        LOG.error("a process that scores has died; another one starts")
         self._before = self.counts[:2]
         self._end()
         self._start()
         if isinstance(error := self._receive(), Exception):
             return error
         self.send(pairs)
-        found = self._receive()
-        if isinstance(found, EOFError):
+        scores = self._receive()
+        if isinstance(scores, EOFError):
             return RerankerError("the process that scores has died twice of the same request")
-        return found
+        return scores
 
     def _receive(self) -> Scores | Exception:
         try:
-            found, (hits, misses, size) = self._ours.recv()
+            scores, (hits, misses, size) = self._ours.recv()
         except (EOFError, OSError):
             return EOFError()
         self.counts = self._before[0] + hits, self._before[1] + misses, size
-        return found
+        return scores
 
 
 class ParallelScorer:
     """Scores pairs as :class:`rerankers.scoring.cached.CachedScorer` does.
 
     Args:
-        folder: of a checkpoint; each process reads it, and this one.
+        folder: of a checkpoint, which each process reads.
         max_bytes: of all caches together.
         processes: number of them.
-
-    Raises:
-        RerankerError: the checkpoint cannot be loaded.
     """
 
     def __init__(self, folder: Path, max_bytes: int, processes: int) -> None:
         self._workers = [Worker(folder, max_bytes // processes) for _ in range(processes)]
-        self.checkpoint: TrainedReranker = checkpoints.load(folder)
 
     def warm_up(self) -> None:
         """Wait until all processes are ready; must come before the first scores.
@@ -177,19 +172,20 @@ def work(connection: Connection, folder: Path, max_bytes: int) -> None:
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         try:
-            scorer = CachedScorer(checkpoints.load(folder), max_bytes)
+            checkpoint = checkpoints.load(folder)
+            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, max_bytes)
             scorer.warm_up()
             # What is loaded stays: no collection of garbage has to look at it again.
             gc.freeze()
         except Exception as error:
             connection.send((error, (0, 0, 0)))
             return
-        found: Scores | Exception = np.zeros(0, dtype=np.float32)
+        scores: Scores | Exception = np.zeros(0, dtype=np.float32)
         while True:
-            connection.send((found, (scorer.hits, scorer.misses, scorer.bytes)))
+            connection.send((scores, (scorer.hits, scorer.misses, scorer.bytes)))
             pairs = connection.recv()
             try:
-                found = scorer.score(pairs)
+                scores = scorer.score(pairs)
             except Exception as error:
                 error.add_note(traceback.format_exc())  # It is lost on the way.
-                found = error
+                scores = error

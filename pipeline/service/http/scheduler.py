@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Condition, Thread
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.service.http.errors import Fault
+from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from rerankers.base import Pairs
 
@@ -36,7 +37,7 @@ LEAST = 128
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """The distinct pairs of a request; text i is that of pair i.
 
     Attributes:
@@ -48,8 +49,11 @@ class Job:
         signals: name -> [P].
         deadline: on the clock of ``time.perf_counter``; None is never.
         scores: [P], NaN until they are scored.
-        queued, started: when it came, and when its first slice was taken.
-        inference: seconds of its slices; of one that was shared, the whole.
+        queued, started: times of its arrival, and of its first slice.
+        inference: seconds of its slices; of a shared slice, the whole.
+        dropped: nobody waits for it any more.
+        taken, left: pairs that a worker has taken, and that are not scored.
+        future: done after the last pair, or after an error.
     """
 
     model: ServedModel
@@ -66,17 +70,18 @@ class Job:
     dropped: bool = False
     taken: int = 0
     left: int = field(init=False)
-    end: Callable[[Exception | None], None] = lambda error: None
+    future: Future[None] = field(init=False, default_factory=Future)
 
     def __post_init__(self) -> None:
         self.left = len(self.texts)
         self.scores = np.full(self.left, np.nan, dtype=np.float32)
+        self.future.set_running_or_notify_cancel()  # A worker may always set its result.
 
 
 class Slice(NamedTuple):
-    """Pairs ``start`` to ``stop`` of a job."""
+    """Pairs ``start`` to ``stop`` of a request."""
 
-    job: Job
+    request: QueuedRequest
     start: int
     stop: int
 
@@ -87,7 +92,7 @@ class Scheduler:
     Args:
         threads: workers, each with one thread of PyTorch.
         most_pairs: in the queue and in work.
-        most_jobs: the same for requests.
+        most_requests: the same for requests.
         report: called with the number of pairs of each slice, in a worker's thread.
         slice_size: pairs of a slice, at most.
 
@@ -99,15 +104,15 @@ class Scheduler:
         self,
         threads: int,
         most_pairs: int,
-        most_jobs: int,
+        most_requests: int,
         report: Callable[[int], None] = lambda pairs: None,
         slice_size: int = SLICE,
     ) -> None:
         self.threads, self.report, self.slice_size = threads, report, slice_size
-        self.most_pairs, self.most_jobs = most_pairs, most_jobs
-        self.pairs, self.jobs = 0, 0
-        self._waiting: deque[Job] = deque()
-        self._begun: deque[Job] = deque()
+        self.most_pairs, self.most_requests = most_pairs, most_requests
+        self.pairs, self.requests = 0, 0
+        self._waiting: deque[QueuedRequest] = deque()
+        self._begun: deque[QueuedRequest] = deque()
         self._turns, self.idle = 0, 0
         self._changed, self._ended = Condition(), False
         self._workers = [
@@ -133,50 +138,35 @@ class Scheduler:
         """Requests with documents that no worker has taken yet."""
         return len(self._waiting) + len(self._begun)
 
-    async def score(self, job: Job) -> npt.NDArray[np.float32]:
-        """Scores [P] of a job. Work not begun is dropped if the caller is cancelled.
+    async def score(self, request: QueuedRequest) -> npt.NDArray[np.float32]:
+        """Scores [P] of a request. Work not begun is dropped if the caller is cancelled.
 
         Raises:
-            Fault: the queue is full, or the deadline is past.
+            RequestError: the queue is full, or the deadline is past.
         """
-        size = len(job.texts)
-        if self.jobs and (self.pairs + size > self.most_pairs or self.jobs >= self.most_jobs):
-            problem = f"{self.jobs} requests of {self.pairs} documents are waiting"
-            raise Fault("overload", f"{problem}, more than fit; try again later", retry=1)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def finish(error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        def end(error: Exception | None) -> None:
-            with suppress(RuntimeError):  # The loop has ended.
-                loop.call_soon_threadsafe(finish, error)
-
-        job.end = end
-        self.pairs, self.jobs = self.pairs + size, self.jobs + 1
+        size = len(request.texts)
+        is_full = self.pairs + size > self.most_pairs or self.requests >= self.most_requests
+        if self.requests and is_full:
+            problem = f"{self.requests} requests of {self.pairs} documents are waiting"
+            raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
+        self.pairs, self.requests = self.pairs + size, self.requests + 1
         with self._changed:
-            self._waiting.append(job)
+            self._waiting.append(request)
             self._changed.notify(-(-size // LEAST))
         try:
-            left = None if job.deadline is None else job.deadline - time.perf_counter()
-            await asyncio.wait_for(future, left)
+            left = None if request.deadline is None else request.deadline - time.perf_counter()
+            await asyncio.wait_for(asyncio.wrap_future(request.future), left)
         except TimeoutError:
-            raise Fault("deadline", "the deadline of the request is past") from None
+            raise RequestError("deadline", "the deadline of the request is past") from None
         finally:
-            job.dropped = True
-            self.pairs, self.jobs = self.pairs - size, self.jobs - 1
-        return job.scores
+            request.dropped = True
+            self.pairs, self.requests = self.pairs - size, self.requests - 1
+        return request.scores
 
     def _work(self) -> None:
         torch.set_num_threads(1)
         while slices := self._next():
-            self.report(sum(one.stop - one.start for one in slices))
+            self.report(sum(part.stop - part.start for part in slices))
             self._score(slices)
 
     def _next(self) -> list[Slice]:
@@ -199,53 +189,54 @@ class Scheduler:
         slices: list[Slice] = []
         room, now = self.slice_size, time.perf_counter()
         if self.idle and self.queued == 1:
-            (job,) = (*self._waiting, *self._begun)
-            share = -(-(len(job.texts) - job.taken) // (1 + self.idle))
+            (request,) = (*self._waiting, *self._begun)
+            share = -(-(len(request.texts) - request.taken) // (1 + self.idle))
             room = min(room, max(LEAST, share))
         for queue in queues:
-            others: list[Job] = []
+            others: list[QueuedRequest] = []
             while queue and room:
-                job = queue.popleft()
-                if job.dropped or (job.deadline is not None and job.deadline < now):
+                request = queue.popleft()
+                if request.dropped or (request.deadline is not None and request.deadline < now):
                     continue
-                if slices and job.model is not slices[0].job.model:
-                    others.append(job)
+                if slices and request.model is not slices[0].request.model:
+                    others.append(request)
                     continue
-                job.started = job.started or now
-                start, job.taken = job.taken, min(job.taken + room, len(job.texts))
-                room -= job.taken - start
-                slices.append(Slice(job, start, job.taken))
+                request.started = request.started or now
+                start, request.taken = request.taken, min(request.taken + room, len(request.texts))
+                room -= request.taken - start
+                slices.append(Slice(request, start, request.taken))
             queue.extendleft(reversed(others))
-        self._begun.extend(one.job for one in slices if one.job.taken < len(one.job.texts))
+        requests = [part.request for part in slices]
+        self._begun.extend(request for request in requests if request.taken < len(request.texts))
         return slices
 
     def _score(self, slices: Sequence[Slice]) -> None:
         """Score slices together; if that fails, each by itself."""
         started = time.perf_counter()
         try:
-            scores = slices[0].job.model.scorer.score(joined(slices))
+            scores = slices[0].request.model.scorer.score(joined(slices))
         except Exception as error:
             if len(slices) > 1:
-                for one in slices:
-                    self._score([one])
+                for part in slices:
+                    self._score([part])
                 return
-            job = slices[0].job
-            job.dropped = True
-            job.end(error)
+            slices[0].request.dropped = True
+            with suppress(InvalidStateError):  # Another slice has failed before.
+                slices[0].request.future.set_exception(error)
             return
         seconds = time.perf_counter() - started
         done = []
-        with self._changed:  # Two workers may have slices of the same job.
+        with self._changed:  # Two workers may have slices of the same request.
             place = 0
-            for job, start, stop in slices:
-                job.scores[start:stop] = scores[place : place + stop - start]
+            for request, start, stop in slices:
+                request.scores[start:stop] = scores[place : place + stop - start]
                 place += stop - start
-                job.inference += seconds
-                job.left -= stop - start
-                if not job.left:
-                    done.append(job)
-        for job in done:
-            job.end(None)
+                request.inference += seconds
+                request.left -= stop - start
+                if not request.left:
+                    done.append(request)
+        for request in done:
+            request.future.set_result(None)
 
 
 def joined(slices: Sequence[Slice]) -> Pairs:
@@ -254,15 +245,17 @@ def joined(slices: Sequence[Slice]) -> Pairs:
     texts: list[str] = []
     urls: list[str] = []
     rows = []
-    for job, start, stop in slices:
-        used, index = np.unique(job.query_index[start:stop], return_inverse=True)
+    for request, start, stop in slices:
+        used, index = np.unique(request.query_index[start:stop], return_inverse=True)
         rows.append(index + len(queries))
-        queries += [job.queries[row] for row in used]
-        texts += job.texts[start:stop]
-        urls += job.urls[start:stop]
+        queries += [request.queries[row] for row in used]
+        texts += request.texts[start:stop]
+        urls += request.urls[start:stop]
     signals = {
-        name: np.concatenate([job.signals[name][start:stop] for job, start, stop in slices])
-        for name in slices[0].job.signals
+        name: np.concatenate(
+            [part.request.signals[name][part.start : part.stop] for part in slices]
+        )
+        for name in slices[0].request.signals
     }
     posts = np.arange(len(texts), dtype=np.int64)
     return Pairs(queries, texts, urls, np.concatenate(rows), posts, signals)

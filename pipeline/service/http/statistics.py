@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from math import log
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+from cachetools import LRUCache, TTLCache
 
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import CONNECTIONS, Engine, EngineError
@@ -29,8 +28,8 @@ from indexes.jvm import java_errors
 from indexes.lucene import LuceneIndex
 from indexes.methods import QueryLikelihood
 from indexes.posts import well_formed
-from pipeline.service.http.errors import Fault
-from pipeline.service.http.record import LOG
+from pipeline.service.errors import RequestError
+from pipeline.service.record import LOG
 
 KEPT_TEXTS = 20_000
 """Texts whose words are remembered."""
@@ -53,12 +52,12 @@ class Query(NamedTuple):
     total: int
 
 
-class Source(Protocol):
-    """An index that tells words and their frequencies.
+class WordIndex(Protocol):
+    """An index that gives words and their frequencies.
 
     Attributes:
         mu: Dirichlet smoothing of its query likelihood.
-        threads: that may ask it at a time.
+        threads: that may read at a time.
     """
 
     mu: float
@@ -95,7 +94,7 @@ def stored_length(length: int) -> int:
     return 24 + ((length - 24) >> shift << shift)
 
 
-class EngineSource:
+class EngineWords:
     """An index in OpenSearch or Elasticsearch.
 
     Args:
@@ -119,30 +118,31 @@ class EngineSource:
     def read(self, queries: Sequence[str], texts: Sequence[str]) -> tuple[list[Query], list[Words]]:
         """The words of queries and of texts, by one request."""
         cut = cut_words if self._cut else list[str]
-        asked = cut(list(map(well_formed, [*queries, *texts])))
-        docs = [self._doc(text, row < len(queries)) for row, text in enumerate(asked)]
-        # Not patiently: a search waits for the answer.
-        found = self._engine.request("POST", "/_mtermvectors", {"docs": docs})["docs"]
-        vectors = [self._vector(one) for one in found]
-        words = [{w: t["term_freq"] for w, t in one.get("terms", {}).items()} for one in vectors]
+        contents = cut(list(map(well_formed, [*queries, *texts])))
+        docs = [self._doc(text, row < len(queries)) for row, text in enumerate(contents)]
+        # Not patiently: a search waits for the response.
+        response = self._engine.request("POST", "/_mtermvectors", {"docs": docs})
+        vectors = [self._vector(doc) for doc in response["docs"]]
+        terms = [vector.get("terms", {}) for vector in vectors]
+        words = [{word: term["term_freq"] for word, term in row.items()} for row in terms]
         read = [
             Query(
                 words[row],
-                {w: t.get("ttf", 0) for w, t in one.get("terms", {}).items()},
-                one.get("field_statistics", {}).get("sum_ttf", 0),
+                {word: term.get("ttf", 0) for word, term in terms[row].items()},
+                vectors[row].get("field_statistics", {}).get("sum_ttf", 0),
             )
-            for row, one in enumerate(vectors[: len(queries)])
+            for row in range(len(queries))
         ]
         return read, list(words[len(queries) :])
 
     def _doc(self, text: str, statistics: bool) -> dict[str, Any]:
         """A made-up post."""
-        found: Any = text
+        doc: Any = text
         for name in reversed(self._field.split(".")):
-            found = {name: found}
+            doc = {name: doc}
         return {
             "_index": self._engine.address.index,
-            "doc": found,
+            "doc": doc,
             "fields": [self._field],
             "positions": False,
             "offsets": False,
@@ -150,19 +150,19 @@ class EngineSource:
             "field_statistics": statistics,
         }
 
-    def _vector(self, one: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "error" in one:
-            reason = one["error"].get("reason", "")
+    def _vector(self, doc: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "error" in doc:
+            reason = doc["error"].get("reason", "")
             address = self._engine.address
             raise EngineError(f"{address}: the engine gives no words of posts: {reason}")
-        found: Mapping[str, Any] = one.get("term_vectors", {}).get(self._field, {})
-        return found
+        vector: Mapping[str, Any] = doc.get("term_vectors", {}).get(self._field, {})
+        return vector
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class LuceneSource:
+class LuceneWords:
     """A local index.
 
     Args:
@@ -181,7 +181,7 @@ class LuceneSource:
         """The words of queries and of texts."""
         with java_errors(f"{self._index.directory}: no words of posts"):
             words = self._index.words([*queries, *texts])
-            read = [Query(one, *self._index.occurrences(one)) for one in words[: len(queries)]]
+            read = [Query(row, *self._index.occurrences(row)) for row in words[: len(queries)]]
         return read, list(words[len(queries) :])
 
     def close(self) -> None:
@@ -189,14 +189,14 @@ class LuceneSource:
         self._index.close()
 
 
-def source_of(text: str, auth: Path | None = None) -> Source:
+def open_words(text: str, auth: Path | None = None) -> WordIndex:
     """The index that ``--statistics`` names: ``URL/INDEX``, ``URL/INDEX/FIELD`` or a folder.
 
     Raises:
         CollectionError: there is no such index.
     """
     if not text.startswith(("http://", "https://")):
-        return LuceneSource(Path(text))
+        return LuceneWords(Path(text))
     scheme, _, rest = text.partition("://")
     host, *parts = rest.rstrip("/").split("/")
     if not 1 <= len(parts) <= 2 or not all(parts):
@@ -205,68 +205,38 @@ def source_of(text: str, auth: Path | None = None) -> Source:
             "that pipeline.index has not made), such as http://localhost:9200/posts/body"
         )
     field = parts[1] if len(parts) == 2 else None
-    return EngineSource(EngineAddress(f"{scheme}://{host}", parts[0], auth, text_field=field))
-
-
-Value = TypeVar("Value")
-
-
-class _Kept(Generic[Value]):
-    """The values that were used last, at most ``size``."""
-
-    def __init__(self, size: int) -> None:
-        self._size, self._lock = size, Lock()
-        self._values: OrderedDict[str, Value] = OrderedDict()
-
-    def get(self, key: str) -> Value | None:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
-
-    def put(self, key: str, value: Value) -> None:
-        with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A query that was asked for at a time."""
-
-    query: Query
-    time: float
+    return EngineWords(EngineAddress(f"{scheme}://{host}", parts[0], auth, text_field=field))
 
 
 class Statistics:
-    """Scores of a first stage; asks its index in threads of its own, and remembers the answers.
+    """Scores of a first stage; reads its index in threads of its own, and remembers words.
 
     Args:
-        source: the index.
+        index: the index.
         now: a clock, in seconds.
         open_again: the index as it is now.
     """
 
     def __init__(
         self,
-        source: Source,
+        index: WordIndex,
         now: Callable[[], float] = time.monotonic,
-        open_again: Callable[[], Source] | None = None,
+        open_again: Callable[[], WordIndex] | None = None,
     ) -> None:
-        self._source, self._now, self._open_again = source, now, open_again
+        self._index, self._now, self._open_again = index, now, open_again
+        self._lock = Lock()
         self._forget()
-        self._threads = ThreadPoolExecutor(source.threads, thread_name_prefix="statistics")
+        self._threads = ThreadPoolExecutor(index.threads, thread_name_prefix="statistics")
 
     @classmethod
     def open(cls, text: str, auth: Path | None = None) -> Self:
         """Those of the index that ``--statistics`` names; raises CollectionError."""
-        open_again = partial(source_of, text, auth)
+        open_again = partial(open_words, text, auth)
         return cls(open_again(), open_again=open_again)
 
     def _forget(self) -> None:
-        self._queries, self._texts = _Kept[_Asked](KEPT_QUERIES), _Kept[Words](KEPT_TEXTS)
+        self._queries: TTLCache[str, Query] = TTLCache(KEPT_QUERIES, AGE, self._now)
+        self._texts: LRUCache[str, Words] = LRUCache(KEPT_TEXTS)
 
     def reload(self) -> None:
         """Open the index again; the old one stays if that fails."""
@@ -275,11 +245,12 @@ class Statistics:
 
         def work() -> None:
             try:
-                old, self._source = self._source, open_again()
+                old, self._index = self._index, open_again()
             except CollectionError as error:
                 LOG.error("--statistics: the index stays as it was: %s", error)
                 return
-            self._forget()
+            with self._lock:
+                self._forget()
             old.close()
             LOG.info("--statistics: opened again")
 
@@ -289,38 +260,36 @@ class Statistics:
         """[D] the score of each text for the only query, or for its own.
 
         Raises:
-            Fault: the index does not answer.
+            RequestError: the index does not respond.
         """
         call = partial(self.score, queries, texts)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except CollectionError as error:
-            raise Fault("unready", f"no statistics for the lexical score: {error}") from None
+            problem = f"no statistics for the lexical score: {error}"
+            raise RequestError("unready", problem) from None
 
     def score(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
         """As :meth:`scores`; raises CollectionError."""
-        oldest = self._now() - AGE
-        asked = {
-            q: k.query for q in set(queries) if (k := self._queries.get(q)) and k.time > oldest
-        }
-        words = {t: w for t in set(texts) if (w := self._texts.get(t)) is not None}
-        new_queries = [query for query in dict.fromkeys(queries) if query not in asked]
+        with self._lock:
+            read = {q: known for q in queries if (known := self._queries.get(q)) is not None}
+            words = {t: kept for t in texts if (kept := self._texts.get(t)) is not None}
+        new_queries = [query for query in dict.fromkeys(queries) if query not in read]
         new_texts = [text for text in dict.fromkeys(texts) if text not in words]
         if new_queries or new_texts:
-            found = self._source.read(new_queries, new_texts)
-            for query, read in zip(new_queries, found[0], strict=True):
-                asked[query] = read
-                self._queries.put(query, _Asked(read, self._now()))
-            for text, read_words in zip(new_texts, found[1], strict=True):
-                words[text] = read_words
-                self._texts.put(text, read_words)
+            answers = self._index.read(new_queries, new_texts)
+            read |= zip(new_queries, answers[0], strict=True)
+            words |= zip(new_texts, answers[1], strict=True)
+            with self._lock:
+                self._queries.update(zip(new_queries, answers[0], strict=True))
+                self._texts.update(zip(new_texts, answers[1], strict=True))
         owners = list(queries) * (len(texts) if len(queries) == 1 else 1)
         return [
-            likelihood(asked[query], words[text], self._source.mu)
+            likelihood(read[query], words[text], self._index.mu)
             for query, text in zip(owners, texts, strict=True)
         ]
 
     def close(self) -> None:
         """End the threads and close the index."""
         self._threads.shutdown(cancel_futures=True)
-        self._source.close()
+        self._index.close()

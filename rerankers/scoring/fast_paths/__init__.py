@@ -78,28 +78,10 @@ def find(model: Reranker, pairs: Scorable, precision: str = "fp32") -> PerQueryF
 
 
 def way_of(model: Reranker) -> Any:
-    """The module of a model's fast path, None if it has none for this configuration.
-
-    Besides ``FastPath``, a module whose posts can be precomputed (see
-    :mod:`rerankers.scoring.precomputed`) has ``tower_inputs(model)`` and ``towers(model, *texts)``
-    for vectors of windows, or ``PostVectors(model, posts)`` for one vector of each post's input
-    ``VECTOR_INPUT``.
-    """
+    """The module of a model's fast path, None if it has none for this configuration."""
     name = type(model).__module__.rpartition(".")[2]
     way = importlib.import_module(f"{__name__}.{name}") if name in _names() else None
     return way if getattr(way, "covers", lambda model: True)(model) else None
-
-
-def can_precompute(way: Any) -> bool:
-    """Whether the module of a fast path, None if there is none, can precompute posts."""
-    return hasattr(way, "tower_inputs") or hasattr(way, "PostVectors")
-
-
-def precomputable() -> list[str]:
-    """Names of the models whose posts can be precomputed."""
-    return [
-        name for name in _names() if can_precompute(importlib.import_module(f"{__name__}.{name}"))
-    ]
 
 
 def _names() -> list[str]:

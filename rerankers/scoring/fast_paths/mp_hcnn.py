@@ -113,10 +113,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
     def __init__(self, model: Model, pairs: Tokenized, precision: str = "fp32") -> None:
         super().__init__(model, pairs)
         self.tower_inputs = tower_inputs(model)
-        # Precomputed posts need no tower; queries always do.
-        computed = [pairs.queries] if pairs.post_towers else [pairs.queries, pairs.posts]
-        self.query_towers = towers(model, *computed, precision=precision)
-        self.post_towers = pairs.post_towers or self.query_towers
+        self.towers = towers(model, pairs.queries, pairs.posts, precision=precision)
 
     def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
@@ -130,7 +127,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
     ) -> dict[str, list[WindowSimilarities]]:
         """Input -> similarities at each depth. Inputs of one tower share its windows."""
         found: dict[str, list[WindowSimilarities]] = {}
-        for tower, encoder in self.post_towers.items():
+        for tower, encoder in self.towers.items():
             names = [name for name, by in self.tower_inputs.items() if by.tower == tower]
             parts = [
                 self.pairs.posts[name].take(posts, self.tower_inputs[name].longest)
@@ -143,7 +140,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
 
     def encode_query(self, inputs: Inputs) -> EncodedQuery:
         """Encode a query."""
-        return EncodedQuery.by(self.query_towers, self.model, inputs)
+        return EncodedQuery.by(self.towers, self.model, inputs)
 
 
 class EncodedPosts(NamedTuple):
@@ -203,9 +200,10 @@ class PostEncoder:
 
     def query(self, text: str) -> EncodedQuery:
         """Encode a query."""
-        ids, device = self.encoder.queries([text], self.model.query_inputs), torch.device("cpu")
+        model, device = self.model, torch.device("cpu")
+        ids = self.encoder.queries([text], model.query_inputs, model.idf)
         inputs = {name: ids[name].batch(np.array([0]), device) for name in ids}
-        return EncodedQuery.by(self.towers, self.model, inputs)
+        return EncodedQuery.by(self.towers, model, inputs)
 
     def read(
         self,

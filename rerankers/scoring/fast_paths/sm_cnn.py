@@ -1,7 +1,5 @@
 """SM-CNN on distinct windows: its wide convolution is a sum of table rows, once for each."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,19 +14,13 @@ from rerankers.text.ragged import Ragged, Rows
 
 _CPU = torch.device("cpu")
 
-VECTOR_INPUT = MASKED_WORDS
-"""The input of a post that the model encodes as one vector."""
 
+class FastPath(PerQueryFastPath[SentenceVectors]):
+    """Vectors of posts by their distinct windows; the model compares them."""
 
-class PostVectors:
-    """Vectors of posts, from their distinct windows.
-
-    Args:
-        model: in evaluation mode, on the CPU.
-        posts: their masked words.
-    """
-
-    def __init__(self, model: Model, posts: Ragged) -> None:
+    def __init__(self, model: Model, pairs: Tokenized) -> None:
+        super().__init__(model, pairs)
+        self.words, posts = pairs.posts[WORDS], pairs.posts[MASKED_WORDS]
         ids = used_ids([posts])
         rows = rows_by_id(ids).astype(np.int32)
         convolution = model.post_sentence.convolution
@@ -39,12 +31,18 @@ class PostVectors:
         vectors = F.pad(model.vectors(torch.from_numpy(ids)), (0, 0, 1, 0))
         self.table = convolution.products(vectors)
 
-    @property
-    def size(self) -> int:
-        """Dimensions of a vector."""
-        return len(self.bias)
+    def compared(self, rows: Rows) -> Interactions:
+        """Interactions of the pairs ``rows`` [P] of one query."""
+        posts = self.pairs.post_index[rows]
+        found: Interactions = self.model.compare(
+            self.query(rows),
+            SentenceVectors(self._vectors(posts), self.words.batch(posts, _CPU)),
+            torch.zeros(len(rows), dtype=torch.int64),
+            self.pairs.features_of(rows, _CPU),
+        )
+        return found
 
-    def vectors(self, rows: Rows) -> Tensor:
+    def _vectors(self, rows: Rows) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""
         sequences = self.posts.take(rows, self.longest)
         places, which = distinct_windows(sequences, sequences.values, self.width)
@@ -54,32 +52,8 @@ class PostVectors:
         hidden = F.pad(hidden, (0, 0, 0, 1))
         padded = torch.from_numpy(sequences.padded(len(places), which)).T
         # index_select, then a maximum over the first axis, is the fastest way.
-        return hidden.index_select(0, padded.flatten()).view(*padded.shape, self.size).amax(dim=0)
-
-
-class FastPath(PerQueryFastPath[SentenceVectors]):
-    """Vectors of posts by their windows, or precomputed; the model compares them."""
-
-    def __init__(self, model: Model, pairs: Tokenized) -> None:
-        super().__init__(model, pairs)
-        self.words = pairs.posts[WORDS]
-        self.vectors_of: Callable[[Rows], Tensor]
-        if pairs.post_towers:
-            (stored,) = pairs.post_towers[VECTOR_INPUT].levels
-            self.vectors_of = lambda rows: stored.index_select(0, torch.from_numpy(rows))
-        else:
-            self.vectors_of = PostVectors(model, pairs.posts[VECTOR_INPUT]).vectors
-
-    def compared(self, rows: Rows) -> Interactions:
-        """Interactions of the pairs ``rows`` [P] of one query."""
-        posts = self.pairs.post_index[rows]
-        found: Interactions = self.model.compare(
-            self.query(rows),
-            SentenceVectors(self.vectors_of(posts), self.words.batch(posts, _CPU)),
-            torch.zeros(len(rows), dtype=torch.int64),
-            self.pairs.features_of(rows, _CPU),
-        )
-        return found
+        values = hidden.index_select(0, padded.flatten()).view(*padded.shape, len(self.bias))
+        return values.amax(dim=0)
 
 
 def _widened(texts: Ragged, margin: int) -> Ragged:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,10 +21,9 @@ import torch
 
 from rerankers.base import Pairs, Reranker
 from rerankers.devices import in_threads, one_thread_each
-from rerankers.errors import RerankerError, require_choice
-from rerankers.features import CandidateLists
+from rerankers.errors import RerankerError, require_choice, warn
+from rerankers.features import CandidateLists, KnownPosts
 from rerankers.scoring import fast_paths
-from rerankers.scoring.precomputed import PrecomputedPosts, PrecomputedVectors
 from rerankers.scoring.tokenized import Scorable, Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
@@ -55,7 +53,7 @@ def score(
     progress: Callable[[int], None] = lambda pairs_done: None,
     precision: str = "fp32",
     devices: Sequence[torch.device] = (),
-    precomputed: PrecomputedVectors | PrecomputedPosts | None = None,
+    known: KnownPosts | None = None,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -67,7 +65,7 @@ def score(
         progress: called with the number of pairs of each finished batch.
         precision: one of :data:`PRECISIONS`.
         devices: share the topics; the model is on the first. Empty means the model's own device.
-        precomputed: posts of the model's checkpoint; vectors are used on a CPU in fp32 only.
+        known: posts that the features of the model's checkpoint have read before.
 
     Returns:
         [P] scores, higher is better.
@@ -77,25 +75,10 @@ def score(
             there is no such precision.
     """
     on_cpu = model.device_of().type == "cpu" and precision == "fp32"
-    if not (isinstance(precomputed, PrecomputedVectors) and on_cpu):
-        table = precomputed if isinstance(precomputed, PrecomputedPosts) else None
-        if on_cpu and not model.post_inputs and len(devices) < 2:
-            return score_lists(model, pairs, encoder, progress, table)
-        tokenized = Tokenized.from_pairs(pairs, encoder, model, table)
-        return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
-    scores = np.zeros(len(pairs), dtype=np.float32)
-    found = precomputed.find(pairs)[pairs.post_index]
-    known, others = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-    if len(known):
-        part = pairs.part(known) if len(others) else pairs
-        tokenized = Tokenized.from_precomputed(part, found[known], encoder, model, precomputed)
-        scores[known] = score_tokenized(model, tokenized, batch_size, progress)
-    if len(others):
-        tokenized = Tokenized.from_pairs(
-            pairs.part(others) if len(known) else pairs, encoder, model
-        )
-        scores[others] = score_tokenized(model, tokenized, batch_size, progress)
-    return scores
+    if on_cpu and not model.post_inputs and len(devices) < 2:
+        return score_lists(model, pairs, encoder, progress, known)
+    tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
+    return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
 
 
 def score_lists(
@@ -103,7 +86,7 @@ def score_lists(
     pairs: Pairs,
     encoder: TextEncoder,
     progress: Callable[[int], None],
-    precomputed: PrecomputedPosts | None,
+    known: KnownPosts | None,
 ) -> npt.NDArray[np.float32]:
     """Scores [P] of a model that reads features only, query by query.
 
@@ -111,8 +94,7 @@ def score_lists(
     lock, trees score another. Arguments and errors are those of :func:`score`.
     """
     scores = np.zeros(len(pairs), dtype=np.float32)
-    families, vectors = model.feature_families, model.unit_vectors()
-    lists = CandidateLists(pairs, families, encoder.idf, vectors, precomputed)
+    lists = CandidateLists(pairs, model.feature_families, encoder.idf, known)
 
     def score_list(rows: npt.NDArray[np.int64]) -> None:
         features = torch.from_numpy(lists.features(rows))
@@ -260,7 +242,7 @@ class BatchScorer:
         """Halve the number of pairs in a forward pass, with a warning the first time."""
         if pairs == 1:
             on_cpu = self.device.type == "cpu"
-            advice = "use fewer --threads" if on_cpu else "use --device cpu"
+            advice = "use fewer `threads`" if on_cpu else "use the `device` cpu"
             raise RerankerError(
                 f"found too little memory on {self.device}, expected enough to score one pair at "
                 f"a time; end other programs there, or {advice}"
@@ -268,11 +250,9 @@ class BatchScorer:
         with self._lock:
             first, self.largest = self.largest == sys.maxsize, min(self.largest, -(-pairs // 2))
         if first:
-            warnings.warn(
+            warn(
                 f"the memory of {self.device} is too small for {pairs} pairs at once; going on "
-                "with smaller batches, as a smaller --batch-size does from the start",
-                RuntimeWarning,
-                stacklevel=2,
+                "with smaller batches, as a smaller `batch_size` does from the start"
             )
 
 

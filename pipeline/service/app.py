@@ -1,0 +1,169 @@
+"""The ASGI application: routes, lifespan, exception handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from pipeline.service import description
+from pipeline.service.description import JSON
+from pipeline.service.errors import RequestError
+from pipeline.service.formats import PATHS
+from pipeline.service.http.middleware import PUBLIC, ServiceMiddleware
+from pipeline.service.http.service import Service
+from pipeline.service.proxy.routes import Proxy
+from rerankers.text.words import MAX_CHARACTERS
+
+
+def build(
+    service: Service,
+    keys: Sequence[str] = (),
+    page: Sequence[BaseRoute] = (),
+    proxy: Proxy | None = None,
+    reload: Callable[[], None] | None = None,
+) -> ASGIApp:
+    """The application.
+
+    Args:
+        service: answers requests for scores.
+        keys: one of them is needed, if there are any.
+        page: routes of the page.
+        proxy: answers the searches of an engine.
+        reload: called after SIGHUP; default: the models are loaded again.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        service.scheduler.start()
+        loop = asyncio.get_running_loop()
+        work = partial(loop.run_in_executor, None, reload or service.models.reload)
+        with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
+            loop.add_signal_handler(signal.SIGHUP, work)
+        yield
+        await asyncio.to_thread(service.scheduler.stop)
+        if proxy:
+            await proxy.upstream.close()
+
+    own = [
+        *(
+            Route(f"{path}{slash}", service.endpoint, methods=["POST"])
+            for path in PATHS
+            for slash in ("", "/")
+        ),
+        *_information(service, bool(keys)),
+        *page,
+    ]
+    app = Starlette(
+        routes=[*(proxy.routes() if proxy else ()), *own],
+        exception_handlers={RequestError: _refuse, HTTPException: _refuse, Exception: _fail},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    if proxy is None:
+        return ServiceMiddleware(app, service, keys)
+    app.router.default = proxy.not_found
+    # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
+    guarded = {getattr(route, "path", "") for route in own} - {"/"}
+    return ServiceMiddleware(app, service, keys, guarded)
+
+
+def _information(service: Service, needs_key: bool) -> list[Route]:
+    """Routes of the service's state, models, metrics and description."""
+
+    def info() -> dict[str, Any]:
+        model, limits = service.models.default, service.limits
+        return {
+            "model_id": model.name,
+            "model_sha": model.version,
+            "model_dtype": "float32",
+            "served_model_name": model.name,
+            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+            "max_concurrent_requests": limits.waiting_requests,
+            "max_input_length": MAX_CHARACTERS,
+            "max_batch_tokens": limits.waiting_documents,
+            "max_batch_requests": None,
+            "max_client_batch_size": limits.documents,
+            "auto_truncate": True,
+            "tokenization_workers": service.scheduler.threads,
+            "version": version("tweetrerank"),
+            "sha": None,
+            "docker_label": None,
+        }
+
+    def models() -> dict[str, Any]:
+        data = [
+            {
+                "id": name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "tweetrerank",
+                # λ, and whether `"mix": "lexical"` is to be had: for pipeline.engine.
+                "weight": model.weight,
+                "lexical": service.statistics is not None,
+            }
+            for name, model in service.models.served.items()
+        ]
+        return {"object": "list", "data": data}
+
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "unix": time.time()}
+
+    contents: dict[str, Callable[[], Any]] = {
+        "/health": health,
+        "/ping": health,
+        "/info": info,
+        "/models": models,
+        "/v1/models": models,
+        "/metrics": service.metrics.text,
+    }
+    media_types = dict.fromkeys(contents, JSON) | {"/metrics": "text/plain"}
+    openapi = description.describe(media_types, needs_key, PUBLIC)
+    docs = description.page(openapi)
+
+    def route(path: str, content: Callable[[], Any]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            if path == "/metrics":
+                return Response(content(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+            return Response(orjson.dumps(content()), media_type=JSON)
+
+        return Route(path, endpoint)
+
+    return [
+        *(route(path, content) for path, content in contents.items()),
+        route("/openapi.json", lambda: openapi),
+        Route("/docs", lambda request: HTMLResponse(docs)),
+    ]
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The response to a request that gets no result."""
+    headers: Mapping[str, str] = {}
+    if isinstance(error, HTTPException):
+        kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}
+        problem = f"found {request.method} {request.url.path[:100]}, expected a path of /docs"
+        error = RequestError(kind, problem)
+    assert isinstance(error, RequestError)
+    response: Response = request.state.format.refuse(error, request.state.record)
+    response.headers.update(headers)
+    return response
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """The response after a mistake of ours; the error is raised again, and logged."""
+    problem = f"an internal error; see the log for {request.state.record.request_id}"
+    return await _refuse(request, RequestError("internal", problem))

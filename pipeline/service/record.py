@@ -1,0 +1,165 @@
+"""The log: a line of JSON for each request, without texts, and messages."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any
+
+import orjson
+
+LOG = logging.getLogger("tweetrerank.service")
+
+MOST_LINES = 2_000
+"""Lines that wait to be written; further ones are dropped."""
+
+
+@dataclass
+class Record:
+    """A request, from its arrival on. Times are in seconds.
+
+    Attributes:
+        request_id: of the client, or made here.
+        format: wire format; "" if the request was not for scores.
+        kind: of the error, if there was one.
+        engine: of the search engine behind this service.
+        texts: query and documents, if they may be logged.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    started: float = field(default_factory=time.perf_counter)
+    format: str = ""
+    model: str | None = None
+    status: int = 0
+    documents: int = 0
+    characters: int = 0
+    cache_hits: int = 0
+    words: int = 0
+    queue: float = 0.0
+    inference: float = 0.0
+    engine: float = 0.0
+    total: float = 0.0
+    kind: str = ""
+    error: str = ""
+    texts: Sequence[str] = ()
+
+    def line(self) -> dict[str, Any]:
+        """The fields of its line in the log; those of scoring only where there are scores."""
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": self.path[:200],
+            "status": self.status,
+            "total_ms": _milliseconds(self.total),
+        }
+        if self.format:
+            fields |= {
+                "format": self.format,
+                "model": self.model,
+                "documents": self.documents,
+                "characters": self.characters,
+                "cache_hits": self.cache_hits,
+                "queue_ms": _milliseconds(self.queue),
+                "inference_ms": _milliseconds(self.inference),
+            }
+        if self.engine:
+            fields["engine_ms"] = _milliseconds(self.engine)
+        if self.kind:
+            fields |= {"kind": self.kind, "error": self.error}
+        if self.texts:
+            fields["texts"] = list(self.texts)
+        return fields
+
+    def headers(self) -> dict[str, str]:
+        """TEI's headers of times and sizes."""
+        times = {"total": self.total, "queue": self.queue, "inference": self.inference}
+        headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
+        return headers | {
+            "x-compute-type": "cpu",
+            "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
+            "x-compute-characters": str(self.characters),
+            "x-compute-tokens": str(self.words),
+        }
+
+
+def write(record: Record) -> None:
+    """Log a request."""
+    LOG.info("%s %s", record.method, record.path, extra={"request": record})
+
+
+class JsonFormatter(logging.Formatter):
+    """Requests, and messages of this service and of uvicorn, as lines of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        if isinstance(request := getattr(record, "request", None), Record):
+            content = {"time": moment, **request.line()}
+        else:
+            content = {"time": moment, "level": record.levelname, "message": record.getMessage()}
+        if record.exc_info:
+            content["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        try:
+            return orjson.dumps(content).decode()
+        except TypeError:  # Half a surrogate pair.
+            return repr(content)
+
+
+class DroppingHandler(QueueHandler):
+    """Queues lines for another thread; drops those that do not fit, and counts them.
+
+    Nobody waits for a terminal or a pipe that takes no more.
+    """
+
+    dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """The record as it is: it stays in this process."""
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a line."""
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+            return
+        if self.dropped:
+            count, self.dropped = self.dropped, 0
+            LOG.warning("%d lines of the log were dropped: it was not read", count)
+
+
+def log_as_json() -> QueueListener:
+    """Lines of JSON go to stderr from now on, by the thread of this listener."""
+    writer = logging.StreamHandler(sys.stderr)
+    writer.setFormatter(JsonFormatter())
+    lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
+    handler = DroppingHandler(lines)
+    for name in (LOG.name, "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+    listener = QueueListener(lines, writer)
+    listener.start()
+    return listener
+
+
+def end_log(listener: QueueListener, seconds: float = 2.0) -> None:
+    """Write the lines that wait, as far as they can be written in time."""
+    thread = threading.Thread(target=listener.stop, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
