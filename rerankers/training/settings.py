@@ -12,7 +12,7 @@ SELECTIONS = ("map", "mrr", "loss")
 SCHEDULES = ("linear", "constant", "plateau")
 PRECISIONS = ("fp32", "bf16")
 HELD_OUT_OF = ("all", "each")
-_FROM_ZERO = {"momentum", "clipping", "weight_decay", "steps", "seed"}
+_FROM_ZERO = {"momentum", "clipping", "weight_decay", "epochs", "steps", "seed"}
 
 
 @dataclass(frozen=True)
