@@ -30,7 +30,7 @@ from pipeline.command.options import (
     size,
 )
 from pipeline.command.ranking import ScoringOptions
-from pipeline.command.runtime import bar, choose_device, counted, import_nltk_alone
+from pipeline.command.runtime import bar, choose_device, counted
 
 if TYPE_CHECKING:
     from pipeline.batches.job import BatchJob, BatchManifest, Part
@@ -99,7 +99,6 @@ def main(options: Options) -> None:
     if problems := _problems(options):
         raise UsageError(problems)
     started = time.time()
-    import_nltk_alone()
     from pipeline.batches.job import BatchManifest
 
     job, trained, origin = _open(options)

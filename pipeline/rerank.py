@@ -32,7 +32,7 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import ModelOptions
-from pipeline.command.runtime import bar, import_nltk_alone, provenance
+from pipeline.command.runtime import bar, provenance
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -255,7 +255,6 @@ def _report(
 
 def _ranker(options: Options, collection: Collection) -> Ranker:
     """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
-    import_nltk_alone()
     from pipeline.ranking.build import ranker
     from rerankers import features
 

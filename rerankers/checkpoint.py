@@ -200,7 +200,7 @@ def load(
     if name is not None and found != name:
         raise RerankerError(
             f"{directory}: found a checkpoint of {found}, expected one of {name}; "
-            f"use --reranker {found} or another --checkpoint"
+            f"name {found} as `reranker`, or another `checkpoint`"
         )
     try:
         model_type: Any = models.find(found)

@@ -1,5 +1,7 @@
 """The error that this package raises for mistakes of its users, and checks of settings."""
 
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -9,6 +11,14 @@ class RerankerError(Exception):
 
     The message is for a person: what was wrong, where, and what to do about it.
     """
+
+
+def warn(message: str) -> None:
+    """A RuntimeWarning at the first caller outside of this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "rerankers":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def require_choice(name: str, found: str, choices: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -157,7 +158,7 @@ def run_command(
     0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C. A mistake of the user's is
     one message on stderr; a traceback is left for mistakes of ours.
     """
-    warnings.showwarning = _show_warning
+    warnings.showwarning = partial(_show_warning, options_type)
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
@@ -348,6 +349,7 @@ def _unknown(text: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
 
 
 def _show_warning(
+    options_type: Any,
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -358,7 +360,7 @@ def _show_warning(
     """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
     from tqdm import tqdm
 
-    text = f"warning: {message}\n"
+    text = f"warning: {_with_options(str(message), options_type)}\n"
     if category is not RuntimeWarning:
         text = warnings.formatwarning(message, category, filename, lineno, line)
     # Not in the middle of a progress bar.

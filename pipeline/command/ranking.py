@@ -170,7 +170,6 @@ class RankingOptions(ModelOptions):
         Raises:
             UsageError: options contradict one another, or the collection.
         """
-        runtime.import_nltk_alone()
         from pipeline.ranking.build import ranker
 
         if problems := self.problems():

@@ -18,19 +18,19 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from nltk.stem import PorterStemmer
 
 from rerankers.text import words
 from rerankers.text.inputs import Lexicon
 from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
 from rerankers.text.spaces import WordSpace
+from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
 Floats = npt.NDArray[np.float64]
@@ -38,22 +38,6 @@ Bools = npt.NDArray[np.bool_]
 
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
 """Words of chat and of posts about oneself."""
-
-_STEMMER = PorterStemmer()
-
-_ENDINGS = (
-    *("al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er"),
-    *("ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y"),
-)
-"""Endings of all words that a rule of Porter's or an exception of NLTK's changes."""
-
-
-@lru_cache(maxsize=200_000)
-def stem(word: str) -> str:
-    """The stem of a word by Porter (1980), with NLTK's extensions: ``cuts`` -> ``cut``."""
-    small = word.lower()
-    # Half of all words, mostly names and numbers, need no call of NLTK.
-    return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
 
 
 class WordColumns(NamedTuple):

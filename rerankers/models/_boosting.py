@@ -151,7 +151,7 @@ class BoostedTrees(FeatureModel):
         except lightgbm.basic.LightGBMError as error:
             raise RerankerError(
                 f"LightGBM cannot grow trees over these pairs ({error}); "
-                "train with a greater --set minimum_leaf"
+                "train with a greater `minimum_leaf`"
             ) from None
         self.boosters = boosters
 

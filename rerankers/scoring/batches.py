@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,7 +21,7 @@ import torch
 
 from rerankers.base import Pairs, Reranker
 from rerankers.devices import in_threads, one_thread_each
-from rerankers.errors import RerankerError, require_choice
+from rerankers.errors import RerankerError, require_choice, warn
 from rerankers.features import CandidateLists, KnownPosts
 from rerankers.scoring import fast_paths
 from rerankers.scoring.tokenized import Scorable, Tokenized
@@ -243,7 +242,7 @@ class BatchScorer:
         """Halve the number of pairs in a forward pass, with a warning the first time."""
         if pairs == 1:
             on_cpu = self.device.type == "cpu"
-            advice = "use fewer --threads" if on_cpu else "use --device cpu"
+            advice = "use fewer `threads`" if on_cpu else "use the `device` cpu"
             raise RerankerError(
                 f"found too little memory on {self.device}, expected enough to score one pair at "
                 f"a time; end other programs there, or {advice}"
@@ -251,11 +250,9 @@ class BatchScorer:
         with self._lock:
             first, self.largest = self.largest == sys.maxsize, min(self.largest, -(-pairs // 2))
         if first:
-            warnings.warn(
+            warn(
                 f"the memory of {self.device} is too small for {pairs} pairs at once; going on "
-                "with smaller batches, as a smaller --batch-size does from the start",
-                RuntimeWarning,
-                stacklevel=2,
+                "with smaller batches, as a smaller `batch_size` does from the start"
             )
 
 

@@ -148,7 +148,7 @@ def _other_features(pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Othe
         if ranked := [name for name in families if features.signals_of([name]) - {PRIOR}]:
             raise RerankerError(
                 "corrupted pairs are in no run, so they have no score in it for the features "
-                f"{', '.join(ranked)}; train with another --sampling"
+                f"{', '.join(ranked)}; train with another `sampling`"
             )
         others = dataclasses.replace(
             pairs, query_index=query_index, post_index=post_index, signals={}

@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -153,11 +153,10 @@ class Idf:
 
         The share of posts is 15 times the word's share of all words, for 15 words a post.
         """
-        frequency = word_frequencies(language)
 
         @lru_cache(maxsize=200_000)
         def share(word: str) -> float:
-            return min(1.0, 15 * frequency(word))
+            return min(1.0, 15 * word_frequencies(language)(word))
 
         def known() -> Collection[str]:
             import wordfreq
@@ -199,13 +198,14 @@ class Idf:
         return cls.from_document_frequencies(frequencies, int(lines[0]), str(path))
 
 
+@cache
 def word_frequencies(language: str) -> Callable[[str], float]:
     """A faster ``wordfreq.word_frequency`` of one language: word -> its share of all words.
 
     For languages that wordfreq tokenizes by a regular expression, a word of lower-case ASCII
     letters is looked up as it is: frequency 0 if wordfreq's list does not have it, otherwise one
     frequency for all words of the same level (bin) of the list. So wordfreq is called once per
-    level instead of once per word.
+    level instead of once per word. The package is loaded with the first word.
     """
     import wordfreq
 

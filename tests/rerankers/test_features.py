@@ -209,5 +209,5 @@ def test_corrupted_pairs_have_no_score_in_a_run() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("overlap", "first_stage")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    with pytest.raises(RerankerError, match=r"features first_stage; train with another --sampling"):
+    with pytest.raises(RerankerError, match=r"features first_stage; train with another `sampling`"):
         tokenized.with_pairs(np.array([0]), np.array([0]))

@@ -144,7 +144,7 @@ def test_unsuitable_state_file_is_refused(tmp_path: Path, damage: Callable[[Path
     path = tmp_path / "state.safetensors"
     run(model_of(), path)
     damage(path)
-    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without --resume"):
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without `resume`"):
         run(model_of(), path, resume=True)
 
 
@@ -212,7 +212,7 @@ def test_loss_that_is_no_number_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
-    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*--learning-rate"):
+    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
         run(model_of(), tmp_path / "state")
     assert not list(tmp_path.iterdir())
 

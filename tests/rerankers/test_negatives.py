@@ -157,7 +157,7 @@ def test_missing_faiss_is_explained(
     topics: list[TopicRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*--sampling random"):
+    with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"):
         nearest_negatives(REPRESENTATIONS.float(), topics, 3)
 
 

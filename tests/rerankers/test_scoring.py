@@ -175,7 +175,7 @@ def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
 ) -> None:
     pairs, done = Tight(error, most=5), list[int]()
     with pytest.warns(
-        RuntimeWarning, match="cpu is too small for 50 pairs .* --batch-size"
+        RuntimeWarning, match="cpu is too small for 50 pairs .* `batch_size`"
     ) as told:
         scores = scoring.score_tokenized(model, pairs, progress=done.append)
     np.testing.assert_array_equal(scores, np.arange(80))
@@ -188,7 +188,7 @@ def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
 @pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
 @pytest.mark.filterwarnings("ignore:the memory of cpu")
 def test_too_little_memory_for_one_pair_is_an_error(model: Reranker, error: Exception) -> None:
-    with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*--threads"):
+    with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*`threads`"):
         scoring.score_tokenized(model, Tight(error, most=0))
 
 

@@ -212,6 +212,7 @@ def test_wordfreq_is_asked_once_for_all_words_of_one_level(monkeypatch: pytest.M
     words = [word for word in listed if word.isalpha()][:20_000]
     ask, asked = wordfreq.word_frequency, []
     monkeypatch.setattr(wordfreq, "word_frequency", lambda *a: asked.append(a) or ask(*a))
+    word_frequencies.cache_clear()
     frequency = word_frequencies("en")
     found = {frequency(word) for word in [*words, "qzxvkq"]}
     assert len(asked) == len(found) - 1 < 500
