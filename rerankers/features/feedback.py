@@ -58,7 +58,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     stem = _numbered(tokens.words.stem)
     every = _vectors(tokens, stem)
     is_asked = np.isin(every.stem, stem[np.isin(tokens.words.stem, tokens.query.stem)])
-    rest, asked = every.part(~is_asked), every.part(is_asked)
+    rest, asked = every.take(~is_asked), every.take(is_asked)
     with_rest = rest.with_sums(weights)
     with_every = with_rest + asked.with_sums(weights)
     columns = []
@@ -101,7 +101,7 @@ class _Vectors:
     stem: Rows  # [E] its column
     value: npt.NDArray[np.float32]  # [E]
 
-    def part(self, chosen: Bools) -> _Vectors:
+    def take(self, chosen: Bools) -> _Vectors:
         """The vectors with the entries ``chosen`` [E] only."""
         return _Vectors(self.posts, self.post[chosen], self.stem[chosen], self.value[chosen])
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
 from rerankers.layers.similarity import LEAST_LENGTH
+from rerankers.scoring.windows import Buffers
 from rerankers.text.ragged import Ragged, Rows
 
 TILE, STEP = 2048, 128
@@ -172,7 +173,7 @@ class PackedVectors:
                 product[:, start:end] = asked @ level.T
         return [product.numpy() for product in found]
 
-    def part(self, first: int, end: int) -> PackedVectors:
+    def slice(self, first: int, end: int) -> PackedVectors:
         """The texts from ``first`` up to ``end``, which is not among them."""
         start, stop = int(self.starts[first]), int(self.ends[end - 1]) + 1
         starts, ends = self.starts[first:end] - start, self.ends[first:end] - start
@@ -312,19 +313,6 @@ class PackedTower:
         first = self._terms.append(vectors * _scale(vectors) if self.normalized else vectors)
         # Last, as other threads read it.
         self._rows[ids] = first + np.arange(len(ids))
-
-
-class Buffers(threading.local):
-    """Reused memory of one thread: new pages cost as much time as what is computed into them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}
-
-    def rows(self, name: int, count: int, size: int) -> Tensor:
-        """[count, size], not initialised; valid until the next call with the same name."""
-        if name not in self._kept or self._kept[name].numel() < count * size:
-            self._kept[name] = torch.empty(int(1.25 * count) * size)
-        return self._kept[name][: count * size].view(count, size)
 
 
 class _Table:

@@ -1,4 +1,4 @@
-"""Tokenized pairs: the common input of the engine, the training loop and the models."""
+"""Tokenized pairs: the common input of scoring, training and the models."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Tokenized:
             on_device(query_of_post.astype(np.int64), device),
         )
 
-    def subset(self, rows: Rows) -> Tokenized:
+    def take(self, rows: Rows) -> Tokenized:
         """The pairs ``rows``, with all texts."""
         return dataclasses.replace(
             self,

@@ -58,14 +58,14 @@ def measure(workload: Workload) -> list[Row]:
     models = {name: workload.random_model("mp_hcnn", config, encoder) for name in (PLAIN, OURS)}
     tokenized = Tokenized.from_pairs(pairs, encoder, models[OURS])
     steps = both_ways(
-        models, tokenized.subset(fold.training), data.relevant()[fold.training], workload.rounds
+        models, tokenized.take(fold.training), data.relevant()[fold.training], workload.rounds
     )
     timings = alternate({name: _epochs(way) for name, way in steps.items()}, workload.rounds)
     title = "training MP-HCNN as shipped"
     rows = compared(title, timings, lambda timing: f"{STEPS / timing.median:,.2f} steps/s")
     reached = []
     for name, model in models.items():
-        run = data.run_of(fold.held_out, score_tokenized(model, tokenized.subset(fold.held_out)))
+        run = data.run_of(fold.held_out, score_tokenized(model, tokenized.take(fold.held_out)))
         reached.append(f"{data.mean_of('AP', run):.4f} {name}")
     topics = len(np.unique(pairs.query_index[fold.held_out]))
     after = f"AP of {topics} held-out topics after {STEPS * workload.rounds} steps"

@@ -75,7 +75,7 @@ class Workload:
     @cached_property
     def pairs(self) -> Pairs:
         """The first ``count`` pairs."""
-        return self.all_pairs.part(np.arange(min(self.count, len(self.all_pairs))))
+        return self.all_pairs.take(np.arange(min(self.count, len(self.all_pairs))))
 
     @cached_property
     def checkpoint(self) -> TrainedReranker:

@@ -104,7 +104,7 @@ def test_all_ways_give_the_same_scores(name: str, configuration: str) -> None:
 
 def test_topics_are_enlarged_by_other_posts_before_any_is_repeated() -> None:
     pairs = all_pairs()
-    cut = pairs.part(np.flatnonzero(pairs.query_index != pairs.post_index % 4))
+    cut = pairs.take(np.flatnonzero(pairs.query_index != pairs.post_index % 4))
     for size in (3, 9, 12, 30):
         pool = scoring.enlarged(cut, size, topics=2)
         posts = [pool.post_index[pool.query_index == query] for query in (0, 1)]

@@ -163,12 +163,12 @@ class EncodedPosts(NamedTuple):
         }
         return cls(towers, np.concatenate([part.url_lengths for part in parts]))
 
-    def part(self, first: int, end: int) -> EncodedPosts:
+    def slice(self, first: int, end: int) -> EncodedPosts:
         """The posts from ``first`` up to ``end``, which is not among them."""
         towers = {}
         for tower, packed in self.towers.items():
             inputs = len(packed.starts) // len(self.url_lengths)
-            towers[tower] = packed.part(first * inputs, end * inputs)
+            towers[tower] = packed.slice(first * inputs, end * inputs)
         return EncodedPosts(towers, self.url_lengths[first:end])
 
 
