@@ -140,7 +140,7 @@ def main(options: Options) -> None:
         ) from None
     from pipeline.service.http.models import Models
     from pipeline.service.http.statistics import Statistics
-    from pipeline.service.page.searching import routes
+    from pipeline.service.page.routes import routes
 
     models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
     limits = Limits.of(options.max_documents, options.max_body)

@@ -9,16 +9,11 @@ Search, AAAI 2019, equation 2. The two scales differ, so each topic's scores are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
-from pipeline.collections.trec import Run, ranked, single_precision
+from pipeline.collections.trec import Run, single_precision
 from pipeline.command.errors import DataError, UsageError
-from pipeline.evaluation.measures import mean
 from rerankers import interpolation
-
-RRF_CONSTANT = 60
-"""Added to ranks by ``reciprocal``, as in Cormack et al. 2009."""
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
@@ -28,24 +23,8 @@ def _minmax(scores: Scores) -> dict[str, float]:
     return dict(zip(scores, interpolation.minmax([*scores.values()]), strict=True))
 
 
-def _zscore(scores: Scores) -> dict[str, float]:
-    # Scaling to 0 … 1 does not change z-scores and keeps the squares in range.
-    scaled = _minmax(scores)
-    center = mean(scaled)
-    deviation = math.sqrt(mean((score - center) ** 2 for score in scaled.values()))
-    return {doc_id: (score - center) / (deviation or 1) for doc_id, score in scaled.items()}
-
-
-def _reciprocal(scores: Scores) -> dict[str, float]:
-    order = enumerate(ranked(scores), start=1)
-    by_rank = {doc_id: 1 / (RRF_CONSTANT + rank) for rank, (doc_id, _) in order}
-    return {doc_id: by_rank[doc_id] for doc_id in scores}
-
-
 _METHODS: dict[str, Callable[[Scores], dict[str, float]]] = {
     "minmax": _minmax,
-    "zscore": _zscore,
-    "reciprocal": _reciprocal,
     "none": dict,
 }
 NORMALIZATIONS = tuple(_METHODS)
@@ -55,9 +34,6 @@ def normalize(scores: Scores, method: str = "minmax", query_id: str = "?") -> di
     """One topic's scores, normalised.
 
     * ``minmax``: :func:`rerankers.interpolation.minmax`.
-    * ``zscore``: (s − mean) / standard deviation; 0 if all scores are equal.
-    * ``reciprocal``: 1 / (60 + rank), ranks from 1 by the tie rule (G. Cormack et al., Reciprocal
-      Rank Fusion, SIGIR 2009).
     * ``none``: unchanged.
     """
     check_normalization(method)

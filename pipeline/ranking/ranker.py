@@ -296,13 +296,14 @@ def reranked_topic(
             f"topic {query_id} “{topics[query_id].text}”: found no candidates to rank, expected "
             "some; try another topic or other candidates"
         )
-    # Posts that are not scored follow below, and have nothing to explain.
-    runs = {name: {d: run[query_id][d] for d in scored} for name, run in stages.items()}
+    # Posts that are not scored follow below, and have nothing to explain; the result has its best.
+    shown = [doc_id for doc_id in scored if doc_id in ranking.run[query_id]]
+    runs = {name: {d: run[query_id][d] for d in shown} for name, run in stages.items()}
     changes = rank_changes(runs)
     if unknown := [doc_id for doc_id in doc_ids if doc_id not in changes]:
         expected = f"expected one of the {len(changes)} candidates of topic {query_id}"
-        shown = listed(list(changes), 8)
-        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {shown}" for d in unknown])
+        known = listed(list(changes), 8)
+        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown])
     named = {"named posts": list(dict.fromkeys(doc_ids))}
     return RerankedTopic(
         collection.name if collection else "",

@@ -21,14 +21,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pipeline.service import description
+from pipeline.service.description import JSON
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import PATHS
 from pipeline.service.http.middleware import PUBLIC, ServiceMiddleware
 from pipeline.service.http.service import Service
 from pipeline.service.proxy.routes import Proxy
 from rerankers.text.words import MAX_CHARACTERS
-
-JSON = "application/json"
 
 
 def build(

@@ -12,7 +12,8 @@ SELECTIONS = ("map", "mrr", "loss")
 SCHEDULES = ("linear", "constant", "plateau")
 PRECISIONS = ("fp32", "bf16")
 HELD_OUT_OF = ("all", "each")
-_FROM_ZERO = {"momentum", "clipping", "weight_decay", "steps", "seed"}
+# No epochs: what is not trained step by step.
+_FROM_ZERO = {"epochs", "momentum", "clipping", "weight_decay", "steps", "seed"}
 
 
 @dataclass(frozen=True)

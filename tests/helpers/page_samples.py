@@ -14,7 +14,8 @@ from pipeline.service.app import build
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
-from pipeline.service.page.searching import SearchPage, routes
+from pipeline.service.page.routes import routes
+from pipeline.service.page.searching import SearchPage
 
 HOSTILE = [
     {

@@ -25,7 +25,7 @@ from pipeline.service.app import build
 from pipeline.service.http.models import Models
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
-from pipeline.service.page.searching import routes
+from pipeline.service.page.routes import routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream

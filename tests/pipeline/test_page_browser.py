@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pipeline.collections.trec import ranked
 from pipeline.explanation.rank_changes import visible
 from pipeline.ranking import interpolation
-from pipeline.service.page import searching as search
+from pipeline.service.page import routes
+from pipeline.service.page.routes import describe, search_request
 from pipeline.service.page.searching import SearchPage
 
 pytestmark = pytest.mark.slow
@@ -122,10 +123,9 @@ def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
 
 def expected_order(served: ServedPage, weight: float, **parameters: str) -> list[str]:
     """The ranking by the pipeline's own mixture."""
-    page = served.page
-    answer = page.answer(page.question(parameters))
-    key = answer.question.topic.query_id
-    first, neural = {key: dict(answer.first)}, {key: dict(answer.neural)}
+    result = served.page.search(search_request(served.page, parameters))
+    key = result.request.topic.query_id
+    first, neural = {key: dict(result.first)}, {key: dict(result.neural)}
     mixed = neural if weight == 1 else interpolation.interpolate(first, neural, weight)
     return [doc_id for doc_id, _ in ranked(mixed[key])]
 
@@ -140,11 +140,9 @@ def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     expect(page.locator("#after .post").first).to_be_visible()
     tab.wait()
     status = page.locator("#status").inner_text()
-    assert re.fullmatch(
-        r"\d+ posts: search [\d.]+ ms, texts [\d.]+ ms, scoring [\d.]+ ms; \d+ ms in all", status
-    )
+    assert re.fullmatch(r"\d+ posts: ql [\d.]+ ms, mp_hcnn [\d.]+ ms; \d+ ms in all", status)
     asked = {"q": "storm power cuts"}
-    tuned = served_page.page.describe()["models"][0]["weight"]
+    tuned = describe(served_page.page)["models"][0]["weight"]
     assert tab.order("before") == expected_order(served_page, 0.0, **asked)[:50]
     assert tab.order("after") == expected_order(served_page, tuned, **asked)[:50]
     assert page.title() == "storm power cuts – tweetrerank"
@@ -284,7 +282,7 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
 def test_a_topic_that_is_not_among_the_suggestions(
     tabs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_TOPICS", 0)
+    monkeypatch.setattr(routes, "MOST_TOPICS", 0)
     tab = tabs()
     page = tab.go(query_id="1")
     expect(page).to_have_title(f"{TOPIC['q']} – tweetrerank")

@@ -102,7 +102,7 @@ def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> No
     assert qrels is not None
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}
-    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn (λ = 0.3, minmax)"
+    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn, λ = 0.3 (given)"
     for name in after:
         shown = next(line for line in output if line.startswith(name)).split()
         for measure, column in (("P@30", 1), ("AP", 4)):
@@ -118,7 +118,7 @@ def test_runs_are_reranked_as_a_search_does_it(
     rerank: Rerank, command: Command, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "mine", backwards(official()), "mine")
-    code, _, errors = rerank("rm3", "mine", "--normalize", "zscore")
+    code, _, errors = rerank("rm3", "mine", "--normalize", "none")
     assert code == 0, errors
     alone = (
         "--topics",
@@ -130,14 +130,14 @@ def test_runs_are_reranked_as_a_search_does_it(
         "--output",
         "one",
     )
-    done = command("search", *alone, "--lambda", "0.3", "--normalize", "zscore")
+    done = command("search", *alone, "--lambda", "0.3", "--normalize", "none")
     assert done.code == 0, done.err
     assert list(read_run("runs/reranked/mine.sm_cnn").items()) == list(read_run("one").items())
     # Without the model's share the order stays.
     code, output, _ = rerank("ql", "--lambda", "0", "--output", "here")
     assert code == 0
     assert orders(read_run("here/ql.sm_cnn")) == orders(official())
-    assert output[0].endswith("(λ = 0, minmax)")
+    assert output[0].endswith("sm_cnn, λ = 0 (given)")
     assert output[2].split()[3::3] == ["+0.0%", "+0.0%", "+0"]
 
 

@@ -117,7 +117,7 @@ def test_means_that_differ_by_rounding_are_equal() -> None:
         ({"step": 0.3}, "step of λ: found 0.3"),
         ({"step": -0.5}, "step of λ"),
         ({"measure": "map"}, "did you mean 'AP'"),
-        ({"normalization": "softmax"}, "'softmax', expected one of minmax, zscore"),
+        ({"normalization": "softmax"}, "'softmax', expected one of minmax, none"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

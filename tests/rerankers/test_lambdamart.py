@@ -74,7 +74,7 @@ def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
     changes = ("minimum_leaf=1", "trees=10", "parts=2")
     train.main(
         train.Options(
-            NAME,
+            model=NAME,
             test="mb2012",
             configuration="text_url",
             set=changes,

@@ -85,7 +85,13 @@ class Checkout:
 
     @property
     def environments(self) -> list[Path]:
-        return [path for path in self.root.glob(".venv-*") if path.is_dir()]
+        """Once earlier ones are removed, or will not be."""
+        for _ in range(500):
+            found = [path for path in self.root.glob(".venv-*") if path.is_dir()]
+            if len(found) == 1:
+                break
+            time.sleep(0.01)
+        return found
 
 
 @pytest.fixture

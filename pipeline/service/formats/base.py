@@ -75,7 +75,15 @@ class Request(BaseModel):
     )
 
 
-Documents = Annotated[list[str | Document], Field(json_schema_extra={"minItems": 1})]
+def _as_object(value: object) -> object:
+    """A document that is a plain string, as an object."""
+    if not isinstance(value, str | dict):
+        raise ValueError("expected a string or an object with text")
+    return {"text": value} if isinstance(value, str) else value
+
+
+_Document = Annotated[Document, BeforeValidator(_as_object, json_schema_input_type=str | Document)]
+Documents = Annotated[list[_Document], Field(json_schema_extra={"minItems": 1})]
 """An empty list is no wrong value: each format has its own response to it."""
 
 
@@ -83,13 +91,6 @@ class WithDocuments(Request):
     """Fields of every format that has ``documents``."""
 
     documents: Documents
-
-
-class Usage(BaseModel):
-    """Words of query and documents."""
-
-    prompt_tokens: int
-    total_tokens: int
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,8 @@ class Format(ErrorFormat):
     """A wire format: how a request is read, and how responses and errors are written."""
 
     name: ClassVar[str]
-    request: ClassVar[type[BaseModel]]
-    response: ClassVar[Any]
-    """Type of the response, for the description of the interface."""
-    error: ClassVar[Any]
-    """Type of an error's body, for the same."""
+    request: ClassVar[Any]
+    """Its pydantic model."""
     documents: ClassVar[str] = "documents"
     """Field of the documents in a request."""
     takes_any_model: ClassVar[bool] = False
@@ -173,15 +171,11 @@ class Format(ErrorFormat):
             """The value of the first of these fields that the format has."""
             return next((getattr(request, name) for name in names if hasattr(request, name)), None)
 
-        documents = given(self.documents)
-        texts, urls = list[str](), list[str]()
-        for document in documents:
-            if isinstance(document, str):
-                text, url = between_links(document) if request.links else (document, "")
-            else:
-                text, url = document.text, document.url or ""
-            texts.append(text)
-            urls.append(url)
+        documents: list[Document] = given(self.documents)
+        parts = [(post.text, post.url or "") for post in documents]
+        if request.links:
+            parts = [(text, url) if url else between_links(text) for text, url in parts]
+        texts, urls = [text for text, _ in parts], [url for _, url in parts]
         if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
             problem = (
                 f"found {len(texts)} empty texts, expected some text: leave the fields of the "
@@ -201,11 +195,9 @@ class Format(ErrorFormat):
             request.shift is True,
         )
 
-    def _first_stage(
-        self, documents: Sequence[str | Document], needed: bool
-    ) -> Sequence[float] | None:
+    def _first_stage(self, documents: Sequence[Document], needed: bool) -> Sequence[float] | None:
         """Scores of all documents, or None; raises RequestError if only some have one."""
-        scores = [None if isinstance(post, str) else post.first_stage_score for post in documents]
+        scores = [post.first_stage_score for post in documents]
         known = [score for score in scores if score is not None]
         if known and len(known) == len(scores):
             return known
@@ -225,7 +217,7 @@ class Format(ErrorFormat):
 
 
 def usage(record: Record) -> dict[str, int]:
-    """The fields of :class:`Usage`."""
+    """Words of query and documents, as OpenAI names them."""
     return {"prompt_tokens": record.words, "total_tokens": record.words}
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import base
@@ -17,37 +15,11 @@ class CohereRequest(base.WithDocuments):
     top_n: base.Positive | None = None
 
 
-class CohereResult(BaseModel):
-    """A document's row and score."""
-
-    index: int
-    relevance_score: float
-
-
-class CohereResponse(BaseModel):
-    """The documents, best first."""
-
-    id: str
-    model: str
-    mix: str
-    results: list[CohereResult]
-    meta: dict[str, Any]
-
-
-class CohereError(BaseModel):
-    """The reason why there are no scores."""
-
-    message: str
-    id: str
-
-
 class Cohere(base.Format):
     """``/v2/rerank``."""
 
     name = "cohere"
-    request: ClassVar[Any] = CohereRequest
-    response: ClassVar[Any] = CohereResponse
-    error: ClassVar[Any] = CohereError
+    request = CohereRequest
     takes_any_model = True
     version = "2"
 
@@ -73,36 +45,11 @@ class JinaRequest(CohereRequest):
     return_documents: base.Flag | None = None
 
 
-class TextOnly(BaseModel):
-    """A document's text."""
-
-    text: str
-
-
-class JinaResult(CohereResult):
-    """A document's row and score, and its text if the request wants it."""
-
-    document: TextOnly | None = None
-
-
-class JinaResponse(CohereResponse):
-    """The documents, best first."""
-
-    results: list[JinaResult]  # type: ignore[assignment]
-    usage: base.Usage
-
-
-class JinaError(CohereError):
-    """The reason why there are no scores, under Cohere's key and under that of Jina and Voyage."""
-
-    detail: str
-
-
 class Jina(Cohere):
     """``/v1/rerank``: the keys of Jina, of Cohere's first version and of vLLM together."""
 
     name = "jina"
-    request, response, error = JinaRequest, JinaResponse, JinaError
+    request = JinaRequest
     version = "1"
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:

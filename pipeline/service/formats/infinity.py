@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import base
-from pipeline.service.formats.vllm import OpenAIError, Vllm
+from pipeline.service.formats.vllm import Vllm
 from pipeline.service.record import Record
 
 
@@ -21,45 +19,11 @@ class InfinityRequest(base.WithDocuments):
     top_n: base.Positive | None = None
 
 
-class InfinityResult(BaseModel):
-    """A document's row and score, and its text if the request wants it."""
-
-    relevance_score: float
-    index: int
-    document: str | None
-
-
-class InfinityResponse(BaseModel):
-    """The documents, best first."""
-
-    object: str
-    results: list[InfinityResult]
-    model: str
-    mix: str
-    usage: base.Usage
-    id: str
-    created: int
-
-
-class InfinityDetail(BaseModel):
-    """A wrong value in the body, and its location."""
-
-    type: str
-    loc: list[str | int]
-    msg: str
-
-
-class InfinityError(BaseModel):
-    """The reason why there are no scores: a wrong body, or no key."""
-
-    detail: str | list[InfinityDetail]
-
-
 class Infinity(Vllm):
     """``/rerank`` with ``raw_scores`` or ``return_documents``."""
 
     name = "infinity"
-    request, response, error = InfinityRequest, InfinityResponse, OpenAIError | InfinityError
+    request = InfinityRequest
     statuses: ClassVar = {"empty": 422, "many": 422, "model": 400}
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:

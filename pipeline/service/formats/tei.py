@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import base
 from pipeline.service.record import Record
@@ -30,26 +28,11 @@ class TeiRequest(base.Request):
     top_n: base.Count | None = None
 
 
-class TeiRank(BaseModel):
-    """A text and its score."""
-
-    index: int
-    score: float
-    text: str | None = None
-
-
-class TeiError(BaseModel):
-    """The reason why there are no scores."""
-
-    error: str
-    error_type: str
-
-
 class Tei(base.Format):
     """``/rerank`` with ``texts``."""
 
     name = "tei"
-    request, response, error = TeiRequest, list[TeiRank], TeiError
+    request = TeiRequest
     documents = "texts"
     takes_any_model = True
     needs_media_type = True

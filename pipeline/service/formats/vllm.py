@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import base
@@ -22,21 +22,6 @@ _TYPES = {
 }
 
 
-class OpenAIProblem(BaseModel):
-    """The message, with the path of the field."""
-
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class OpenAIError(BaseModel):
-    """The reason why there are no scores."""
-
-    error: OpenAIProblem
-
-
 class VllmRequest(base.WithDocuments):
     """A request to ``/rerank`` with nothing that only other formats have."""
 
@@ -44,38 +29,11 @@ class VllmRequest(base.WithDocuments):
     use_activation: base.Flag | None = Field(None, description="false gives logits")
 
 
-class VllmDocument(BaseModel):
-    """A document's text."""
-
-    text: str
-    multi_modal: None
-
-
-class VllmResult(BaseModel):
-    """A document and its score."""
-
-    index: int
-    document: VllmDocument
-    relevance_score: float
-
-
-class VllmResponse(BaseModel):
-    """The documents, best first."""
-
-    id: str
-    model: str
-    mix: str
-    usage: base.Usage
-    results: list[VllmResult]
-
-
 class Vllm(base.Format):
     """``/rerank``."""
 
     name = "vllm"
-    request: ClassVar[Any] = VllmRequest
-    response: ClassVar[Any] = VllmResponse
-    error: ClassVar[Any] = OpenAIError
+    request = VllmRequest
     statuses: ClassVar = {"value": 400}
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
@@ -107,57 +65,41 @@ class Vllm(base.Format):
         return {"error": problem}
 
 
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str | dict) else value
+
+
 class VllmScoreRequest(BaseModel):
     """One query and N documents, or N queries and N documents."""
 
     queries: Annotated[
-        str | Annotated[list[str], Field(json_schema_extra={"minItems": 1})],
+        Annotated[list[str], Field(json_schema_extra={"minItems": 1})],
+        BeforeValidator(_listed, json_schema_input_type=str | list[str]),
         Field(validation_alias=AliasChoices("queries", "text_1", "data_1")),
     ]
     documents: Annotated[
-        str | base.Document | base.Documents,
+        base.Documents,
+        BeforeValidator(_listed, json_schema_input_type=str | base.Document | base.Documents),
         Field(validation_alias=AliasChoices("documents", "text_2", "data_2", "items")),
     ]
     model: str | None = None
     use_activation: base.Flag | None = Field(None, description="false gives logits")
 
 
-class VllmScore(BaseModel):
-    """A document's score."""
-
-    index: int
-    object: str
-    score: float
-
-
-class VllmScoreResponse(BaseModel):
-    """Scores in the order of the input."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    mix: str
-    data: list[VllmScore]
-    usage: base.Usage
-
-
 class VllmScores(Vllm):
     """``/score``: always the neural score."""
 
     name = "score"
-    request, response = VllmScoreRequest, VllmScoreResponse
+    request = VllmScoreRequest
 
     def read(self, request: Any) -> base.ScoreRequest:
         """A request; raises RequestError unless there are as many queries as documents, or one."""
         documents, queries = request.documents, request.queries
-        documents = documents if isinstance(documents, list) else [documents]
-        queries = [queries] if isinstance(queries, str) else queries
         if documents and len(queries) not in (1, len(documents)):
             problem = f"found {len(queries)}, expected one, or as many as documents"
             raise RequestError("value", f"{problem} ({len(documents)})", ("queries",))
-        texts = [post if isinstance(post, str) else post.text for post in documents]
-        urls = ["" if isinstance(post, str) else post.url or "" for post in documents]
+        texts = [post.text for post in documents]
+        urls = [post.url or "" for post in documents]
         raw = request.use_activation is False
         return base.ScoreRequest(queries, texts, urls, model=request.model, raw=raw)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import base
 from pipeline.service.record import Record
@@ -19,41 +17,11 @@ class VoyageRequest(base.WithDocuments):
     truncation: base.Flag | None = None
 
 
-class VoyageResult(BaseModel):
-    """A document's row and score, and its text if the request wants it."""
-
-    index: int
-    relevance_score: float
-    document: str | None = None
-
-
-class VoyageUsage(BaseModel):
-    """Words of query and documents."""
-
-    total_tokens: int
-
-
-class VoyageResponse(BaseModel):
-    """The documents, best first."""
-
-    object: str
-    data: list[VoyageResult]
-    model: str
-    mix: str
-    usage: VoyageUsage
-
-
-class VoyageError(BaseModel):
-    """The reason why there are no scores."""
-
-    detail: str
-
-
 class Voyage(base.Format):
     """``/v1/rerank`` with ``top_k`` or ``truncation``."""
 
     name = "voyage"
-    request, response, error = VoyageRequest, VoyageResponse, VoyageError
+    request = VoyageRequest
     takes_any_model = True
     statuses: ClassVar = {"model": 400}
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from pipeline.service.errors import Location, RequestError, path_of
-from pipeline.service.formats.base import Document, Format, ScoreRequest
+from pipeline.service.formats.base import Format, ScoreRequest
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
@@ -30,9 +30,6 @@ _ESCAPE = re.compile(
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-_BRANCHES = {"str", Document.__name__, f"list[union[str,{Document.__name__}]]", "list[str]"}
-"""Parts of a location that name the branch of a union."""
-
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -154,26 +151,16 @@ def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
 
 def _first_error(error: ValidationError, at: Location) -> RequestError:
     """The first error of a body's part, and the locations of a few more."""
-    problems: dict[Location, tuple[str, Any]] = {}
-    for detail in error.errors(include_url=False, include_context=False):
-        location: Location = tuple(part for part in detail["loc"] if part not in _BRANCHES)
-        # An object that is no document fails as a string too: the deeper location says more.
-        shorter = [known for known in problems if location[: len(known)] == known]
-        for known in shorter:
-            if known != location:
-                del problems[known]
-        if not any(known[: len(location)] == location for known in problems):
-            problems[location] = detail["msg"], detail["input"]
-        elif location in problems and location in shorter:
-            problems[location] = "expected a string or an object with text", detail["input"]
-    (location, (message, value)), *others = problems.items()
-    message = message.removeprefix("Value error, ")
+    first, *others = error.errors(include_url=False, include_context=False)
+    message = first["msg"].removeprefix("Value error, ")
     expected = message if message.startswith("expected") else message[0].lower() + message[1:]
     missing = message == "Field required"
-    text = "found no value, expected one" if missing else f"found {_named(value)}: {expected}"
+    text = (
+        "found no value, expected one" if missing else f"found {_named(first['input'])}: {expected}"
+    )
     if others:
-        text += f" (and {len(others)} more: {', '.join(path_of(p) for p, _ in others[:3])})"
-    return RequestError("value", text, [*at, *location])
+        text += f" (and {len(others)} more: {', '.join(path_of(o['loc']) for o in others[:3])})"
+    return RequestError("value", text, [*at, *first["loc"]])
 
 
 def _named(value: object) -> str:
