@@ -209,12 +209,12 @@ def _places(maps: Tensor) -> Tensor:
     length = len(maps)
     before_end = torch.arange(length, 0.0, -1, device=maps.device).view(-1, *[1] * (maps.dim() - 1))
     # Numbers in place of booleans and of argmax, which are several times slower.
-    found = [
+    places = [
         torch.eq(maps, extreme, out=torch.empty_like(maps)).mul_(before_end).amax(dim=0)
         for extreme in (maps.amax(dim=0), maps.amin(dim=0))
     ]
     # NaN, of weights that grew without end, is nowhere.
-    return (length - torch.stack(found)).long().clamp_max(length - 1)
+    return (length - torch.stack(places)).long().clamp_max(length - 1)
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:

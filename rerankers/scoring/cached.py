@@ -163,8 +163,8 @@ class CachedScorer:
         posts, scores = self._encoder.read(query, texts, urls, memory)
         if is_kept:
             self._keep(Block(keys, posts, size))
-        found: npt.NDArray[np.float32] = scores.numpy()
-        return found
+        values: npt.NDArray[np.float32] = scores.numpy()
+        return values
 
     @property
     def _room(self) -> int:

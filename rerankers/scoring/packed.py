@@ -93,8 +93,8 @@ class PackedSimilarities:
 
     def _of_posts(self, values: npt.NDArray[Any]) -> Tensor:
         """[Lq, P] as [P, Lq], 0 for empty texts."""
-        found = np.where(self.ends > self.starts, values, 0).T
-        return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
+        by_post = np.where(self.ends > self.starts, values, 0).T
+        return torch.from_numpy(np.ascontiguousarray(by_post, dtype=np.float32))
 
 
 class EverySimilarities(NamedTuple):
@@ -166,12 +166,14 @@ class PackedVectors:
         By tiles, as when the texts were encoded, so that rounding does not tell the two apart.
         """
         count = len(self.rows)
-        found = [torch.zeros(len(asked), count) for asked in query]
+        products = [torch.zeros(len(columns), count) for columns in query]
         for start in range(0, count - 1, TILE):
             end = min(start + TILE, count - 1)
-            for product, asked, level in zip(found, query, self.levels(start, end), strict=True):
-                product[:, start:end] = asked @ level.T
-        return [product.numpy() for product in found]
+            for product, columns, level in zip(
+                products, query, self.levels(start, end), strict=True
+            ):
+                product[:, start:end] = columns @ level.T
+        return [product.numpy() for product in products]
 
     def slice(self, first: int, end: int) -> PackedVectors:
         """The texts from ``first`` up to ``end``, which is not among them."""
@@ -253,9 +255,9 @@ class PackedTower:
         )
         kept_rows.copy_(torch.from_numpy(places[:count]))
         vectors[used:] = 0.0
-        found = PackedVectors(self._terms.values, kept_rows.numpy(), vectors, sizes, starts, ends)
+        packed = PackedVectors(self._terms.values, kept_rows.numpy(), vectors, sizes, starts, ends)
         products = [
-            self._buffers.rows(depth, len(asked), count) for depth, asked in enumerate(query)
+            self._buffers.rows(depth, len(columns), count) for depth, columns in enumerate(query)
         ]
         for product in products:
             product[:, used:] = 0.0
@@ -263,11 +265,11 @@ class PackedTower:
             end = min(start + TILE, used)
             if sizes:
                 self._fill(vectors[start:end], places[start : end + self.halo])
-            for asked, level, product in zip(
-                query, found.levels(start, end) if query else (), products, strict=True
+            for columns, level, product in zip(
+                query, packed.levels(start, end) if query else (), products, strict=True
             ):
-                product[:, start:end] = asked @ level.T
-        return found, [product.numpy() for product in products]
+                product[:, start:end] = columns @ level.T
+        return packed, [product.numpy() for product in products]
 
     def _fill(self, vectors: Tensor, places: Rows) -> None:
         """Vectors [T, F] of a tile, whose ``places`` go on for as many as its windows reach."""

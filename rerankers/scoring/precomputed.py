@@ -114,12 +114,12 @@ def open_precomputed(checkpoint: Path, directory: Path, remedy: str) -> Precompu
             is damaged.
     """
     arrays = _Arrays(directory, remedy)
-    found, version = str(arrays.description.get("version")), version_of(checkpoint)
-    if found != version:
+    written, version = str(arrays.description.get("version")), version_of(checkpoint)
+    if written != version:
         raise arrays.error(
             directory,
             f"found posts precomputed by the checkpoint {arrays.description.get('checkpoint')} as "
-            f"it was ({found[:12]}), expected those of the one in use ({version[:12]})",
+            f"it was ({written[:12]}), expected those of the one in use ({version[:12]})",
         )
     return PrecomputedPosts(arrays)
 
@@ -131,8 +131,8 @@ def checkpoint_of(directory: Path) -> Path:
         RerankerError: the folder's description is damaged, or older than this entry.
     """
     arrays = _Arrays(directory, "precompute its posts again")
-    if found := arrays.description.get("directory"):
-        return Path(found)
+    if folder := arrays.description.get("directory"):
+        return Path(folder)
     raise arrays.error(directory / DESCRIPTION, "found no folder of its checkpoint")
 
 
@@ -163,12 +163,12 @@ def keys_of(texts: Texts, urls: Texts) -> npt.NDArray[np.uint64]:
 
 def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
     """:func:`keys_of` the posts of pairs, computed once: [D, 2]."""
-    texts, urls, found = pairs.memo.get("keys", (None, None, None))
+    texts, urls, known = pairs.memo.get("keys", (None, None, None))
     # dataclasses.replace may have given the pairs other posts, but the same memo.
     if texts is not pairs.texts or urls is not pairs.urls:
-        found = keys_of(pairs.texts, pairs.urls)
-        pairs.memo["keys"] = pairs.texts, pairs.urls, found
-    keys: npt.NDArray[np.uint64] = found
+        known = keys_of(pairs.texts, pairs.urls)
+        pairs.memo["keys"] = pairs.texts, pairs.urls, known
+    keys: npt.NDArray[np.uint64] = known
     return keys
 
 
@@ -296,9 +296,9 @@ class _Arrays:
             ) from None
         for name, (dtype, shape) in self._arrays.items():
             path, size = directory / name, math.prod(shape) * dtype.itemsize
-            found = path.stat().st_size if path.is_file() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found} bytes"
+            bytes_there = path.stat().st_size if path.is_file() else None
+            if bytes_there != size:
+                state = "is missing" if bytes_there is None else f"has {bytes_there} bytes"
                 raise self.error(path, f"{state}, expected {size} bytes; the folder is damaged")
 
     def error(self, path: Path, problem: str) -> RerankerError:
@@ -312,8 +312,8 @@ class _Arrays:
         if not math.prod(shape):
             return np.zeros(shape, dtype)  # An empty file cannot be mapped.
         # Copy-on-write, as PyTorch has no read-only tensors; nothing is written.
-        found: npt.NDArray[Any] = np.memmap(self.directory / name, dtype, "c", shape=shape)
-        return found.view(np.ndarray)
+        mapped: npt.NDArray[Any] = np.memmap(self.directory / name, dtype, "c", shape=shape)
+        return mapped.view(np.ndarray)
 
     def ragged(self, name: str) -> Ragged:
         """A ragged array."""
@@ -377,15 +377,15 @@ class PrecomputedPosts:
         rows = self.find(pairs)
 
         def read(posts: Rows) -> PostTable:
-            found = rows[posts]
-            known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-            table = self.take(found[known])
+            places = rows[posts]
+            known, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+            table = self.take(places[known])
             if not len(new):
                 return table
             texts = [pairs.texts[post] for post in posts[new].tolist()]
             urls = [pairs.urls[post] for post in posts[new].tolist()]
-            found[known], found[new] = np.arange(len(known)), len(known) + np.arange(len(new))
-            return PostTable.joined([table, PostTable.read(texts, urls, words)]).take(found)
+            places[known], places[new] = np.arange(len(known)), len(known) + np.arange(len(new))
+            return PostTable.joined([table, PostTable.read(texts, urls, words)]).take(places)
 
         return read
 
@@ -407,10 +407,10 @@ def _write_posts(
         for name in COLUMNS:
             writer.append_lists(f"column.{name}", block.column(name))
         progress(len(block))
-    found = words.known()
-    writer.append("known.words", _lines(found.words))
-    writer.append("known.stems", _lines(found.stems))
-    for name, column in found.columns._asdict().items():
+    table = words.known()
+    writer.append("known.words", _lines(table.words))
+    writer.append("known.stems", _lines(table.stems))
+    for name, column in table.columns._asdict().items():
         writer.append(f"known.{name}", column)
 
 

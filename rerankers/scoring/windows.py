@@ -233,7 +233,7 @@ class TabulatedTower:
             depth 0 it is the row of :attr:`terms`; these are not visited.
         """
         values, table = self.rows[sequences.values], self.table
-        found = [values]
+        numbers = [values]
         for depth, convolution in enumerate(self.convolutions, start=1):
             places, which = distinct_windows(sequences, values, convolution.width)
             rows = torch.from_numpy(places)
@@ -252,9 +252,9 @@ class TabulatedTower:
                     torch.mm(vectors.to(products.dtype), self.weights[depth], out=products)
             if not is_last:
                 table = following.view(-1, len(self.biases[depth]))
-            found.append(which)
+            numbers.append(which)
             values = which + 1
-        return found
+        return numbers
 
     def scale(self, vectors: Tensor) -> Tensor:
         """Factors [B, 1] that scale ``vectors`` [B, F] to length 1; 1 without normalization.
