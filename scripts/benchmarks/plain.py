@@ -70,7 +70,7 @@ def _levels(
 def _pooled(
     model: Model,
     queries: PhraseVectors,
-    posts: PhraseVectors,
+    posts: Inputs,
     query_of_post: torch.Tensor,
     perspective: Perspective,
 ) -> list[list[torch.Tensor]]:
