@@ -84,9 +84,9 @@ class TrainedReranker:
             raise RerankerError(f"posts: found the text {posts[:40]!r}, expected a list of posts")
         if top_k is not None and top_k < 0:
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
-        found = self.predict([(query, post) for post in posts], scores, weight)
-        order = np.argsort(-found, kind="stable")[:top_k].tolist()
-        return [RankedPost(row, float(found[row]), _text_and_url(posts[row])[0]) for row in order]
+        values = self.predict([(query, post) for post in posts], scores, weight)
+        order = np.argsort(-values, kind="stable")[:top_k].tolist()
+        return [RankedPost(row, float(values[row]), _text_and_url(posts[row])[0]) for row in order]
 
     def predict(
         self,
@@ -130,12 +130,12 @@ class TrainedReranker:
             known = dataclasses.replace(known, signals=_signals(known.query_index, first))
         self._warn_of_missing(known)
         is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
-        found = self._of_few.score(known) if is_few else self.score(known)
+        values = self._of_few.score(known) if is_few else self.score(known)
         if first is None or share == 1:
-            return found
+            return values
         mixed = np.zeros(len(known))
         for own in _lists(known.query_index):
-            neural, lexical = (minmax(values[own].tolist()) for values in (found, first))
+            neural, lexical = (minmax(each[own].tolist()) for each in (values, first))
             mixed[own] = mix(lexical, neural, share)
         return mixed
 
@@ -191,13 +191,13 @@ class TrainedReranker:
 
 def _checked(scores: Sequence[float], count: int) -> npt.NDArray[np.float64]:
     """Scores of a first stage [P]."""
-    found = np.asarray(scores, dtype=np.float64).reshape(-1)
-    if len(found) != count or not np.isfinite(found).all():
+    values = np.asarray(scores, dtype=np.float64).reshape(-1)
+    if len(values) != count or not np.isfinite(values).all():
         raise RerankerError(
-            f"scores: found {len(found)} numbers, {int((~np.isfinite(found)).sum())} of them not "
+            f"scores: found {len(values)} numbers, {int((~np.isfinite(values)).sum())} of them not "
             f"finite, expected a finite one for each of {count} posts"
         )
-    return found
+    return values
 
 
 def _lists(query_index: Rows) -> list[Rows]:

@@ -138,14 +138,14 @@ class WordTable:
                 more = np.full(len(self._words.new) - len(new), -1)
                 new = self._places[space] = np.concatenate([new, more])
         is_new = rows >= border
-        found = np.empty(len(rows), dtype=np.int64)
-        found[~is_new], found[is_new] = known[rows[~is_new]], new[rows[is_new] - border]
-        if len(missing := np.unique(rows[found < 0])):
+        result = np.empty(len(rows), dtype=np.int64)
+        result[~is_new], result[is_new] = known[rows[~is_new]], new[rows[is_new] - border]
+        if len(missing := np.unique(rows[result < 0])):
             places = space.rows(self.spelled(missing))
             first = np.searchsorted(missing, border)
             known[missing[:first]], new[missing[first:] - border] = places[:first], places[first:]
-            found[found < 0] = places[np.searchsorted(missing, rows[found < 0])]
-        return found
+            result[result < 0] = places[np.searchsorted(missing, rows[result < 0])]
+        return result
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.
@@ -154,13 +154,13 @@ class WordTable:
         """
         with self._lock:
             if new := self._words.new[len(self._columns.idf) - len(self._known.words) :]:
-                found = WordColumns(
+                columns = WordColumns(
                     self._idf.weights(new),
                     np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
                     np.array([word in words.STOP_WORDS for word in new]),
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )
-                both: list[Any] = [*map(np.concatenate, zip(self._columns, found, strict=True))]
+                both: list[Any] = [*map(np.concatenate, zip(self._columns, columns, strict=True))]
                 self._columns = WordColumns(*both)
             return self._columns
 
@@ -302,11 +302,11 @@ class _Block:
 
     @property
     def link(self) -> Ragged:
-        said = [words.url_text(url) for url in self.urls]
+        links = [words.url_text(url) for url in self.urls]
         # The placeholder of a missing URL contains no words. Some posts have lone surrogates.
         letters = [
             b"" if link == words.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
-            for link in said
+            for link in links
         ]
         counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
         return Ragged.from_lengths(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)

@@ -53,8 +53,8 @@ class MaskedConvolution(_Convolution):
         The products are those of the dtype of ``terms``. A share of the results is dropped.
         """
         weights = self.weight.to(terms.dtype), self.bias.to(terms.dtype)
-        found: Tensor = _Windows.apply(terms, *weights, self.width, dropout)
-        return found
+        hidden: Tensor = _Windows.apply(terms, *weights, self.width, dropout)
+        return hidden
 
     def of_distinct(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """:meth:`of_packed` of the rows [T] of ``vectors`` [U, E], each multiplied only once."""
@@ -94,8 +94,8 @@ class _Windows(torch.autograd.Function):
         ctx: Any, terms: Tensor, weight: Tensor, bias: Tensor, width: int, dropout: float
     ) -> Tensor:
         by_offset, count = weight.view(width, -1, weight.shape[1]), len(terms) - width + 1
-        found = terms.new_zeros(len(terms), weight.shape[1])
-        total = found[:count]
+        hidden = terms.new_zeros(len(terms), weight.shape[1])
+        total = hidden[:count]
         torch.addmm(bias, terms[:count], by_offset[0], out=total)
         for shift in range(1, width):
             total.addmm_(terms[shift : shift + count], by_offset[shift])
@@ -104,15 +104,15 @@ class _Windows(torch.autograd.Function):
         if dropout:
             ctx.scale = scale_of_kept(dropout)
             total.mul_(kept_at_random(total, dropout)).mul_(ctx.scale)
-        ctx.save_for_backward(terms, weight, found)
+        ctx.save_for_backward(terms, weight, hidden)
         ctx.width = width
-        return found
+        return hidden
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        terms, weight, found = ctx.saved_tensors
+        terms, weight, hidden = ctx.saved_tensors
         width, count = ctx.width, len(terms) - ctx.width + 1
-        gradient = (gradients[0] * found.gt(0))[:count]
+        gradient = (gradients[0] * hidden.gt(0))[:count]
         if ctx.scale != 1.0:
             gradient.mul_(ctx.scale)
         by_offset = weight.view(width, -1, weight.shape[1])

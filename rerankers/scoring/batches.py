@@ -136,9 +136,9 @@ def score_tokenized(
         shares = deal(parts, pairs.query_index, max(1, len(devices)))
         for device in devices[1 : len(shares)]:
             batch_scorers.append(BatchScorer(copy.deepcopy(model).to(device), pairs, precision))
-        for found in _each(batch_scorers, shares):
-            held += found
-            progress(sum(len(rows) for rows, _ in found))
+        for scored in _each(batch_scorers, shares):
+            held += scored
+            progress(sum(len(rows) for rows, _ in scored))
             if len(held) >= HELD:
                 _fetch(held, scores)
                 held = []
@@ -186,10 +186,10 @@ def _each(
                 pool.shutdown()
 
 
-def _fetch(found: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
+def _fetch(scored: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
     """Copy scores to their rows, with one transfer from each device."""
-    for device in {values.device for _, values in found}:
-        here = [(rows, values) for rows, values in found if values.device == device]
+    for device in {values.device for _, values in scored}:
+        here = [(rows, values) for rows, values in scored if values.device == device]
         values = torch.cat([values for _, values in here])
         scores[np.concatenate([rows for rows, _ in here])] = values.cpu().numpy()
 
@@ -291,10 +291,10 @@ def batches_of(
     """
     lengths = pairs.lengths()
     order = np.lexsort((lengths, pairs.query_index))
-    found = batches(order, pairs.query_index, batch_size, is_mixed)
+    cut = batches(order, pairs.query_index, batch_size, is_mixed)
     if is_mixed:
-        found.sort(key=lambda rows: -int(lengths[rows].sum()))
-    return found
+        cut.sort(key=lambda rows: -int(lengths[rows].sum()))
+    return cut
 
 
 def batches(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False) -> list[Rows]:
@@ -304,14 +304,14 @@ def batches(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = Fa
     batches of a query are the same amount of work.
     """
     borders = np.flatnonzero(np.diff(query_index[order])) + 1
-    found = []
+    cut = []
     for part in np.split(order, borders):
         count = -(-len(part) // batch_size)
         if is_mixed:
-            found += [part[start::count] for start in range(count)]
+            cut += [part[start::count] for start in range(count)]
         elif count:
-            found += np.array_split(part, count)
-    return found
+            cut += np.array_split(part, count)
+    return cut
 
 
 def deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:

@@ -87,16 +87,16 @@ class Vocabulary:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, found = [str(word) for word in content["words"]], content["format"]
+            known, written = [str(word) for word in content["words"]], content["format"]
             size, buckets = int(content["vector_size"]), int(content["buckets"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
                 "training; train again or restore the file"
             ) from None
-        if found != FORMAT:
+        if written != FORMAT:
             raise RerankerError(
-                f"{path}: found vocabulary format {found}, expected {FORMAT}; train again or "
+                f"{path}: found vocabulary format {written}, expected {FORMAT}; train again or "
                 "restore the file"
             )
         return cls(known, np.zeros((len(known), size), dtype=np.float32), buckets)
@@ -186,8 +186,8 @@ class Idf:
         except (OSError, UnicodeDecodeError) as error:
             raise RerankerError(f"{path}: cannot be read as UTF-8 text ({error})") from None
         if not lines or not lines[0].strip().isdecimal() or int(lines[0]) == 0:
-            found = lines[0] if lines else "an empty file"
-            raise RerankerError(f"{path}:1: found {found!r}, expected the number of posts")
+            first = lines[0] if lines else "an empty file"
+            raise RerankerError(f"{path}:1: found {first!r}, expected the number of posts")
         for number, line in enumerate(lines[1:], start=2):
             word, _, count = line.partition("\t")
             if not word or not count.strip().isdecimal():

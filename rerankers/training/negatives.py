@@ -151,8 +151,8 @@ def nearest_negatives(
         if gpu is not None:
             index = faiss.index_cpu_to_gpu(gpu, 0, index)
         index.add(vectors[topic.negatives])
-        _, found = index.search(vectors[topic.positives], min(count, len(topic.negatives)))
-        for positive, places in zip(topic.positives.tolist(), found, strict=True):
+        _, closest = index.search(vectors[topic.positives], min(count, len(topic.negatives)))
+        for positive, places in zip(topic.positives.tolist(), closest, strict=True):
             nearest[positive] = topic.negatives[places]
     return nearest
 

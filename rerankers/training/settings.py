@@ -12,7 +12,8 @@ SELECTIONS = ("map", "mrr", "loss")
 SCHEDULES = ("linear", "constant", "plateau")
 PRECISIONS = ("fp32", "bf16")
 HELD_OUT_OF = ("all", "each")
-_FROM_ZERO = {"momentum", "clipping", "weight_decay", "steps", "seed"}
+# No epochs: what is not trained step by step.
+_FROM_ZERO = {"epochs", "momentum", "clipping", "weight_decay", "steps", "seed"}
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ class Settings:
             "held_out_of": HELD_OUT_OF,
         }
         problems = [
-            f"setting {name}: found {found!r}, expected one of {', '.join(known)}"
+            f"setting {name}: found {given!r}, expected one of {', '.join(known)}"
             for name, known in choices.items()
-            if (found := getattr(self, name)) not in known
+            if (given := getattr(self, name)) not in known
         ]
         numbers = [field.name for field in fields(self) if field.name not in (*choices, "held_out")]
         for name in numbers:

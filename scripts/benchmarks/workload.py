@@ -71,7 +71,7 @@ class Workload:
     def pairs(self) -> Pairs:
         """The first ``count`` candidates as pairs of texts."""
         pairs = self.candidates.pairs()
-        return pairs.part(np.arange(min(self.count, len(pairs))))
+        return pairs.take(np.arange(min(self.count, len(pairs))))
 
     @cached_property
     def checkpoint(self) -> TrainedReranker:
