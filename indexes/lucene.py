@@ -17,17 +17,16 @@ from indexes.files import atomic_directory
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import (
     Change,
-    Manifest,
+    IndexManifest,
     Source,
     check_replaceable,
-    rebuild_command,
     software_versions,
     unusable,
 )
 from indexes.methods import Method
 from indexes.posts import Post, places_of
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
-from indexes.search import SearchTopic, id_limit
+from indexes.search import Topic, id_limit
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -42,9 +41,9 @@ _ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Po
 def build(
     posts: Iterable[Post],
     directory: Path | str,
-    sources: Sequence[Path | str],
+    sources: Sequence[Path | str] = (),
     rebuild: str | None = None,
-) -> Manifest:
+) -> IndexManifest:
     """Build an index; an older one is replaced at the very end, atomically.
 
     Memory does not grow with the number of posts. One thread adds them, so that the same posts give
@@ -54,7 +53,7 @@ def build(
         posts: in any order, every id once.
         directory: folder of the index; replaced only if it is an index.
         sources: files of the posts, for checks when the index is opened.
-        rebuild: command that builds this index, for messages.
+        rebuild: command that builds this index, for messages; default: this call.
 
     Raises:
         CollectionError: there are no posts, an id is repeated, the folder is something else,
@@ -63,7 +62,7 @@ def build(
     directory = Path(directory)
     check_replaceable(directory)
     described = tuple(Source.read(Path(source)) for source in sources)
-    rebuild = rebuild or rebuild_command(sources, directory)
+    rebuild = rebuild or f"indexes.build(posts, {str(directory.absolute())!r})"
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     with atomic_directory(directory) as folder:
         try:
@@ -79,7 +78,7 @@ def write(
     sources: tuple[Source, ...],
     rebuild: str,
     changes: tuple[Change, ...] = (),
-) -> Manifest:
+) -> IndexManifest:
     """Write an index into the empty ``folder``, which the caller renames to ``directory``.
 
     Raises:
@@ -98,7 +97,7 @@ def write(
     ):
         stored = progress(store, summary.posts, "indexing")
         _write_texts(folder, (post.text for post in stored))
-    manifest = Manifest(
+    manifest = IndexManifest(
         **summary._asdict(),
         analyzer=_ANALYZER,
         sources=sources,
@@ -174,10 +173,17 @@ def _java_path(path: Path) -> Any:
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
+def open_index(directory: Path | str, sources: Sequence[Path | str] | None = None) -> "LuceneIndex":
+    """Open an index; see :meth:`LuceneIndex.open`."""
+    return LuceneIndex.open(directory, sources)
+
+
 class LuceneIndex:
     """An index that is open for searching; made by :meth:`open`."""
 
-    def __init__(self, directory: Path, manifest: Manifest, reader: Any, posts: PostStore) -> None:
+    def __init__(
+        self, directory: Path, manifest: IndexManifest, reader: Any, posts: PostStore
+    ) -> None:
         self.directory, self.manifest, self.posts = directory, manifest, posts
         self.size = manifest.posts
         self._reader = reader
@@ -210,7 +216,7 @@ class LuceneIndex:
     @classmethod
     def _open(cls, directory: Path, sources: Sequence[Path | str] | None) -> Self:
         """Open an index, whose folder must stay the same meanwhile."""
-        manifest = Manifest.read(directory)
+        manifest = IndexManifest.read(directory)
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
         start(manifest.posts >= _LARGE)
         posts = PostStore(directory / POSTS_FILE)
@@ -229,7 +235,7 @@ class LuceneIndex:
         return cls(directory, manifest, reader, posts)
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """Rank posts for topics.
 
@@ -302,7 +308,7 @@ class LuceneIndex:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _first_place(self, topic: SearchTopic) -> int:
+    def _first_place(self, topic: Topic) -> int:
         """The place of the newest post within the topic's time limit."""
         limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
         return 0 if limit is None else self.posts.first_up_to(limit)

@@ -67,7 +67,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class IndexManifest:
     """The content of ``manifest.json``.
 
     Attributes:
@@ -142,8 +142,8 @@ class Manifest:
         if not path.is_file():
             found = "a folder that is not an index" if directory.is_dir() else "no such folder"
             raise CollectionError(
-                f"{directory}: found {found}, expected an index; build one with\n"
-                f"  python -m pipeline.index --posts FILE --index {shlex.quote(str(directory))}"
+                f"{directory}: found {found}, expected an index; build one with "
+                f"`indexes.build(posts, {str(directory)!r})`"
             )
         try:
             return cls.from_fields(str(directory), json.loads(path.read_text(encoding="utf-8")))
@@ -191,10 +191,12 @@ class Manifest:
             problem = f"it was built from {built}, expected {names}"
             raise unusable(directory, problem, self.rebuild_from(sources))
         if new:
+            ways = f"build it again with\n  {self.rebuild_from(sources)}"
+            if self._build.startswith("python "):
+                files = shlex.join(str(path.absolute()) for path in new)
+                ways = f"add them with\n  {self._build} --add {files}\nor {ways}"
             raise CollectionError(
-                f"{directory}: this index lacks the posts of {', '.join(map(str, new))}; add them "
-                f"with\n  {self._build} --add {shlex.join(str(path.absolute()) for path in new)}\n"
-                f"or build the index again with\n  {self.rebuild_from(sources)}"
+                f"{directory}: this index lacks the posts of {', '.join(map(str, new))}; {ways}"
             )
 
     @property
@@ -233,13 +235,6 @@ def check_replaceable(directory: Path, file_name: str = FILE_NAME) -> None:
         f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
         "remove it or choose another folder"
     )
-
-
-def rebuild_command(sources: Sequence[Path | str], directory: Path) -> str:
-    """The command that builds an index of one's own posts."""
-    posts = [word for path in sources for word in ("--posts", str(Path(path).absolute()))]
-    place = str(directory.absolute())
-    return shlex.join(["python", "-m", "pipeline.index", *posts, "--index", place])
 
 
 def software_versions(**others: str) -> dict[str, str]:

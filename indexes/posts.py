@@ -1,13 +1,17 @@
-"""Posts, and the reader of JSON lines in our own or Twitter's form."""
+"""Posts, and the reader of JSON lines in our own form, BEIR's or Twitter's."""
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from indexes.errors import CollectionError
 from indexes.lines import numbered_lines, short
+
+_IDS = ("id_str", "id", "_id", "doc_id", "docno")
+"""Keys of a post's id; id_str first, as programs that read numbers as floats round the others."""
 
 # Notices among the posts of Twitter's streaming API.
 _NOTICES = {"delete", "disconnect", "limit", "scrub_geo", "status_withheld", "user_withheld"}
@@ -24,12 +28,9 @@ class Post(NamedTuple):
 def read_posts(path: Path | str) -> Iterator[Post]:
     """Read posts from JSON lines, plain or compressed (``.gz``, ``.bz2``), in the file's order.
 
-    Each line is an object with ``id_str`` or ``id``; ``full_text``, ``text`` or ``contents``; and
-    optionally ``url``, or Twitter's ``entities.urls[].expanded_url``, of which the first is taken.
-    Longer texts in Twitter's ``extended_tweet`` and, for truncated retweets, ``retweeted_status``
-    are preferred. Blank lines and the streaming API's notices (``delete``, ``limit``, …) are
-    skipped. A text may be empty. Whether an id is repeated is not checked here: who collects posts
-    does it (:mod:`indexes.store`).
+    Each line is an object as :func:`post_of` reads it. Blank lines and the notices of Twitter's
+    streaming API (``delete``, ``limit``, …) are skipped. A repeated id is an error of the index
+    (:mod:`indexes.store`), not of this reader.
 
     Raises:
         CollectionError: a line has another form, or the file cannot be read.
@@ -43,18 +44,32 @@ def numbered_posts(path: Path | str) -> Iterator[tuple[int, Post]]:
     for number, line in numbered_lines(path):
         if not line.strip():
             continue
-        where = f"{path}:{number}"
-        record = _parse(line, where)
+        record = parsed(line, f"{path}:{number}")
         if record.keys() and record.keys() <= _NOTICES:
             continue
-        yield (
-            number,
-            Post(
-                _doc_id(record, where),
-                well_formed(_text(record, where)),
-                well_formed(_url(record, where)),
-            ),
-        )
+        yield number, post_of(record, f"{path}:{number}")
+
+
+def post_of(record: Mapping[str, Any], where: str) -> Post:
+    """The post of a JSON object or of a row of a table.
+
+    Keys:
+        id: or ``id_str``, ``_id``, ``doc_id``, ``docno``.
+        text: or ``contents``, ``full_text``; may be empty.
+        title: optional; put before a text that does not begin with it.
+        url: optional.
+
+    In Twitter's form the link is the first of ``entities.urls[].expanded_url``, and longer texts in
+    ``extended_tweet`` and, for truncated retweets, ``retweeted_status`` are preferred.
+
+    Raises:
+        CollectionError: it has another form; begins with ``where``.
+    """
+    return Post(
+        id_under(_IDS, record, where),
+        well_formed(_text(record, where)),
+        well_formed(_url(record, where)),
+    )
 
 
 def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
@@ -87,38 +102,51 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _parse(line: str, where: str) -> dict[str, Any]:
+def parsed(line: str, where: str, error_type: type[Exception] = CollectionError) -> dict[str, Any]:
+    """The JSON object of a line; raises ``error_type`` for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise CollectionError(
+        raise error_type(
             f"{where}: found {short(line)}, expected one JSON object a line ({error})"
         ) from None
     if not isinstance(record, dict):
-        raise CollectionError(f"{where}: found {short(line)}, expected a JSON object {{…}}")
+        raise error_type(f"{where}: found {short(line)}, expected a JSON object {{…}}")
     return record
 
 
-def _doc_id(record: dict[str, Any], where: str) -> str:
-    # id_str first: programs that read numbers as floats have rounded some values of `id`.
-    for key in ("id_str", "id"):
+def id_under(
+    keys: Sequence[str],
+    record: Mapping[str, Any],
+    where: str,
+    error_type: type[Exception] = CollectionError,
+) -> str:
+    """The id under the first of these keys that the record has; raises ``error_type`` without."""
+    for key in keys:
         value = record.get(key)
         if isinstance(value, str) and is_doc_id(value):
             return value
         # In Python JSON's true and false are integers.
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, Integral) and not isinstance(value, bool):
             return str(value)
         if value is not None:
-            raise CollectionError(
-                f"{where}: found {key} {short(json.dumps(value))}, "
-                "expected a whole number or a text without spaces"
+            raise error_type(
+                f"{where}: found {key} {short_json(value)}, expected a whole number or a text "
+                "without spaces"
             )
-    raise CollectionError(f'{where}: found {_keys(record)}, expected "id" or "id_str"')
+    raise error_type(
+        f"{where}: found {keys_of(record)}, expected an id under {_alternatives(keys)}"
+    )
 
 
-def _text(record: dict[str, Any], where: str) -> str:
-    """The full text; a truncated retweet is completed from the original post."""
+def _text(record: Mapping[str, Any], where: str) -> str:
+    """Title and full text; a truncated retweet is completed from the original post."""
+    title = record.get("title")
+    if title is not None and not isinstance(title, str):
+        raise CollectionError(f"{where}: found title {short_json(title)}, expected a text")
     text = _own_text(record, where)
+    if title and not text.startswith(title):
+        return f"{title} {text}"
     original = record.get("retweeted_status")
     if isinstance(original, dict) and text.startswith("RT @") and text.endswith(("…", "...")):
         head, colon, _ = text.partition(": ")
@@ -127,7 +155,7 @@ def _text(record: dict[str, Any], where: str) -> str:
     return text
 
 
-def _own_text(record: dict[str, Any], where: str) -> str:
+def _own_text(record: Mapping[str, Any], where: str) -> str:
     extended = record.get("extended_tweet")
     places = [extended, record] if isinstance(extended, dict) else [record]
     for place in places:
@@ -136,21 +164,19 @@ def _own_text(record: dict[str, Any], where: str) -> str:
             if isinstance(value, str):
                 return value
             if value is not None:
-                raise CollectionError(
-                    f"{where}: found {key} {short(json.dumps(value))}, expected a text"
-                )
+                raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")
     raise CollectionError(
-        f'{where}: found {_keys(record)}, expected a text under "text", "contents" or "full_text"'
+        f'{where}: found {keys_of(record)}, expected a text under "text", "contents" or "full_text"'
     )
 
 
-def _url(record: dict[str, Any], where: str) -> str:
+def _url(record: Mapping[str, Any], where: str) -> str:
     """``url``, else the first expanded link of the post or of the post that it retweets."""
     url = record.get("url")
     if isinstance(url, str):
         return url
     if url is not None:
-        raise CollectionError(f"{where}: found url {short(json.dumps(url))}, expected a text")
+        raise CollectionError(f"{where}: found url {short_json(url)}, expected a text")
     extended, original = record.get("extended_tweet"), record.get("retweeted_status")
     for place in (extended, record):
         if isinstance(place, dict) and (found := _expanded(place)):
@@ -169,10 +195,20 @@ def _expanded(record: dict[str, Any]) -> str:
     return ""
 
 
-def _keys(record: dict[str, Any]) -> str:
-    """The object's keys for a message, with null values marked."""
+def keys_of(record: Mapping[str, Any]) -> str:
+    """The record's keys for a message, with null values marked."""
     keys = ", ".join(
         json.dumps(key) + (" (null)" if value is None else "")
         for key, value in list(record.items())[:8]
     )
     return f"the keys {keys}" if keys else "an empty object"
+
+
+def short_json(value: object) -> str:
+    """The beginning of a value for a message, as JSON where it is."""
+    return short(json.dumps(value, ensure_ascii=False, default=repr))
+
+
+def _alternatives(keys: Sequence[str]) -> str:
+    *others, last = (f'"{key}"' for key in keys)
+    return f"{', '.join(others)} or {last}"

@@ -1,7 +1,7 @@
 """What an index offers to whoever searches it, whichever program holds it."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from indexes.errors import CollectionError
 from indexes.methods import Method
@@ -9,24 +9,20 @@ from indexes.posts import Post
 from indexes.store import is_number
 
 
-class SearchTopic(Protocol):
-    """A query with an optional time limit."""
+class Topic(NamedTuple):
+    """A query with an optional time limit.
 
-    @property
-    def query_id(self) -> str:
-        """Key of the results."""
+    Attributes:
+        query_id: key of its results; one word.
+        text: the query.
+        time: the time limit as a date, for an index that limits posts by their dates.
+        max_doc_id: the newest post within the time limit, a whole number; None for no limit.
+    """
 
-    @property
-    def text(self) -> str:
-        """The query."""
-
-    @property
-    def time(self) -> str | None:
-        """The time limit as a date, for an index that limits posts by their dates."""
-
-    @property
-    def max_doc_id(self) -> str | None:
-        """The newest post within the time limit, or None for no limit."""
+    query_id: str
+    text: str
+    time: str | None = None
+    max_doc_id: str | None = None
 
 
 class Posts(Protocol):
@@ -55,7 +51,7 @@ class SearchIndex(Protocol):
         """The lowest and the highest id, None if the ids are not all whole numbers."""
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic."""
 
@@ -66,7 +62,7 @@ class SearchIndex(Protocol):
         """Release files and connections."""
 
 
-def id_limit(topic: SearchTopic, numeric_ids: bool, index: object) -> int | None:
+def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
     """The number of the newest post within a topic's time limit, None without a limit.
 
     Raises:

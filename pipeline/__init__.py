@@ -1,1 +1,52 @@
-"""From topics to a run file: candidates, neural scores, interpolation, evaluation."""
+"""From topics to a ranking, in Python as on the command line.
+
+::
+
+    import pipeline
+
+    best    = pipeline.ranker("my-posts.toml")
+    ranking = best.rank(hits=1000)
+    pipeline.write_run("mine.run", ranking.run)
+    print(pipeline.evaluate(ranking, "AP", "P@30"))
+
+The names of ``__all__`` are public; what is not among them may change. Each is loaded when it is
+first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.collections.trec import read_run as read_run
+    from pipeline.collections.trec import write_run as write_run
+    from pipeline.command.errors import DataError as DataError
+    from pipeline.command.errors import UsageError as UsageError
+    from pipeline.evaluation.reports import evaluate as evaluate
+    from pipeline.notebook.collection import open_collection as open_collection
+    from pipeline.ranking.build import ranker as ranker
+
+_MODULES = {
+    "DataError": "command.errors",
+    "UsageError": "command.errors",
+    "evaluate": "evaluation.reports",
+    "open_collection": "notebook.collection",
+    "ranker": "ranking.build",
+    "read_run": "collections.trec",
+    "write_run": "collections.trec",
+}
+
+__all__ = [*_MODULES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tweetrerank")
+    if name in _MODULES:
+        return getattr(import_module(f"pipeline.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -45,8 +45,7 @@ class Options:
         "index folder made by pipeline.index, whose posts are read", parse=Path, metavar="DIR"
     )
     teacher: str = option(
-        "minilm (English), multilingual, or a folder of a sentence transformer in the format of "
-        "sentence-transformers or ONNX",
+        "minilm (English), multilingual, or a folder of the library sentence-transformers",
         default="minilm",
         metavar="NAME|DIR",
     )
@@ -70,16 +69,16 @@ def main(options: Options) -> None:
     if options.check:
         _report(collection)
     else:
-        _adapt(options, collection)
+        adapt(options, collection)
 
 
 def _collection(options: Options) -> Collection:
-    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import find
 
     if options.index:
         # Nothing asks for its topics.
-        return OwnCollection(options.index, options.index)
+        return TopicFileCollection(options.index, options.index)
     collection = find(options.collection or "", options.data)
     if collection.index_directory is None:
         raise UsageError(
@@ -89,17 +88,20 @@ def _collection(options: Options) -> Collection:
     return collection
 
 
-def _adapt(options: Options, collection: Collection) -> None:
+def adapt(options: Options, collection: Collection) -> None:
+    """Encode the posts, fit word vectors to the encodings, check and write them."""
     from indexes.files import write_bytes
-    from pipeline.adaptation.fit import ROUNDS, check, fit
-    from pipeline.adaptation.teacher import encode, open_teacher
-    from pipeline.command.runtime import bar, choose_device
+    from pipeline.adaptation.teacher import check_installed, encode, open_teacher
 
+    check_installed(options.teacher)
+    from pipeline.adaptation.fit import ROUNDS, check, fit
+    from pipeline.command.runtime import bar, choose_device, counted
+
+    device = choose_device(options.device, options.threads)
+    teacher = open_teacher(options.teacher, device)
     texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)
     if len(texts) < 2:
         raise DataError(f"{collection.title}: found {len(texts)} posts with a text, expected more")
-    device = choose_device(options.device, options.threads)
-    teacher = open_teacher(options.teacher, device)
     path = collection.adapted_path
     assert path is not None
     with bar(len(texts), f"encode by {teacher.name}", "post") as progress:
@@ -113,7 +115,7 @@ def _adapt(options: Options, collection: Collection) -> None:
     )
     description = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
     write_bytes(path, space.content({**description, "posts": str(len(texts))}))
-    print(f"wrote {path}: {len(space.words):,} words, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
@@ -129,6 +131,7 @@ def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
 
 def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
+    from pipeline.command.runtime import counted
     from rerankers.text.inputs import Lexicon
     from rerankers.text.spaces import description_of
 
@@ -143,8 +146,8 @@ def _report(collection: Collection) -> None:
     unknown = 1 - known / max(1, len(lexicon.texts.values))
     made = description_of(path)
     print(
-        f"{path}: {len(space.words):,} words, by {made.get('teacher', '?')} on "
-        f"{int(made.get('posts', 0)):,} posts\n"
+        f"{path}: {counted(len(space.words), 'word')}, by {made.get('teacher', '?')} on "
+        f"{counted(int(made.get('posts', 0)), 'post')}\n"
         f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
         "not among them and have general vectors alone"
     )

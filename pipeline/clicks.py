@@ -23,7 +23,7 @@ much as the average one, and 1 for a post that is clicked whenever it is looked 
   not judged   never clicked, and not skipped above a click, or not enough for a lower gain
 
 Model: Chuklin, Markov & de Rijke, Click Models for Web Search (2015), section 3.3; Wang et al.,
-WSDM 2018, section 4. Estimation: pipeline/collections/click_model.py.
+WSDM 2018, section 4. Estimation: pipeline/collections/clicks/model.py.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from pipeline.command.options import (
 from pipeline.command.runtime import bar, print_table
 
 if TYPE_CHECKING:
-    from pipeline.collections.click_log import ClickLog
-    from pipeline.collections.click_model import ClickModel
+    from pipeline.collections.clicks.log import ClickLog
+    from pipeline.collections.clicks.model import ClickModel
     from pipeline.collections.trec import Qrels
 
 POSITIONS = 10
@@ -88,11 +88,11 @@ class Options:
 
 def main(options: Options) -> None:
     """Read the log, estimate, write both files and report."""
-    from pipeline.collections.click_log import judgments, read_click_log
-    from pipeline.collections.click_model import ROUNDS, fit
+    from pipeline.collections.clicks.log import judgments, read_click_log
+    from pipeline.collections.clicks.model import ROUNDS, fit
 
     _check(options)
-    with bar(0, "impressions", "") as progress:
+    with bar(0, "reading", "impression") as progress:
         log = read_click_log(options.log, progress)
     with bar(ROUNDS, "position bias", "round") as progress:
         model = fit(

@@ -23,10 +23,7 @@ from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
 
 if TYPE_CHECKING:
-    from indexes.engines.client import Engine
-    from pipeline.installation.elasticsearch import Elasticsearch
-    from pipeline.installation.opensearch import OpenSearch
-    from pipeline.installation.parts import Service, Wish
+    from pipeline.installation.parts import Installer, RerankService
 
 ACTIONS = ("install", "status", "remove")
 
@@ -99,62 +96,52 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Install, tell the state, or remove."""
+    """Install, print the state, or remove."""
     if options.action == "install" and not options.service:
         raise UsageError(["--service is missing: the address of the service, for install"])
-    installed = installation(connect(options), options.pipeline)
+    installer = open_installer(options)
     if options.action == "install":
-        installed.install(wish(options, installed), agreement(options.yes), say)
+        from pipeline.installation.parts import Installation, report
+
+        service = connect(options, (options.service or "").rstrip("/"), options.model)
+        report("service", str(service))
+        fields = options.fields or installer.fields
+        installer.install(
+            Installation(service, fields, options.default_for), confirmation(options.yes)
+        )
     elif options.action == "remove":
-        installed.remove(say)
+        installer.remove()
     else:
-        from pipeline.installation.parts import report
-
-        report(installed.status(lambda url, model: service(options, url, model)))
+        installer.status(lambda url, model: connect(options, url, model))
 
 
-def connect(options: Options) -> Engine:
-    """The engine of the options."""
+def open_installer(options: Options) -> Installer:
+    """The installer for the engine of the options."""
     from indexes.engines.address import EngineAddress
     from indexes.engines.client import Engine
-
-    return Engine.connect(EngineAddress(options.engine, "_all", options.engine_auth))
-
-
-def installation(engine: Engine, name: str) -> OpenSearch | Elasticsearch:
-    """What is installed, or to be, under a name."""
     from pipeline.installation.elasticsearch import Elasticsearch
     from pipeline.installation.opensearch import OpenSearch
 
-    return (OpenSearch if engine.kind == "opensearch" else Elasticsearch)(engine, name)
+    engine = Engine.connect(EngineAddress(options.engine, "_all", options.engine_auth))
+    kind = OpenSearch if engine.kind == "opensearch" else Elasticsearch
+    return kind(engine, options.pipeline)
 
 
-def wish(options: Options, installed: OpenSearch | Elasticsearch) -> Wish:
-    """What the options want."""
-    from pipeline.installation.parts import Wish
-
-    url = (options.service or "").rstrip("/")
-    found = service(options, url, options.model)
-    say("service", str(found))
-    names = options.fields or installed.fields
-    return Wish(options.pipeline, found, names, options.default_for)
-
-
-def service(options: Options, url: str, model: str | None) -> Service:
-    """The service at an address, asked with the key of the options."""
-    from pipeline.installation.parts import Service
+def connect(options: Options, url: str, model: str | None) -> RerankService:
+    """The service at an address, with the key of the options."""
+    from pipeline.installation.parts import RerankService
     from pipeline.serve import read_keys
 
     if not url.startswith(("http://", "https://")):
         raise UsageError([f"--service: found {url!r}, expected one such as http://localhost:8080"])
     key = read_keys(options.api_key_file)[0] if options.api_key_file else None
-    return Service.ask(url, model, key)
+    return RerankService.connect(url, model, key)
 
 
-def agreement(yes: bool) -> Callable[[str], None]:
-    """Asks whether cluster settings may be changed."""
+def confirmation(yes: bool) -> Callable[[str], None]:
+    """Prints changes of cluster settings; raises DataError if they are declined."""
 
-    def agree(changes: str) -> None:
+    def confirm(changes: str) -> None:
         print(f"cluster settings to be changed:\n{changes}", file=sys.stderr, flush=True)
         if yes:
             return
@@ -163,12 +150,7 @@ def agreement(yes: bool) -> Callable[[str], None]:
         if input("change them? [y/N] ").strip().lower() not in ("y", "yes"):
             raise DataError("nothing was changed")
 
-    return agree
-
-
-def say(part: str, text: str) -> None:
-    """Tell what has become of a part."""
-    print(f"{part:<25} {text}", flush=True)
+    return confirm
 
 
 if __name__ == "__main__":

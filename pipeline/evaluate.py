@@ -14,13 +14,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.collections import named
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
+from pipeline.command.runtime import counted
 from pipeline.evaluation.measures import (
     DEFAULT_MEASURES,
     Evaluator,
@@ -29,7 +31,7 @@ from pipeline.evaluation.measures import (
     without_relevant,
     without_results,
 )
-from pipeline.evaluation.reports import Values, print_means
+from pipeline.evaluation.reports import Values, evaluate, print_means
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def main(options: Options) -> None:
         if options.against:
             print()
     if options.against or not options.per_topic:
-        print(f"{options.qrels}, {len(qrels)} judged topics")
+        print(f"{options.qrels}, {counted(len(qrels), 'judged topic')}")
         if options.against:
             from pipeline.evaluation.significance import print_comparison
 
@@ -85,9 +87,9 @@ def main(options: Options) -> None:
 def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str]]:
     """Judgments of a file or, if there is none of that name, of a collection; usual measures."""
     path = Path(name)
-    if path.is_file() and path.suffix != ENDING:
+    if path.is_file() and not is_own(name):
         return read_qrels(path), DEFAULT_MEASURES
-    if name != path.stem and path.suffix != ENDING:
+    if name != path.stem and not is_own(name):
         raise DataError(f"there is no file of judgments {name}")
     collection = named.find(name, data)
     if collection.qrels is None:
@@ -124,6 +126,15 @@ def _print_topics(results: Sequence[tuple[str, Values]]) -> None:
         for query_id in topics:
             print(measure, query_id, *(f"{v[query_id]:.4f}" for v in by_run), sep="\t")
         print(measure, "all", *(f"{mean(v):.4f}" for v in by_run), sep="\t")
+
+
+class _CallableModule(ModuleType):
+    """``pipeline.evaluate`` is this module once it is imported, and the function in any case."""
+
+    __call__ = staticmethod(evaluate)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 if __name__ == "__main__":

@@ -12,35 +12,16 @@ The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of R
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline.command.errors import DataError, UsageError
+from pipeline.command.defaults import DEFAULT_HITS, NONE
+from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import did_you_mean, listed, option, output_file, positive_int
-from pipeline.command.ranking import (
-    AUTO,
-    DEFAULT_HITS,
-    DEFAULT_RERANKER,
-    FUSIONS,
-    RankingOptions,
-    Setup,
-    set_up,
-    with_model,
-)
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.collections.topics import Topic
-    from pipeline.explanation.contributions import FusionExplanation
-    from pipeline.explanation.matches import MatchExplanation
-    from pipeline.explanation.rank_changes import RankChange
-    from pipeline.reranking import Ranking
+from pipeline.command.ranking import RankingOptions
 
 DEFAULT_SHOW = 10
-EXPLAINED = (DEFAULT_RERANKER, *FUSIONS)
 
 
 @dataclass(frozen=True)
@@ -63,11 +44,8 @@ class Options(RankingOptions):
     def problems(self) -> list[str]:
         """Arguments that contradict one another."""
         problems = super().problems()
-        if self.reranker not in (*EXPLAINED, AUTO):
-            problems.append(
-                f"--reranker: found {self.reranker!r}, expected one of {', '.join(EXPLAINED)}: "
-                "the models with an explanation"
-            )
+        if self.reranker == NONE:
+            problems.append("--reranker none: there is nothing to explain; name a model")
         if self.doc_id and self.show:
             problems.append("--show: --doc-id says already which posts are shown")
         return problems
@@ -75,90 +53,27 @@ class Options(RankingOptions):
 
 def main(options: Options) -> None:
     """Rerank the topic's candidates, choose posts, and explain their ranks."""
-    options = with_model(options, EXPLAINED)
-    setup = set_up(options)
+    collection = options.open_collection()
+    topics = {topic.query_id: topic for topic in collection.topics}
+    if options.query_id not in topics:
+        raise UsageError(
+            f"--query-id: found {options.query_id!r}, expected a topic of {collection.name}: "
+            f"{listed(list(topics), 8)}{did_you_mean(options.query_id, list(topics))}"
+        )
+    ranker = options.open_ranker(collection)
 
     from indexes.files import atomic_file
     from pipeline.explanation.pages import page
     from pipeline.explanation.terminal import print_explanation
-    from pipeline.reranking import rerank
 
-    topic = _topic(options.query_id, setup.collection)
-    hits = options.hits or DEFAULT_HITS
-    ranking = rerank([topic], setup.retriever, setup.reranker, setup.mixing, hits)
-    if not ranking.candidates.run.get(topic.query_id):
-        raise DataError(
-            f"topic {topic.query_id} “{topic.text}”: found no candidates to rank, expected some; "
-            "try another topic or other candidates"
-        )
-    explanation = _explain(options, setup, topic, ranking)
+    ranking = ranker.rank([topics[options.query_id]], options.hits or DEFAULT_HITS)
+    explanation = ranker.explain(ranking, options.doc_id, show=options.show or DEFAULT_SHOW)
     if options.output is None:
         print_explanation(explanation)
         return
     with atomic_file(options.output) as stream:
         stream.write(page(explanation))
     print(f"wrote {options.output}", file=sys.stderr)
-
-
-def _topic(query_id: str, collection: Collection) -> Topic:
-    topics = {topic.query_id: topic for topic in collection.topics}
-    if query_id in topics:
-        return topics[query_id]
-    raise UsageError(
-        f"--query-id: found {query_id!r}, expected a topic of {collection.name}: "
-        f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
-    )
-
-
-def _chosen(
-    options: Options, changes: Mapping[str, RankChange], topic: Topic
-) -> dict[str, list[str]]:
-    """Heading -> doc_ids of the posts to show."""
-    from pipeline.explanation.rank_changes import choose
-
-    if unknown := [doc_id for doc_id in options.doc_id if doc_id not in changes]:
-        expected = (
-            f"expected one of the {len(changes)} candidates of topic {topic.query_id}: "
-            f"{listed(list(changes), 8)}"
-        )
-        raise UsageError([f"--doc-id: found {doc_id!r}, {expected}" for doc_id in unknown])
-    named = list(dict.fromkeys(options.doc_id))
-    return {"named posts": named} if named else choose(changes, options.show or DEFAULT_SHOW)
-
-
-def _explain(
-    options: Options, setup: Setup, topic: Topic, ranking: Ranking
-) -> MatchExplanation | FusionExplanation:
-    from pipeline.explanation import contributions, matches
-    from pipeline.explanation.rank_changes import RerankedTopic, rank_changes
-    from pipeline.fusion import Fusion
-    from pipeline.reranking import NeuralReranker
-
-    query_id, reranker = topic.query_id, setup.reranker
-    before, after = ranking.candidates.run[query_id], ranking.run[query_id]
-    if isinstance(reranker, Fusion):
-        # Posts that are not scored follow below, and have nothing to explain.
-        after = {doc_id: after[doc_id] for doc_id in before}
-        changes = rank_changes({"mean of the rankers": before, "fused": after})
-    else:
-        assert ranking.scores is not None
-        neural = ranking.scores[query_id]
-        changes = rank_changes({"before": before, "neural": neural, "after": after})
-    reranked = RerankedTopic(
-        setup.collection.name,
-        topic,
-        ranking.candidates,
-        changes,
-        (setup.collection.qrels or {}).get(query_id, {}),
-        _chosen(options, changes, topic),
-    )
-    if isinstance(reranker, Fusion):
-        return contributions.explain(reranked, reranker.reranker)
-    assert isinstance(reranker, NeuralReranker)
-    weight, normalization, origin = setup.mixing
-    # The page may be given away: without the path that follows.
-    mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by {normalization}"
-    return matches.explain(reranked, reranker, setup.retriever.name, mixing)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@
   python -m pipeline.index --index my-index --remove 1042,1077
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
-and optionally "url"; posts in the form of Twitter's API are understood as they are.
+and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
+they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
 
-With --precompute the posts' vectors are computed beforehand, so that a search only compares them
-with its topics. For a fusion, the posts' words and counts are precomputed, and the vectors for the
-rerankers whose scores it reads. An existing index is kept. A search with the same checkpoint uses
-the precomputed posts by itself.
+With --precompute the words and counts of the posts are read beforehand, for a fusion. An index is
+kept if it exists. A search with the same checkpoint uses the precomputed posts by itself.
 
 With --add and --remove an index is changed, that of an own collection too; the files that it was
 built from are not read again. It is still the collection's index, whether or not the collection's
@@ -39,11 +38,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.lines import numbered_lines, short
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import Method
 from indexes.posts import is_doc_id
 from pipeline.collections import named
-from pipeline.collections.collection import AnswerCollection, SearchedCollection, engine_directory
+from pipeline.collections.collection import (
+    AnswerCollection,
+    SearchedCollection,
+    engine_directory,
+    engine_options,
+)
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
@@ -89,8 +93,8 @@ class _LocalOptions:
     replace: bool = option("added posts replace those with the same id", flag=True)
     skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
-        "checkpoint folder, or name of a model (its default checkpoint): precompute its vectors of "
-        "the posts",
+        "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
+        "and counts of the posts beforehand",
         metavar="CHECKPOINT",
     )
     data: Path | None = option(
@@ -139,7 +143,8 @@ def main(options: Options) -> None:
             manifest = collection.build_index(directory)
         else:
             posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-            manifest = lucene.build(posts, directory, options.posts)
+            place = shlex.join(["--index", str(directory.absolute())])
+            manifest = lucene.build(posts, directory, options.posts, _rebuild(options.posts, place))
         seconds = time.perf_counter() - start
         print(
             f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
@@ -184,8 +189,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
 
         address = named.engine_address(given, None, None)
         posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-        words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
-        rebuild = f"python -m pipeline.index {shlex.join(words)} {address.options}"
+        rebuild = _rebuild(options.posts, engine_options(address))
         directory = engine_directory(address)
         manifest, sent = build(address, posts, options.posts, directory, rebuild, methods)
     seconds = time.perf_counter() - start
@@ -194,6 +198,12 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         f"{seconds:.1f} s, {sent / seconds:,.0f} posts/s\nindex: {address}"
     )
     return True
+
+
+def _rebuild(posts: Sequence[Path], place: str) -> str:
+    """The command that builds an index of one's own posts, with the options that say where."""
+    words = [word for path in posts for word in ("--posts", str(path.absolute()))]
+    return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 
 def _methods(changes: Sequence[str]) -> dict[str, Method]:
@@ -239,7 +249,7 @@ def _change(options: Options, directory: Path, own: SearchedCollection | None) -
     from indexes.changes import change
 
     start = time.perf_counter()
-    doc_ids, before = _doc_ids(options.remove or ""), Manifest.read(directory)
+    doc_ids, before = _doc_ids(options.remove or ""), IndexManifest.read(directory)
     after = change(
         directory,
         _command(options, directory, own),
@@ -283,7 +293,7 @@ def _keep_precomputed(directory: Path, new: Path) -> None:
     """Write the precomputed posts of an index for its changed posts."""
     if (directory / "precomputed").is_dir():
         # Late, as few indexes need PyTorch.
-        from pipeline.checkpoints import keep_precomputed
+        from pipeline.ranking.checkpoints import keep_precomputed
 
         keep_precomputed(directory, new)
 
@@ -326,15 +336,15 @@ def _is_file(path: Path) -> bool:
 
 def _precompute(directory: Path, checkpoint: Path) -> None:
     """Precompute the posts of an index, and report sizes and times."""
-    from pipeline.checkpoints import precompute_index
+    from pipeline.ranking.checkpoints import precompute_index
 
-    for folder, size, seconds in precompute_index(directory, checkpoint):
-        print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+    folder, size, seconds = precompute_index(directory, checkpoint)
+    print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 
 def _checkpoint(given: str, collection: str | None) -> Path:
     """A folder by its path, or a model's default checkpoint for the collection."""
-    from pipeline.checkpoints import default_directory, directory_for
+    from pipeline.ranking.checkpoints import default_directory, directory_for
 
     if "/" in given or Path(given).is_dir():
         return Path(given)

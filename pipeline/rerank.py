@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -30,7 +31,7 @@ from pipeline.command.options import (
     output_file,
     positive_int,
 )
-from pipeline.command.ranking import DEFAULT_HITS, FUSIONS, ModelOptions, load_model
+from pipeline.command.ranking import ModelOptions
 from pipeline.command.runtime import bar, provenance
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
     from pipeline.evaluation.reports import Values
-    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.ranking.ranker import Ranker
+    from pipeline.ranking.retrievers import Candidates
 
 
 DEFAULT_WEIGHT = 0.3
 """λ. On held-out topics of 2011 to 2013 runs of any quality gain, from ql's to a learned fusion's.
 The best λ is higher for weak runs, and lower for strong ones, but a run of unknown quality should
-not lose; see "Reranking of runs" in scripts/README.md."""
+not lose; see "Reranking of runs" in scripts/results/notes.md."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ class Options(ModelOptions):
         "TREC runs; ql and rm3 name a collection's official runs", many=True
     )
     reranker: str = option("model", default="sm_cnn")
-    weight: float = option(
-        "λ, the neural score's share; the rest is the run's own score",
-        default=DEFAULT_WEIGHT,
+    weight: float | None = option(
+        "λ, the neural score's share; the rest is the run's own score (default: "
+        f"{DEFAULT_WEIGHT}; a fusion has none)",
         parse=fraction,
         names=("--lambda",),
     )
@@ -95,8 +97,7 @@ def main(options: Options) -> None:
 
     collection = options.open_collection()
     jobs = _jobs(options, collection)
-    reranker = load_model(options, collection)
-    _warn_of_lost_order(options, reranker)
+    ranker = _ranker(options, collection)
     runs = {job.name: read_run(job.path) for job in jobs}
     # A collection reads all of its posts for each look-up, so there is one for all runs.
     topics = {topic.query_id for topic in collection.topics}
@@ -109,8 +110,8 @@ def main(options: Options) -> None:
     posts = collection.find_posts(sorted(wanted))
     # Every run is checked before the long work begins.
     candidates = {job: _candidates(options, collection, job, runs[job.name], posts) for job in jobs}
-    results = _rerank(options, collection, reranker, candidates)
-    _report(options, collection, reranker, results)
+    results = _rerank(options, collection, ranker, candidates)
+    _report(options, collection, ranker, results)
     print(
         f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s",
         file=sys.stderr,
@@ -127,11 +128,6 @@ def _check(options: Options) -> None:
         )
     if options.reranker == "none":
         problems.append("--reranker: found 'none', expected a model: nothing would be reranked")
-    if options.reranker in FUSIONS:
-        problems.append(
-            f"--reranker: found {options.reranker!r}, expected another model: it finds its own "
-            "candidates (python -m pipeline.search)"
-        )
     if options.output.exists() and not options.output.is_dir():
         problems.append(f"--output: found the file {options.output}, expected a folder")
     if problems:
@@ -178,7 +174,7 @@ def _candidates(
 ) -> Candidates:
     """A run's candidates, with notes on its posts and topics that are not reranked."""
     from pipeline.evaluation.measures import without_results
-    from pipeline.reranking import RunRetriever
+    from pipeline.ranking.retrievers import RunRetriever
 
     def known(doc_ids: Sequence[str]) -> dict[str, Post]:
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
@@ -204,21 +200,19 @@ def _candidates(
 def _rerank(
     options: Options,
     collection: Collection,
-    reranker: NeuralReranker,
+    ranker: Ranker,
     jobs: Mapping[Job, Candidates],
 ) -> dict[str, tuple[Values, Values]]:
     """Write each reranked run; name -> its values before and after, with judgments."""
     from pipeline.collections.trec import write_run
     from pipeline.evaluation.measures import Evaluator
     from pipeline.evaluation.run_report import MEASURES
-    from pipeline.reranking import Mixing, rerank
 
-    mixing = Mixing(options.weight, options.normalize)
     evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
     results: dict[str, tuple[Values, Values]] = {}
     for job, candidates in jobs.items():
         progress = partial(bar, what=job.name, unit="pair")
-        ranking = rerank(collection.topics, candidates, reranker, mixing, progress=progress)
+        ranking = ranker.rerank(candidates, progress)
         write_run(job.output, ranking.run, options.reranker)
         print(f"wrote {job.output}", file=sys.stderr)
         if evaluator:
@@ -229,7 +223,7 @@ def _rerank(
 def _report(
     options: Options,
     collection: Collection,
-    reranker: NeuralReranker,
+    ranker: Ranker,
     results: Mapping[str, tuple[Values, Values]],
 ) -> None:
     """Print the table and write the file, or say why there is none."""
@@ -238,38 +232,57 @@ def _report(
     if collection.qrels is None:
         print(f"no report: {collection.missing_judgments}")
         return
-    mixing = f"λ = {options.weight:g}" + (f", {options.normalize}" if options.weight != 1 else "")
     rows = run_report.compare(results)
     print(
         f"{collection.name}, {len(collection.qrels)} judged topics, {len(rows)} runs reranked by "
-        f"{options.reranker} ({mixing})"
+        f"{ranker.name}, {ranker.description}"
     )
     run_report.print_report(rows, options.group_size)
     if options.report:
         made_by = provenance()
+        assert ranker.scorer
         made = {
             "collection": collection.name,
             "reranker": options.reranker,
-            "lambda": options.weight,
+            "lambda": _weight(options),
             "normalize": options.normalize,
-            "checkpoint": "/".join(reranker.checkpoint.directory.resolve().parts[-2:]),
+            "checkpoint": "/".join(ranker.scorer.checkpoint.directory.resolve().parts[-2:]),
             **{name: made_by[name] for name in ("date", "commit", "machine")},
         }
         run_report.write_csv(options.report, rows, made, options.group_size)
         print(f"wrote {options.report}", file=sys.stderr)
 
 
-def _warn_of_lost_order(options: Options, reranker: NeuralReranker) -> None:
-    """Warn if nothing of the runs' own order goes into the new one."""
+def _ranker(options: Options, collection: Collection) -> Ranker:
+    """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
+    from pipeline.ranking.build import ranker
     from rerankers import features
 
-    signals = features.signals_of(reranker.checkpoint.model.feature_families)
+    found = ranker(
+        collection,
+        options.reranker,
+        weight=_weight(options),
+        checkpoint=options.checkpoint,
+        normalize=options.normalize,
+        **options.loading(),
+    )
+    assert found.scorer
+    signals = features.signals_of(found.scorer.checkpoint.model.feature_families)
     if options.weight == 1 and not signals:
         print(
             f"note: this {options.reranker} does not read the ranks of a run, so with λ = 1 "
             "nothing of a run's own order is kept; --lambda below 1 mixes in its scores",
             file=sys.stderr,
         )
+    return found
+
+
+def _weight(options: Options) -> float | None:
+    """λ, as given or by default; None for a model that has none."""
+    from rerankers import models
+
+    has_none = options.weight is None and models.reads_rankers(options.reranker)
+    return None if has_none else DEFAULT_WEIGHT if options.weight is None else options.weight
 
 
 if __name__ == "__main__":

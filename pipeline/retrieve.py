@@ -23,11 +23,11 @@ from pipeline.collections.collection import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, fraction, option, output_file, positive_int
-from pipeline.command.runtime import choose_device, one_line, print_table
+from pipeline.command.runtime import choose_device, counted, one_line, print_posts
 
 if TYPE_CHECKING:
-    from pipeline.archive import Found, Match, QuestionArchive
     from pipeline.collections.topics import Topic
+    from pipeline.ranking.archive import Found, Match, QuestionArchive
 
 SHOWN = 5
 """Questions of the archive shown per question."""
@@ -78,8 +78,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Open the archive, search it, show the results or write them as a run."""
-    from pipeline.archive import mix
     from pipeline.collections.trec import write_run
+    from pipeline.ranking.archive import mix
 
     started = time.perf_counter()
     topics = _topics(options)
@@ -96,7 +96,7 @@ def main(options: Options) -> None:
     wrote = f"wrote {options.output}: " if options.output else ""
     now = time.perf_counter()
     print(
-        f"{wrote}{sum(map(len, scores.values()))} of {len(archive.pairs)} questions for "
+        f"{wrote}{sum(map(len, scores.values()))} of {counted(len(archive.pairs), 'question')} for "
         f"{len(topics)} in {now - started:.1f} s (archive {opened - started:.1f} s, search "
         f"{now - opened:.2f} s)",
         file=sys.stderr,
@@ -127,8 +127,8 @@ def _topics(options: Options) -> list[Topic]:
 
 def _archive(options: Options) -> QuestionArchive:
     """The collection's archive; its vectors come from the index if they are up to date."""
-    from pipeline.archive import QuestionArchive, archived_pairs
-    from pipeline.checkpoints import default_directory
+    from pipeline.ranking.archive import QuestionArchive, archived_pairs
+    from pipeline.ranking.checkpoints import default_directory
     from rerankers import checkpoint
 
     collection = named.find_answers(options.archive, options.data)
@@ -144,30 +144,30 @@ def _archive(options: Options) -> QuestionArchive:
 
 def _alpha(options: Options, found: Found) -> float:
     """α as given, or the best by the judgments, or the paper's."""
-    from pipeline.archive import DEFAULT_ALPHA, tune_alpha
     from pipeline.collections.trec import read_qrels
     from pipeline.evaluation.measures import Evaluator, mean
+    from pipeline.ranking.archive import DEFAULT_ALPHA, tune_alpha
 
     if options.qrels is None:
         return DEFAULT_ALPHA if options.alpha is None else options.alpha
     evaluator = Evaluator(read_qrels(options.qrels), ["AP"])
     alpha, best = tune_alpha(found, lambda run: mean(evaluator(run)["AP"]))
-    print(f"α = {alpha:g}: AP {best:.4f} on {len(evaluator.query_ids)} judged questions")
+    print(f"α = {alpha:g}: AP {best:.4f} on {counted(len(evaluator.query_ids), 'judged question')}")
     return alpha
 
 
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
     """Print the best pairs for one question."""
-    from pipeline.archive import best_pairs
+    from pipeline.ranking.archive import best_pairs
 
     print(f"{topic.query_id} “{one_line(topic.text)}”:")
     rows = []
     for rank, match in enumerate(best_pairs(matches, alpha)[:SHOWN], start=1):
         pair = match.pair
         score = f"{match.mixed(alpha):.4f}"
-        rows.append([str(rank), score, f"[{pair.query_id}]", one_line(pair.question)])
-        rows.append(["", "", "", one_line(pair.answer.text)])
-    print_table([], rows, left=[2, 3])
+        rows.append([str(rank), score, f"[{pair.query_id}]", pair.question])
+        rows.append(["", "", "", pair.answer.text])
+    print_posts(rows)
 
 
 if __name__ == "__main__":

@@ -11,27 +11,16 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file
-from pipeline.command.ranking import (
-    DEFAULT_HITS,
-    FUSIONS,
-    RankingOptions,
-    Setup,
-    set_up,
-    with_model,
-)
+from pipeline.command.ranking import RankingOptions
 from pipeline.command.runtime import bar
-
-if TYPE_CHECKING:
-    from pipeline.collections.trec import Run
-    from pipeline.reranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -39,7 +28,7 @@ class Options(RankingOptions):
     """What to search, and how."""
 
     output: Path | None = option(
-        "run file to write (default: runs/TOPICS.txt)", parse=output_file, metavar="RUN"
+        "run file to write (default: runs/TOPICS.RERANKER.txt)", parse=output_file, metavar="RUN"
     )
     runtag: str = option("last column of the run", default="tweetrerank")
     show: str | None = option(
@@ -54,57 +43,35 @@ def main(options: Options) -> None:
     if any(c.isspace() for c in options.runtag) or not options.runtag:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
-    options = with_model(options)
-    setup = set_up(options)
+    collection = options.open_collection()
+    ranker = options.open_ranker(collection)
 
     from pipeline.collections.trec import write_run
     from pipeline.evaluation import reports
-    from pipeline.reranking import rerank
 
-    collection = setup.collection
-    ranking = rerank(
-        collection.topics,
-        setup.retriever,
-        setup.reranker,
-        setup.mixing,
-        options.hits or DEFAULT_HITS,
-        progress=partial(bar, what=options.reranker, unit="pair"),
-    )
-    if setup.reranker and options.reranker not in FUSIONS:
-        print(setup.mixing, file=sys.stderr)
-    runs = _stages(options, setup, ranking)
-    best = list(runs.values())[-1]
-    output = options.output or Path("runs") / f"{collection.name}.txt"
-    write_run(output, best, options.runtag)
-    reports.print_measures(collection, runs)
-    reports.print_topic(collection, ranking.candidates, list(runs.values()), options.show)
-    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ranking.seconds.items())
+    hits = options.hits or DEFAULT_HITS
+    ranking = ranker.rank(hits=hits, progress=partial(bar, what=ranker.name, unit="pair"))
+    run = ranking.run
+    if ranker.description:
+        print(ranker.description, file=sys.stderr)
+    output = options.output or _run_file(options, collection.name, ranker.name)
+    write_run(output, run, options.runtag)
+    if collection.qrels is None:
+        print(collection.missing_judgments)
+    else:
+        print(replace(reports.evaluate(ranking), note=f"-> {output}"))
+    reports.print_topic(ranking, collection.qrels, options.show)
     print(
-        f"wrote {output}: {sum(map(len, best.values()))} results for {len(best)} of "
-        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s ({parts})",
+        f"wrote {output}: {sum(map(len, run.values()))} results for {len(run)} of "
+        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s",
         file=sys.stderr,
     )
 
 
-def _stages(options: Options, setup: Setup, ranking: Ranking) -> dict[str, Run]:
-    """Name of each stage -> its run; the last one is the result."""
-    from pipeline.collections.trec import best_of
-    from rerankers.features.judged import SIGNALS
-
-    if options.reranker in FUSIONS:
-        hits = options.hits or DEFAULT_HITS
-        signals = ranking.candidates.signals.items()
-        return {
-            **{name: run for name, run in signals if name not in SIGNALS},
-            setup.retriever.name: best_of(ranking.candidates.run, hits),
-            f"fused ({options.reranker})": best_of(ranking.run, hits),
-        }
-    runs = {f"first stage ({setup.retriever.name})": ranking.candidates.run}
-    if ranking.scores is not None:
-        runs[f"neural ({options.reranker})"] = ranking.scores
-        if ranking.run is not ranking.scores:
-            runs["interpolated"] = ranking.run
-    return runs
+def _run_file(options: Options, collection: str, reranker: str) -> Path:
+    """The default run file: searches that differ do not overwrite each other's."""
+    given = f"run-{Path(options.candidates).stem}" if options.candidates else options.method
+    return Path("runs") / ".".join(filter(None, [collection, given, reranker, "txt"]))
 
 
 if __name__ == "__main__":

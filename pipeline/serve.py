@@ -24,14 +24,13 @@ from pipeline.command.engine import addresses
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, positive_float, positive_int, size
-from pipeline.command.runtime import import_nltk_alone
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from pipeline.service.models import Models
+    from pipeline.service.http.models import Models
+    from pipeline.service.http.service import Service
+    from pipeline.service.page.searching import SearchPage
     from pipeline.service.proxy.routes import Proxy
-    from pipeline.service.search import SearchPage
-    from pipeline.service.service import Service
 
 DEFAULT_CHECKPOINT = "mp_hcnn"
 GRACE = 30
@@ -126,22 +125,22 @@ def main(options: Options) -> None:
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
         # The process that others are forked from imports while this one does.
-        multiprocessing.set_forkserver_preload(["pipeline.service.preload"])
+        multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
         forkserver.ensure_running()
-    import_nltk_alone()
     try:
         import uvicorn
 
         from pipeline.service import app
-        from pipeline.service.record import Writer, log_as_json
-        from pipeline.service.service import Limits, Service
+        from pipeline.service.http.requests import Limits
+        from pipeline.service.http.service import Service
+        from pipeline.service.record import end_log, log_as_json
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
-    from pipeline.service.models import Models
-    from pipeline.service.search import routes
-    from pipeline.service.statistics import Statistics
+    from pipeline.service.http.models import Models
+    from pipeline.service.http.statistics import Statistics
+    from pipeline.service.page.routes import routes
 
     models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
     limits = Limits.of(options.max_documents, options.max_body)
@@ -150,7 +149,7 @@ def main(options: Options) -> None:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
     page = open_page(options, models)
-    log_as_json()
+    log = log_as_json()
 
     def reload() -> None:
         models.reload()
@@ -159,9 +158,8 @@ def main(options: Options) -> None:
         if statistics:
             statistics.reload()
 
-    writer, proxy = Writer(), proxy_of(options, service)
     config = uvicorn.Config(
-        app.build(service, keys, routes(page), writer, proxy, reload),
+        app.build(service, keys, routes(page), proxy_of(options, service), reload),
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -182,7 +180,7 @@ def main(options: Options) -> None:
     # uvicorn raises the signal once more after the last request; it ends this command well.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     uvicorn.Server(config).run(sockets=[listening])
-    writer.close()
+    end_log(log)
     if page:
         page.close()
     if statistics:
@@ -202,26 +200,26 @@ def proxy_of(options: Options, service: Service) -> Proxy | None:
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
         return None
     from indexes.engines.client import Credentials
-    from pipeline.service.proxy.plan import Settings
     from pipeline.service.proxy.routes import Proxy
+    from pipeline.service.proxy.search import SearchDefaults
     from pipeline.service.proxy.upstream import Upstream
 
     fields = (options.text_field,) if options.text_field else ("contents",)
     url_field = options.url_field or (None if options.text_field else "url")
-    settings = Settings(
+    defaults = SearchDefaults(
         *(fields, url_field, options.rerank_window, options.max_documents),
         options.rerank_timeout,
     )
     urls = [url.strip().rstrip("/") for url in options.engine.split(",")]
     ca = Credentials.read(options.engine_auth).ca
-    return Proxy(service, Upstream(urls, ca), settings)
+    return Proxy(service, Upstream(urls, ca), defaults)
 
 
 def open_page(options: Options, models: Models) -> SearchPage | None:
     """The page over the collection or the index of the options, if they name one."""
-    from pipeline.collections.collection import OwnCollection
+    from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import open_collection
-    from pipeline.service.search import SearchPage
+    from pipeline.service.page.searching import SearchPage
 
     if options.collection:
         collection: Collection = open_collection(
@@ -229,12 +227,10 @@ def open_page(options: Options, models: Models) -> SearchPage | None:
         )
     elif options.index:
         # Without topics: the index stands in for their file.
-        collection = OwnCollection(options.index, options.index)
+        collection = TopicFileCollection(options.index, options.index)
     else:
         return None
-    return SearchPage(
-        collection, lambda: {name: model.scorer for name, model in models.served.items()}
-    )
+    return SearchPage(collection, lambda: models.served)
 
 
 def read_keys(path: Path) -> Sequence[str]:

@@ -23,6 +23,7 @@ import dataclasses
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from pipeline.collections.collection import (
     default_vectors,
     home_directory,
 )
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
@@ -41,34 +42,24 @@ from pipeline.command.options import (
     apply_changes,
     argument,
     existing_file,
-    non_negative_float,
     non_negative_int,
     option,
-    positive_float,
     positive_int,
 )
-from pipeline.command.ranking import FUSIONS
-from rerankers.training.settings import (
-    HELD_OUT_OF,
-    LOSSES,
-    OPTIMIZERS,
-    PRECISIONS,
-    SAMPLINGS,
-    SCHEDULES,
-    SELECTIONS,
-)
+from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
-    from pipeline.fusion import Rankers
     from pipeline.training.training_set import TrainingSet
-    from rerankers.training.settings import Settings
+
+TRAINING = "training."
+"""Before the name of a setting of the training."""
+SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]
 
 
 @dataclass(frozen=True)
-class _TrainingOptions:
-    """Model, training collections, and settings of the training."""
+class TrainingDataOptions:
+    """Collections to train on."""
 
-    model: str = argument("model to train: a file of rerankers/models")
     test: str | None = option("collection to leave out; without it all judged ones are trained on")
     collection: str | None = option(
         "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on, or "
@@ -95,59 +86,25 @@ class _TrainingOptions:
         "read only so many runs of --prior-runs, the best by P@30 on the training topics",
         parse=positive_int,
     )
-    configuration: str | None = option("named configuration of the model (default: its first)")
-    set: tuple[str, ...] = option(
-        "change one setting of the configuration, NAME=VALUE", many=True, metavar="NAME=VALUE"
-    )
-    loss: str | None = option(
-        "loss (default of this and the next options: as in the model's paper)", choices=LOSSES
-    )
-    margin: float | None = option("margin of the pairwise loss", parse=positive_float)
-    sampling: str | None = option(
-        "negatives: random, max (most similar to the positive, by the last epoch's model), mix "
-        "(half of each), corrupted (of other topics); pairs: every pair once a pass",
-        choices=SAMPLINGS,
-    )
-    negatives: int | None = option("negatives for each positive", parse=positive_int)
-    positives: int | None = option("positives of each topic in a step", parse=positive_int)
-    batch_topics: int | None = option("topics in a step", parse=positive_int)
-    batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
-    optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
-    momentum: float | None = option("Nesterov momentum of sgd", parse=non_negative_float)
-    learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
-    schedule: str | None = option(
-        "learning rate: linear (falls to a tenth), constant, plateau (halved after epochs "
-        "without a better validation figure)",
-        choices=SCHEDULES,
-    )
-    halve_after: int | None = option(
-        "such epochs in a row after which plateau halves", parse=positive_int
-    )
-    clipping: float | None = option(
-        "norm to which gradients are clipped; 0 clips nothing", parse=non_negative_float
-    )
-    weight_decay: float | None = option("L2 penalty", parse=non_negative_float)
-    precision: str | None = option(
-        "precision of products in MP-HCNN's trained convolutions", choices=PRECISIONS
-    )
-    epochs: int | None = option("maximum number of epochs", parse=positive_int)
-    steps: int | None = option(
-        "steps of an epoch; 0 with --sampling pairs: one pass", parse=non_negative_int
-    )
-    patience: int | None = option("epochs without improvement before stopping", parse=positive_int)
-    select: str | None = option("validation figure that chooses the best epoch", choices=SELECTIONS)
-    held_out: float | None = option(
-        "share of the topics that --folds 1 holds out", parse=positive_float
-    )
-    held_out_of: str | None = option(
-        "all: one share of all topics; each: that share of each collection's", choices=HELD_OUT_OF
-    )
     folds: int = option(
         "held-out parts of the topics; 1 holds out a share once (without --collection)",
         default=5,
         parse=positive_int,
     )
-    seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
+
+
+@dataclass(frozen=True)
+class ModelSettingsOptions:
+    """Configuration of the model, and of its training."""
+
+    configuration: str | None = option("named configuration of the model (default: its first)")
+    set: tuple[str, ...] = option(
+        "change one setting of the configuration, NAME=VALUE, or of the training, "
+        "training.NAME=VALUE (default: as in the model's paper): "
+        f"{', '.join(SETTINGS)}; may be given several times",
+        many=True,
+        metavar="NAME=VALUE",
+    )
     vectors: Path | None = option(
         "word vectors: general (those of the package wordllama, for any word), or a file, word2vec "
         ".bin or GloVe text, .gz or not, or its name in the folder embeddings of the data "
@@ -157,74 +114,90 @@ class _TrainingOptions:
     idf: str = option(
         "word frequencies: wordfreq or a file (N, then word<TAB>df)", default="wordfreq"
     )
+    seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
+
+
+@dataclass(frozen=True)
+class Options(EngineOptions, ModelSettingsOptions, TrainingDataOptions):
+    """The model, where candidates are searched, and what a training reads and writes."""
+
+    model: str = argument("model to train: a file of rerankers/models")
     device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     output: Path | None = option("checkpoint folder to write", parse=Path)
     resume: bool = option("continue interrupted training", flag=True)
 
-
-@dataclass(frozen=True)
-class Options(EngineOptions, _TrainingOptions):
-    """The same, and where candidates are searched, but for given ones and official runs."""
+    @property
+    def model_changes(self) -> list[str]:
+        """Changes of the model's configuration."""
+        return [change for change in self.set if not change.startswith(TRAINING)]
 
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    from pipeline import fusion
-    from pipeline.collections.judged import JUDGMENTS, JudgedPosts
+    _check(options)
+    train(options, _own_collection(options))
+
+
+def train(options: Options, own: SearchedCollection | None = None) -> Path:
+    """Train a model, write its checkpoint, and print what it is worth; the folder.
+
+    Args:
+        options: model, collections and settings.
+        own: collection of one's own to train on, in place of the named ones.
+    """
     from pipeline.command import runtime
+    from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
+    from pipeline.training.fusion import fusion_training_set
     from pipeline.training.own import (
         compare_fusion,
-        own_fusion_config,
         require_judgments,
         shipped_start,
         tune_and_compare,
     )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
 
-    _check(options)
-    own, rankers = _own_collection(options), None
-    if options.model in FUSIONS and options.configuration is None:
-        options = dataclasses.replace(options, configuration=_fusion_configuration(options))
-    settings, config = _settings(options), _config(options)
-    if options.model in FUSIONS:
-        if own and not any(change.startswith("families=") for change in options.set):
-            config = own_fusion_config(config, own)
-        rankers = fusion.Rankers.from_config(config)
+    task = _Task(options, own)
+    directory, settings = task.directory, _settings(options)
     device = runtime.choose_device(options.device, options.threads)
-    directory = _directory(options, config)
     state_directory = directory.parent / f".{directory.name}.training"
     checkpoints: dict[str, Path] = {}
     try:
-        training_set = first_stage = _training_set(options, rankers)
-        folds = min(options.folds, len(own.training_topics)) if own else options.folds
+        training_set = first_stage = task.training_set()
         shared = TrainingOptions(
-            folds,
-            _vectors(options, training_set, config),
-            _idf(options),
+            min(options.folds, len(own.training_topics)) if own else options.folds,
+            task.vectors(training_set),
+            task.idf,
             device,
             options.resume,
-            shipped_start(options.model, config) if own else None,
+            shipped_start(options.model, task.config) if own else None,
         )
-        if rankers:
+        if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
-            training_set = fusion.fusion_training_set(
-                rankers, training_set, _of_fusion(options), parts.unseen_scores
+            training_set = fusion_training_set(
+                task.rankers, training_set, task.of_fusion, parts.unseen_scores
             )
             checkpoints = parts.checkpoints
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
-        name = options.configuration or "default"
-        trainer = Trainer(options.model, config, settings, training_set, shared, name, options.set)
+        trainer = Trainer(
+            options.model,
+            task.config,
+            settings,
+            training_set,
+            shared,
+            task.configuration or "default",
+            options.model_changes,
+        )
         outcome = trainer.train(state_directory)
     except KeyboardInterrupt:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
     extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
-    if own and rankers and rankers.judged:
+    if own and task.rankers and task.rankers.judged:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
-        compare = compare_fusion if rankers else tune_and_compare
+        compare = compare_fusion if task.rankers else tune_and_compare
         tuning = compare(options.model, own, first_stage, outcome)
     trainer.save(directory, outcome, extras, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
@@ -232,6 +205,7 @@ def main(options: Options) -> None:
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
     print(f"epochs: {outcome.epochs}\nwrote {directory}")
+    return directory
 
 
 def _check(options: Options) -> None:
@@ -258,7 +232,8 @@ def _check(options: Options) -> None:
         )
     if options.top and not options.prior_runs:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
-    if options.model in FUSIONS and options.collection and not _own_collection(options):
+    own = options.collection and is_own(options.collection)
+    if options.collection and not own and models.reads_rankers(options.model):
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
             "leave out by --test, or the file of an own one"
@@ -267,108 +242,137 @@ def _check(options: Options) -> None:
 
 def _own_collection(options: Options) -> SearchedCollection | None:
     """The own collection of ``--collection``, None for a named one."""
-    if options.collection is None or not options.collection.endswith(ENDING):
+    if options.collection is None or not is_own(options.collection):
         return None
     found = named.find(options.collection, options.data)
     assert isinstance(found, SearchedCollection)
     return named.on_engine(found, engine_of(options))
 
 
-def _fusion_configuration(options: Options) -> str:
-    """The configuration of a fusion for the collections to train on.
+class _Task:
+    """What the options name: collections, configuration and files.
 
-    For TREC Microblog its own one; with adapted word vectors if all collections have them.
+    Attributes:
+        options: of the command.
+        own: collection of one's own.
+        configuration: name of the configuration; None is the model's first one.
+        config: the configuration with the changes of ``--set``.
+        rankers: whose scores the model reads; None for a model of given candidates.
     """
-    from rerankers import models
 
-    known = models.find(options.model).configurations
-    collections = _of_fusion(options)
-    adapted = all(collection.adapted_space for collection in collections)
-    name = "microblog" if all(collection.runs for collection in collections) else "general"
-    with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
-    return with_adapted if adapted and with_adapted in known else name
+    def __init__(self, options: Options, own: SearchedCollection | None) -> None:
+        from rerankers import models
 
+        self.options, self.own = options, own
+        self.configuration, self.rankers = options.configuration, None
+        reads_rankers = models.reads_rankers(options.model)
+        if reads_rankers and self.configuration is None:
+            self.configuration = self._fusion_configuration()
+        self.config = _config(options, self.configuration)
+        if reads_rankers:
+            from pipeline.ranking.fusion import Rankers
+            from pipeline.training.own import own_fusion_config
 
-def _of_fusion(options: Options) -> list[SearchedCollection]:
-    """The collections that a fusion is trained on.
+            if own and not any(change.startswith("families=") for change in options.set):
+                self.config = own_fusion_config(self.config, own)
+            self.rankers = Rankers.from_config(self.config)
 
-    Microblog years for a microblog year, else all collections that are searched and have judgments.
-    """
-    if own := _own_collection(options):
-        return [own]
-    test = named.find(options.test, options.data) if options.test else None
-    of_any_kind = test is None or not test.runs
-    names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
-    found = [named.find(name, options.data) for name in names]
-    engine = engine_of(options)
-    return [named.on_engine(one, engine) for one in found if isinstance(one, SearchedCollection)]
+    @cached_property
+    def of_fusion(self) -> list[SearchedCollection]:
+        """The collections that a fusion is trained on.
 
+        Microblog years for a microblog year, else all collections that are searched and have
+        judgments.
+        """
+        if self.own:
+            return [self.own]
+        options = self.options
+        test = named.find(options.test, options.data) if options.test else None
+        of_any_kind = test is None or not test.runs
+        names = options.train_on or named.training_collections(
+            options.test, options.data, of_any_kind
+        )
+        collections = [named.find(name, options.data) for name in names]
+        engine = engine_of(options)
+        return [
+            named.on_engine(collection, engine)
+            for collection in collections
+            if isinstance(collection, SearchedCollection)
+        ]
 
-def _directory(options: Options, config: Any) -> Path:
-    """The checkpoint folder to write."""
-    name = "all"
-    if own := _own_collection(options):
-        name = own.key
-    elif options.collection:
-        name = named.find_answers(options.collection, options.data).name
-    elif options.test:
-        name = named.find(options.test, options.data).name
-    elif options.train_on:
-        name = "on-" + "-".join(named.find(name, options.data).name for name in options.train_on)
-    from pipeline.checkpoints import ADAPTED_SUFFIX
-    from rerankers.models._feature_model import ADAPTED_FAMILY
+    def _fusion_configuration(self) -> str:
+        """The configuration of a fusion for the collections to train on.
 
-    if ADAPTED_FAMILY in getattr(config, "families", ""):
-        name += ADAPTED_SUFFIX
-    return options.output or home_directory() / "checkpoints" / options.model / name
+        For TREC Microblog its own one; with adapted word vectors if all collections have them.
+        """
+        from rerankers import models
 
+        known = models.find(self.options.model).configurations
+        adapted = all(collection.adapted_space for collection in self.of_fusion)
+        name = "microblog" if all(collection.runs for collection in self.of_fusion) else "general"
+        with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
+        return with_adapted if adapted and with_adapted in known else name
 
-def _training_set(options: Options, rankers: Rankers | None) -> TrainingSet:
-    """Official or given candidates with judgments; a fusion's are added to them later."""
-    from pipeline.training.training_set import (
-        PriorRuns,
-        answer_training_set,
-        microblog_training_set,
-        searched_training_set,
-    )
+    @property
+    def directory(self) -> Path:
+        """The checkpoint folder to write."""
+        from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
+        from rerankers.models._feature_model import ADAPTED_FAMILY
 
-    if own := _own_collection(options):
+        options, name = self.options, "all"
+        if self.own:
+            name = self.own.key
+        elif options.collection:
+            name = named.find_answers(options.collection, options.data).name
+        elif options.test:
+            name = named.find(options.test, options.data).name
+        elif options.train_on:
+            years = [named.find(name, options.data).name for name in options.train_on]
+            name = "on-" + "-".join(years)
+        if ADAPTED_FAMILY in getattr(self.config, "families", ""):
+            name += ADAPTED_SUFFIX
+        return options.output or home_directory() / "checkpoints" / options.model / name
+
+    def training_set(self) -> TrainingSet:
+        """Official or given candidates with judgments; a fusion's are added to them later."""
         from pipeline.training.own import own_training_set
+        from pipeline.training.training_set import (
+            PriorRuns,
+            answer_training_set,
+            microblog_training_set,
+            searched_training_set,
+        )
 
-        return own_training_set(own)
-    if options.collection:
-        collection = named.find_answers(options.collection, options.data)
-        return answer_training_set(collection, draws=options.development == "drawn")
-    if rankers and not rankers.neural:
-        names = [collection.name for collection in _of_fusion(options)]
-        left_out = named.find(options.test, options.data).name if options.test else None
-        return searched_training_set(names, left_out)
-    prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
-    return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
+        options = self.options
+        if self.own:
+            return own_training_set(self.own)
+        if options.collection:
+            collection = named.find_answers(options.collection, options.data)
+            return answer_training_set(collection, draws=options.development == "drawn")
+        if self.rankers and not self.rankers.neural:
+            names = [collection.name for collection in self.of_fusion]
+            left_out = named.find(options.test, options.data).name if options.test else None
+            return searched_training_set(names, left_out)
+        prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
+        return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
 
+    def vectors(self, training_set: TrainingSet) -> Path | None:
+        """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
+        from pipeline import vectors
 
-def _vectors(options: Options, training_set: TrainingSet, config: Any) -> Path | None:
-    """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
-    from pipeline import vectors
-    from pipeline.fusion import Rankers
-    from rerankers.features import compare_vectors
-
-    if options.model in FUSIONS:
-        families = config.families.split(",")
-        if not Rankers.from_config(config).neural and not compare_vectors(families):
+        if self.rankers and not self.rankers.neural:
             return None
-    found = _vector_file(options)
-    if options.vectors is None and options.model in FUSIONS and found != NO_FILE:
-        return vectors.cached_vectors(training_set.texts, found, home_directory())
-    return found
+        path = _vector_file(self.options)
+        if self.options.vectors is None and self.rankers and path != NO_FILE:
+            return vectors.cached_vectors(training_set.texts, path, home_directory())
+        return path
 
+    @property
+    def idf(self) -> str:
+        """The source of word frequencies; for an own collection in its language."""
+        from pipeline.ranking.checkpoints import named_frequencies
 
-def _idf(options: Options) -> str:
-    """The source of word frequencies; for an own collection in its language."""
-    from pipeline.checkpoints import named_frequencies
-
-    own = _own_collection(options)
-    return named_frequencies(options.idf, own.language if own else None)
+        return named_frequencies(self.options.idf, self.own.language if self.own else None)
 
 
 def _vector_file(options: Options) -> Path:
@@ -382,38 +386,39 @@ def _vector_file(options: Options) -> Path:
 
 
 def _settings(options: Options) -> Settings:
-    """The settings of the model's configuration with the changes of the options."""
+    """The settings of the model's configuration with the changes of ``--set training.NAME``."""
     from rerankers import models
     from rerankers.errors import RerankerError
-    from rerankers.training.settings import Settings
 
-    given = {
-        field.name: value
-        for field in dataclasses.fields(Settings)
-        if (value := getattr(options, field.name, None)) is not None
-    }
     model = models.find(options.model)
-    if not model.trained_by_gradients and (useless := sorted({*given} - {"seed"})):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+    given = [change for change in options.set if change.startswith(TRAINING)]
+    changes = [change.removeprefix(TRAINING) for change in given]
+    if any(change.startswith("seed=") for change in changes):
+        raise UsageError("--set training.seed: found a seed, expected it by --seed")
+    if given and not model.trained_by_gradients:
         raise UsageError(
-            f"{flags}: found for {options.model}, which is not trained step by step and "
+            f"--set {given[0]}: found for {options.model}, which is not trained step by step and "
             "has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:
-        return dataclasses.replace(model.settings_of(options.configuration), **given)
+        settings = dataclasses.replace(model.settings_of(options.configuration), seed=options.seed)
+        changed: Settings = apply_changes(settings, changes, prefix=TRAINING)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
+    if given and not changed.epochs:
+        raise UsageError("--set training.epochs: found 0, expected one epoch or more")
+    return changed
 
 
-def _config(options: Options) -> Any:
+def _config(options: Options, configuration: str | None) -> Any:
     """The named configuration with the changes of ``--set``."""
     from rerankers import models
 
     known = models.find(options.model).configurations
-    name = options.configuration or next(iter(known))
+    name = configuration or next(iter(known))
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
-    return apply_changes(known[name], options.set)
+    return apply_changes(known[name], options.model_changes)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from pipeline.collections.downloads import catalogue
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, output_file, positive_int
-from pipeline.command.runtime import bar
+from pipeline.command.runtime import bar, counted
 
 if TYPE_CHECKING:
     from rerankers.text.vectors import WordVectors
@@ -108,7 +108,7 @@ def _train_on_posts(options: Options) -> WordVectors:
     vectors = _train(texts, options.size, options.window, options.epochs)
     if general:
         vectors = reduced(concatenated(vectors, general), options.size)
-    print(f"{len(vectors.words):,} words of {len(texts):,} posts")
+    print(f"{counted(len(vectors.words), 'word')} of {counted(len(texts), 'post')}")
     return vectors
 
 
@@ -122,8 +122,8 @@ def _cut(archive: Path, options: Options) -> WordVectors:
         archive, options.size, lambda words: chosen(words, added, plain=options.plain)
     )
     print(
-        f"{len(vectors.words):,} words: the commonest {COMMONEST:,} and those of "
-        f"{len(texts)} files of texts"
+        f"{counted(len(vectors.words), 'word')}: the commonest {COMMONEST:,} and those of "
+        f"{counted(len(texts), 'file')} of texts"
     )
     return vectors
 
@@ -168,7 +168,10 @@ def cached_vectors(texts: Sequence[str], general: Path | None, home: Path) -> Pa
         digest.update(text.encode() + b"\0")
     path = home / "vectors" / f"{digest.hexdigest()[:16]}.bin"
     if not path.exists():
-        print(f"training word vectors on {len(texts):,} posts (once): {path}", file=sys.stderr)
+        print(
+            f"training word vectors on {counted(len(texts), 'post')} (once): {path}",
+            file=sys.stderr,
+        )
         vectors = _train(texts)
         if known:
             vectors = concatenated(vectors, read_vectors(known))

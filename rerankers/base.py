@@ -16,7 +16,7 @@ K     features or dimensions of a representation
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -31,7 +31,6 @@ from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
     from rerankers.text.spaces import WordSpace
-    from rerankers.text.vectors import UnitVectors
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -49,6 +48,9 @@ PRIOR = "prior"
 """Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
 FEATURES = "features"
 """Name of the interaction that holds a pair's features."""
+
+
+Report = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.query_index)
 
-    def part(self, rows: npt.NDArray[np.int64]) -> Pairs:
+    def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
         """The pairs ``rows`` [B], with their own texts only."""
         queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
         posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
@@ -146,6 +148,12 @@ class Reranker(nn.Module, ABC):
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
     [P, 1, K]."""
+
+    reads_rankers: ClassVar[bool] = False
+    """Whether it reads the scores of several rankers, whose best posts are its candidates."""
+
+    has_matches: ClassVar[bool] = False
+    """Whether its matches of query and post can be shown as the reasons of a score."""
 
     trained_by_gradients: ClassVar[bool] = True
     """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
@@ -222,10 +230,6 @@ class Reranker(nn.Module, ABC):
         encoded = self.encode_queries(queries), self.encode_posts(posts)
         return self.integrate(self.compare(*encoded, query_of_post, features))
 
-    def unit_vectors(self) -> UnitVectors | None:
-        """Word vectors for the families that compare words by them, None if there are none."""
-        return None
-
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""
         return False
@@ -238,13 +242,20 @@ class Reranker(nn.Module, ABC):
         """Whether :meth:`fit` follows the gradient steps."""
         return False
 
-    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(
+        self,
+        representations: Tensor,
+        relevant: Tensor,
+        query_index: Tensor,
+        progress: Report = lambda message: None,
+    ) -> None:
         """Fit the parameters that are not trained by gradients.
 
         Args:
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each pair is relevant.
             query_index: [P] query of each pair.
+            progress: called while it lasts, with what is being done.
         """
 
     def files(self) -> Mapping[str, bytes]:

@@ -21,24 +21,18 @@ import difflib
 import hashlib
 import json
 import shutil
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors.torch import load_file, save_file
 
 from rerankers import features, models
-from rerankers.base import Pairs, Reranker
-from rerankers.engine import scoring
-from rerankers.engine.cached import CachedScorer
-from rerankers.engine.devices import devices_of
-from rerankers.engine.precomputed import PrecomputedPosts, PrecomputedVectors
+from rerankers.base import Reranker
+from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 
@@ -47,112 +41,6 @@ FORMAT = 2
 VOCABULARY, WEIGHTS = SHARED_FILES = ("vocabulary.json", "model.safetensors")
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
-
-FEW = 2000
-"""Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
-of more it computes what is repeated only once."""
-
-Post = str | tuple[str, str]
-"""A post's text, or its text and the URL that it links to."""
-
-
-class RankedPost(NamedTuple):
-    """A post with its score, and its place in the list that was ranked."""
-
-    index: int  # type: ignore[assignment]  # Hides tuple.index
-    score: float
-    text: str
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainedReranker:
-    """A reranker that is ready to score."""
-
-    name: str
-    model: Reranker
-    """In evaluation mode."""
-    encoder: TextEncoder
-    metrics: Mapping[str, Any]
-    """Content of ``metrics.json``."""
-    directory: Path
-    devices: Sequence[torch.device] = ()
-    """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
-    precomputed: PrecomputedVectors | PrecomputedPosts | None = None
-
-    def rank(self, query: str, posts: Sequence[Post], top_k: int | None = None) -> list[RankedPost]:
-        """Rank posts for a query, best first; posts of equal scores keep their order.
-
-        Posts are texts, or (text, URL) of posts with a link.
-
-        Raises:
-            RerankerError: a post is neither a text nor (text, URL), or ``top_k`` is negative.
-        """
-        if top_k is not None and top_k < 0:
-            raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
-        scores = self.predict([(query, post) for post in posts])
-        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        return [RankedPost(row, float(scores[row]), _text_and_url(posts[row])[0]) for row in order]
-
-    def predict(self, pairs: Sequence[tuple[str, Post]]) -> npt.NDArray[np.float32]:
-        """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
-
-        Models over features take the pairs of a query as its list of candidates. They miss the
-        scores of the lexical rankers, which ``pipeline.search`` gives them, and then rank worse
-        than ``mp_hcnn``, with a warning.
-
-        Raises:
-            RerankerError: a pair is not (query, post), with the post a text or (text, URL).
-        """
-        queries: dict[str, int] = {}
-        posts: dict[tuple[str, str], int] = {}
-        places = [
-            (queries.setdefault(query, len(queries)), posts.setdefault(post, len(posts)))
-            for query, post in map(_query_and_post, pairs)
-        ]
-        if missing := sorted(features.signals_of(self.model.feature_families)):
-            warnings.warn(
-                f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
-                "have; without them mp_hcnn ranks better",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        rows = np.array(places, dtype=np.int64).reshape(-1, 2)
-        texts, urls = [text for text, _ in posts], [url for _, url in posts]
-        known = Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
-        is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
-        return self._of_few.score(known) if is_few else self.score(known)
-
-    @cached_property
-    def _of_few(self) -> CachedScorer:
-        """Remembers the terms that it has read, but no post."""
-        return CachedScorer(self, max_bytes=0)
-
-    def score(
-        self,
-        pairs: Pairs,
-        batch_size: int = scoring.BATCH_SIZE,
-        progress: Callable[[int], None] = lambda pairs_done: None,
-        precision: str = "fp32",
-    ) -> npt.NDArray[np.float32]:
-        """Score pairs given as index arrays: [P]; see :func:`rerankers.engine.scoring.score`."""
-        how = (batch_size, progress, precision, self.devices, self.precomputed)
-        return scoring.score(self.model, pairs, self.encoder, *how)
-
-
-def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:
-    """A query's text and a post's text and URL, checked."""
-    if isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str):
-        return pair[0], _text_and_url(pair[1])
-    raise RerankerError(f"found the pair {pair!r}, expected (query, post)")
-
-
-def _text_and_url(post: Any) -> tuple[str, str]:
-    """A post's text and its URL ("" without one), checked."""
-    if isinstance(post, str):
-        return post, ""
-    if isinstance(post, tuple | list) and [*map(type, post)] == [str, str]:
-        return post[0], post[1]
-    raise RerankerError(f"found the post {post!r}, expected a text or (text, URL)")
 
 
 def save(
@@ -261,11 +149,6 @@ def part_of(directory: Path, name: str) -> Path:
     return directory / name
 
 
-def parts_of(directory: Path) -> list[Path]:
-    """The checkpoint folders of all models whose scores the model of ``directory`` reads."""
-    return sorted(path.parent for path in directory.glob("*/config.json"))
-
-
 def find(model: str | Path) -> Path:
     """The checkpoint folder of a model that comes with the package, or a folder given by its path.
 
@@ -313,14 +196,14 @@ def load(
             f"expected {FORMAT}; train again with this version"
         )
     _check_files(directory, config)
-    found, path = str(config.get("model")), directory / "config.json"
-    if name is not None and found != name:
+    model_name, path = str(config.get("model")), directory / "config.json"
+    if name is not None and model_name != name:
         raise RerankerError(
-            f"{directory}: found a checkpoint of {found}, expected one of {name}; "
-            f"use --reranker {found} or another --checkpoint"
+            f"{directory}: found a checkpoint of {model_name}, expected one of {name}; "
+            f"name {model_name} as `reranker`, or another `checkpoint`"
         )
     try:
-        model_type: Any = models.find(found)
+        model_type: Any = models.find(model_name)
     except RerankerError as error:
         raise RerankerError(f"{path}: {error}") from None
     shared = _shared(directory, config)
@@ -330,7 +213,7 @@ def load(
         idf_source = str(config["idf"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
-            f"{path}: found settings that {found} cannot use ({error}); "
+            f"{path}: found settings that {model_name} cannot use ({error}); "
             "train again with this version"
         ) from None
     trained, known = config["features"], list(features.names_of(model.feature_families))
@@ -343,7 +226,7 @@ def load(
     model.read_files(directory)
     encoder, devices = TextEncoder(vocabulary, idf or idf_from(idf_source)), devices_of(device)
     model, metrics = model.to(devices[0]).eval(), _read_json(directory / "metrics.json")
-    return TrainedReranker(found, model, encoder, metrics, directory, devices)
+    return TrainedReranker(model_name, model, encoder, metrics, directory, devices)
 
 
 def idf_from(source: str) -> Idf:
@@ -365,13 +248,13 @@ def _check_files(directory: Path, config: Mapping[str, Any]) -> None:
     for name, expected in expected_of.items():
         path = directory / name
         if name == "config.json":
-            found = _sha256_of_config(config)
+            digest = _sha256_of_config(config)
         else:
-            found = _sha256(path) if path.is_file() else "no file"
-        if found != expected:
+            digest = _sha256(path) if path.is_file() else "no file"
+        if digest != expected:
             beside = " (a folder that must lie beside the checkpoint)" if "../" in name else ""
             raise RerankerError(
-                f"{path}{beside}: found {found}, expected the SHA-256 {expected}: the file is "
+                f"{path}{beside}: found {digest}, expected the SHA-256 {expected}: the file is "
                 "damaged or was changed after training; restore it (for a checkpoint that comes "
                 "with the package: install the package again), or train again"
             )

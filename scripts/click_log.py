@@ -29,7 +29,7 @@ from pipeline.command.options import (
 
 if TYPE_CHECKING:
     from pipeline.collections.trec import Qrels
-    from pipeline.reranking import Candidates
+    from pipeline.ranking.retrievers import Candidates
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def main(options: Options) -> None:
     from indexes.files import atomic_file
     from pipeline.collections.named import find
     from pipeline.command.errors import DataError
-    from pipeline.reranking import retriever_for
+    from pipeline.ranking.retrievers import retriever_for
 
     collection = find(options.collection, options.data)
     if (qrels := collection.training_qrels) is None:

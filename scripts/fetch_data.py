@@ -7,8 +7,9 @@
     python scripts/fetch_data.py --check            # compare the files with their checksums
 
 The tweets are for research only. Instead of a download you may copy a file into the data folder,
-under the path that --list shows. The next call continues interrupted downloads. Word vectors are
-cut from GloVe's archive at the end, and hold the words of the collections that are there then.
+under the path that --list shows beside its address. The next call continues interrupted downloads.
+Word vectors are cut from GloVe's archive at the end, and hold the words of the collections that are
+there then.
 """
 
 import sys
@@ -45,7 +46,7 @@ def main(options: Options) -> None:
     if options.list or options.check:
         states = {entry: downloads.state(entry, folder) for entry in entries}
         rows = [
-            [entry.path, f"{entry.size:,} bytes", state, "" if entry.url else "(by hand)"]
+            [entry.path, f"{entry.size:,} bytes", state, entry.url or "(by hand)"]
             for entry, state in states.items()
             if options.list or state != "present"
         ]
@@ -74,7 +75,8 @@ def main(options: Options) -> None:
                 files = ["--output", str(folder / path), "--data", str(folder)]
                 cut(folder / entry.path, [*how, *files])
     if failures:
-        raise DataError("\n  ".join(["not all files could be fetched:", *failures]))
+        heading = [] if len(failures) == 1 else ["not all files could be fetched:"]
+        raise DataError("\n  ".join([*heading, *failures]))
 
 
 def cut(archive: Path, arguments: list[str]) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.collections.own import ENDING
+from pipeline.collections.own import is_own
 from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.options import (
@@ -34,11 +34,10 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
-from pipeline.command.ranking import FUSIONS
-from pipeline.interpolation import NORMALIZATIONS
+from pipeline.ranking.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
-    from pipeline.checkpoints import Tuning
+    from pipeline.ranking.checkpoints import Tuning
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,11 @@ def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
     _check(options)
 
-    from pipeline.checkpoints import default_directory, tuning_files
     from pipeline.collections import named
     from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.named import OF_OTHER_KINDS
-    from pipeline.fusion import MOST_TOPICS
+    from pipeline.ranking.checkpoints import default_directory, tuning_files
+    from pipeline.training.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 
@@ -126,14 +125,16 @@ def _check(options: Options) -> None:
     problems = []
     if bool(options.test) + bool(options.collection) + options.transfer != 1:
         problems.append("give one of --test NAME, --collection FILE and --transfer")
-    if options.collection and not options.collection.endswith(ENDING):
+    if options.collection and not is_own(options.collection):
         problems.append(
             f"--collection: found {options.collection!r}, expected the file of an own collection "
             "(my-posts.toml); a named one is left out by --test"
         )
-    if options.test and options.test.endswith(ENDING):
+    if options.test and is_own(options.test):
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
-    if options.collection and options.reranker in FUSIONS:
+    from rerankers import models
+
+    if models.reads_rankers(options.reranker):
         problems.append(f"--reranker {options.reranker}: a fusion is not mixed, and has no λ")
     if problems:
         raise UsageError(problems)

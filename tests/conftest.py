@@ -11,7 +11,7 @@ import pytest
 from pipeline.command.options import run_command
 
 if TYPE_CHECKING:
-    from page_samples import ServedPage
+    from helpers.page_samples import ServedPage
 
 
 class Result(NamedTuple):
@@ -25,7 +25,7 @@ class Result(NamedTuple):
 @pytest.fixture(scope="session")
 def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPage"]:
     """The service's page, at an address of this machine."""
-    from page_samples import served
+    from helpers.page_samples import served
 
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,6 @@
 """Where an index in a search engine is, and which of its fields are read."""
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -44,7 +43,7 @@ class EngineAddress:
         if self.text_field is None and (given := [n for n in foreign if getattr(self, n)]):
             raise CollectionError(
                 f"{self}: found {', '.join(given)} without text_field, expected the field of the "
-                "posts' texts, too (--text-field body, or text_field in the collection's file)"
+                "posts' texts, too"
             )
 
     @property
@@ -56,12 +55,6 @@ class EngineAddress:
     def has_methods(self) -> bool:
         """Whether it is an index of ours, ranked by the methods of :mod:`indexes.methods`."""
         return self.text_field is None
-
-    @property
-    def options(self) -> str:
-        """The options of a command that name this index."""
-        words = ["--engine", self.url, "--engine-index", self.index]
-        return shlex.join(words + (["--engine-auth", str(self.auth)] if self.auth else []))
 
     def __str__(self) -> str:
         return f"{self.urls[0]}/{self.index}"
@@ -79,7 +72,7 @@ def check_url(url: str) -> str:
     if secret or "@" in url:
         raise CollectionError(
             "found a user or password in the engine's address, expected it without: name them by "
-            "TWEETRERANK_ENGINE_USER and TWEETRERANK_ENGINE_PASSWORD, or a file by --engine-auth"
+            "TWEETRERANK_ENGINE_USER and TWEETRERANK_ENGINE_PASSWORD, or a file by `address.auth`"
         )
     if not is_good:
         raise CollectionError(

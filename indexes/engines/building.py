@@ -23,7 +23,7 @@ from indexes.engines.layout import ENGLISH, ID, RANKED, Layout, cut_words, new_l
 from indexes.engines.posts import adopt
 from indexes.engines.searching import all_hits
 from indexes.errors import CollectionError
-from indexes.manifest import Manifest, Source, software_versions
+from indexes.manifest import IndexManifest, Source, software_versions
 from indexes.methods import Method
 from indexes.posts import Post
 from indexes.store import POSTS_FILE, PostStore
@@ -43,7 +43,7 @@ _REFUSED = (400, 413)
 class Built(NamedTuple):
     """Description of a complete index, and the number of posts that were sent for it."""
 
-    manifest: Manifest
+    manifest: IndexManifest
     sent: int
 
 
@@ -89,7 +89,7 @@ def build(
             names = ", ".join(source.name for source in described) or "the input"
             raise CollectionError(f"{names}: found no posts, expected at least one")
         version = ".".join(map(str, engine.version)) or "unknown"
-        manifest = Manifest(
+        manifest = IndexManifest(
             **summary._asdict(),
             analyzer="",
             sources=described,
@@ -125,8 +125,8 @@ def _prepared(engine: Engine, wanted: Layout) -> Layout:
     if different := wanted.differences(found):
         raise CollectionError(
             f"{address}: there is an index with {' and with '.join(different)}; choose another "
-            "name by --engine-index, or delete that index if nobody needs it (DELETE "
-            f"/{address.index}) and run the command again"
+            "`address.index`, or delete that index if nobody needs it (DELETE "
+            f"/{address.index}) and try again"
         )
     if found.similarities != wanted.similarities:
         _change_similarities(engine, wanted)
@@ -161,8 +161,8 @@ def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
             if (count := _count(engine)) != len(store):
                 raise CollectionError(
                     f"{engine.address}: found {count:,} posts after sending all, expected "
-                    f"{len(store):,}; somebody else writes into this index: choose another name by "
-                    "--engine-index"
+                    f"{len(store):,}; somebody else writes into this index: choose another "
+                    "`address.index`"
                 )
         if not layout.complete:
             meta = {"_meta": replace(layout, complete=True).meta()}
@@ -262,7 +262,7 @@ def _send(engine: Engine, layout: Layout, posts: Iterable[Post], total: int) -> 
         more = f" and {len(refused) - 3:,} more" if len(refused) > 3 else ""
         raise CollectionError(
             f"{engine.address}: the engine has refused {len(refused):,} of {total:,} posts: "
-            f"{reasons}{more}; the others are there: correct these and run the command again"
+            f"{reasons}{more}; the others are there: correct these and try again"
         )
 
 
@@ -295,7 +295,7 @@ class _Sender:
                 first = next(iter(left))
                 raise EngineError(
                     f"{self._engine.address}: the engine is too busy to take {len(left):,} posts "
-                    f"(such as {first}); run the command again, which sends only what is missing",
+                    f"(such as {first}); try again, which sends only what is missing",
                     429,
                 )
 

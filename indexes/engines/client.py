@@ -223,7 +223,7 @@ def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
         message = (
             f"{where}: the engine does not accept the user and password, or got none; set "
             f"{_ENVIRONMENT}USER and {_ENVIRONMENT}PASSWORD, or {_ENVIRONMENT}API_KEY, or name a "
-            "file of them by --engine-auth"
+            "file of them by `address.auth`"
         )
     elif kind == "cluster_block_exception":
         message = (
@@ -300,7 +300,7 @@ def unreachable(address: EngineAddress, error: Exception) -> EngineError:
     if "CERTIFICATE" in text.upper():
         advice = (
             f"the certificate is not from a known authority ({text}); name the file of the "
-            f"authority by {_ENVIRONMENT}CA, or by ca in the file of --engine-auth"
+            f"authority by {_ENVIRONMENT}CA, or by ca in the file `address.auth`"
         )
         return EngineError(f"{where}: {advice}")
     if "WRONG_VERSION" in text or "record layer" in text:

@@ -27,7 +27,7 @@ from indexes.errors import CollectionError
 from indexes.manifest import Source
 from indexes.methods import RM3, EngineQuery, Method
 from indexes.posts import Post, is_doc_id, well_formed
-from indexes.search import SearchTopic, id_limit
+from indexes.search import Topic, id_limit
 
 _POSTS = 1000
 """Posts that are fetched by one search."""
@@ -95,7 +95,7 @@ class EngineIndex(ABC):
 
     @abstractmethod
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """Query_id -> doc_id -> score, best first; see :class:`indexes.search.SearchIndex`."""
 
@@ -219,7 +219,7 @@ class EngineIndex(ABC):
             if not is_doc_id(doc_id):
                 raise CollectionError(
                     f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
-                    "run has them; name a field of such ids by --id-field"
+                    "run has them; name a field of such ids by `address.id_field`"
                 )
 
 
@@ -246,7 +246,7 @@ class OwnIndex(EngineIndex):
         return self.manifest.posts
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """As :meth:`indexes.lucene.LuceneIndex.search`."""
         topics = list(topics)
@@ -313,7 +313,7 @@ class OwnIndex(EngineIndex):
 
     def _expanded(
         self,
-        topics: Sequence[SearchTopic],
+        topics: Sequence[Topic],
         queries: Mapping[str, Mapping[str, Any]],
         limits: Mapping[str, Mapping[str, Any] | None],
         field: str,
@@ -347,7 +347,7 @@ class OwnIndex(EngineIndex):
         texts = [well_formed(text) for text in texts]
         return cut_words(texts) if self.layout.analyzer == CUT_HERE else texts
 
-    def _limit(self, topic: SearchTopic) -> dict[str, Any] | None:
+    def _limit(self, topic: Topic) -> dict[str, Any] | None:
         limit = id_limit(topic, self.manifest.numeric_ids, self._address)
         return None if limit is None else dsl.up_to(NUMBER, limit)
 
@@ -371,10 +371,10 @@ class ForeignIndex(EngineIndex):
         self._types = dict(_fields(description["mappings"].get("properties", {})))
         address = engine.address
         named = {
-            "--text-field": address.text_field,
-            "--url-field": address.url_field,
-            "--time-field": address.time_field,
-            "--id-field": address.id_field,
+            "`address.text_field`": address.text_field,
+            "`address.url_field`": address.url_field,
+            "`address.time_field`": address.time_field,
+            "`address.id_field`": address.id_field,
         }
         unknown = [
             f"{option} {name}" for option, name in named.items() if name and name not in self._types
@@ -397,7 +397,7 @@ class ForeignIndex(EngineIndex):
         super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses)
 
     def search(
-        self, topics: Iterable[SearchTopic], method: Method, hits: int = 1000, threads: int = 2
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
         """The ranking of the index's own query.
 
@@ -409,13 +409,13 @@ class ForeignIndex(EngineIndex):
         if not isinstance(method, EngineQuery):
             raise CollectionError(
                 f"{self._address}: this index is ranked by its own query, expected no method "
-                f"({method.name}); only an index by pipeline.index has those of our own"
+                f"({method.name}); only an index that this program built has those of its own"
             )
         topics, id_field = list(topics), self._address.id_field
         if id_field is None and hits > self._window:
             raise CollectionError(
                 f"{self._address}: more than {self._window:,} hits need a field of ids to go on "
-                "from, expected its name by --id-field"
+                "from, expected its name by `address.id_field`"
             )
         sort = [{"_score": "desc"}, *([{id_field: "desc"}] if id_field else [])]
         bodies = {
@@ -434,7 +434,7 @@ class ForeignIndex(EngineIndex):
             run[topic.query_id] = dict(sorted(ordered, key=lambda item: -item[1]))
         return run
 
-    def _search(self, topic: SearchTopic) -> dict[str, Any]:
+    def _search(self, topic: Topic) -> dict[str, Any]:
         """The index's own query for a topic."""
         text, template = well_formed(topic.text), self._address.query
         if not isinstance(template, str):
@@ -444,14 +444,14 @@ class ForeignIndex(EngineIndex):
         answer = self._engine.patiently("POST", "/_render/template", body)
         return dsl.check_search(answer["template_output"], f"the search template {template}")
 
-    def _limit(self, topic: SearchTopic) -> dict[str, Any] | None:
+    def _limit(self, topic: Topic) -> dict[str, Any] | None:
         field = self._address.time_field
         if topic.max_doc_id is None and (field is None or topic.time is None):
             return None
         if field is None:
             raise CollectionError(
                 f"topic {topic.query_id} has a time limit, and {self._address} no field for it; "
-                "name one by --time-field, or remove the limit from the topic"
+                "name one by `address.time_field`, or remove the limit from the topic"
             )
         if self._types[field] in _DATES:
             if topic.time is None:
@@ -507,8 +507,8 @@ def _check_sources(address: EngineAddress, layout: Layout, sources: Sequence[Pat
     names = [[source.name for source in built], [path.name for path in sources]]
     state = "which have changed since" if names[0] == names[1] else f"expected {names[1]}"
     raise CollectionError(
-        f"{address}: this index was built from {names[0]}, {state}; choose another name by "
-        "--engine-index, or delete it if nobody needs it, and build it again with\n"
+        f"{address}: this index was built from {names[0]}, {state}; choose another "
+        "`address.index`, or delete it if nobody needs it, and build it again with\n"
         f"  {layout.manifest.rebuild}"
     )
 

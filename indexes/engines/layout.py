@@ -12,7 +12,7 @@ from typing import Any, Self
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import Engine, EngineError
 from indexes.errors import CollectionError
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood
 from indexes.posts import Post
 
@@ -58,7 +58,7 @@ class Layout:
         pipeline: search pipeline of every search that names none (OpenSearch); None without one.
     """
 
-    manifest: Manifest
+    manifest: IndexManifest
     analyzer: str
     similarities: Mapping[str, Mapping[str, Any]]
     complete: bool = False
@@ -80,11 +80,11 @@ class Layout:
         if not isinstance(meta, dict):
             fields = ", ".join(list(mappings.get("properties", {}))[:8]) or "none"
             raise CollectionError(
-                f"{address}: this index was not made by pipeline.index; to search it as it is, "
-                f"name its field of texts by --text-field (its fields: {fields}); to make one, "
-                "choose another name by --engine-index"
+                f"{address}: this index was not made by this program; to search it as it is, "
+                f"name its field of texts by `address.text_field` (its fields: {fields}); to make "
+                "one, choose another `address.index`"
             )
-        manifest = Manifest.from_fields(str(address), meta["manifest"])
+        manifest = IndexManifest.from_fields(str(address), meta["manifest"])
         return cls(
             manifest,
             meta["analyzer"],
@@ -216,7 +216,7 @@ def default_pipeline(settings: Mapping[str, Any]) -> str | None:
     return None if found in (None, "_none") else str(found)
 
 
-def new_layout(engine: Engine, manifest: Manifest, methods: Mapping[str, Method]) -> Layout:
+def new_layout(engine: Engine, manifest: IndexManifest, methods: Mapping[str, Method]) -> Layout:
     """The layout of a new index in this engine."""
     try:
         engine.request("POST", "/_analyze", {"analyzer": ENGLISH, "text": "tests"})

@@ -10,7 +10,7 @@ from indexes.lines import short
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
-from pipeline.reranking import Candidates
+from pipeline.ranking.retrievers import Candidates
 
 Row = dict[str, Any]
 POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"

@@ -12,15 +12,16 @@ import numpy as np
 
 from indexes.files import write_bytes
 from pipeline.batches.formats import Content, write
-from pipeline.batches.job import Job, Part
+from pipeline.batches.job import BatchJob, Part
 from pipeline.batches.rows import FIRST_STAGE, candidates_of, units_of
-from pipeline.checkpoints import check_scores_alone
 from pipeline.command.errors import DataError
-from pipeline.command.runtime import choose_device, import_nltk_alone
-from pipeline.reranking import Mixing, NeuralReranker, rerank
+from pipeline.command.runtime import choose_device
+from pipeline.ranking.checkpoints import check_scores_alone
+from pipeline.ranking.ranker import Mixing, Mixture
+from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import TrainedReranker
-from rerankers.engine.precomputed import version_of
+from rerankers.reranker import TrainedReranker
+from rerankers.scoring.precomputed import version_of
 
 
 class Done(NamedTuple):
@@ -62,17 +63,16 @@ class Worker:
         DataError: it is another one than that of the job.
     """
 
-    def __init__(self, job: Job, trained: TrainedReranker | None = None) -> None:
+    def __init__(self, job: BatchJob, trained: TrainedReranker | None = None) -> None:
         self.job, settings = job, job.settings
         if trained is None:
-            import_nltk_alone()
             device = choose_device(job.device, job.threads)
             folder = job.checkpoint or checkpoints.find(settings.reranker)
             if version_of(folder) != settings.version:
                 raise DataError(f"{folder}: found another model than that of the job")
             trained = load(folder, settings.reranker, device)
-        self._reranker = NeuralReranker(trained, job.batch_size, settings.precision)
-        self._mixing = Mixing(settings.weight, settings.normalization)
+        scorer = ModelScorer(trained, job.batch_size, settings.precision)
+        self._ranker = Mixture(None, scorer, Mixing(settings.weight, settings.normalization))
         self._reader = job.reader()
 
     @cached_property
@@ -112,7 +112,7 @@ class Worker:
         candidates, keys = candidates_of(units, settings.has_first_stage)
         if not keys:
             return []
-        run = rerank(candidates.topics, candidates, self._reranker, self._mixing).run
+        run = self._ranker.rerank(candidates).run
         found = np.array([run[query_id][key] for query_id, key in keys])
         # As many digits as the service gives.
         return found.round(7 if settings.weight == 1 else 12).tolist()

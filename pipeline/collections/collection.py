@@ -1,8 +1,8 @@
 """Collections: topics, the posts that they search or the candidates that come with them, judgments.
 
-Three kinds answer the same questions: :class:`SearchedCollection` (named, its posts are indexed
-once), :class:`AnswerCollection` (named, its candidates are given), and :class:`OwnCollection`
-(a file of topics and an index of one's own).
+Three kinds answer the same questions: :class:`SearchedCollection` (named, or an own collection that
+a file describes; its posts are indexed once), :class:`AnswerCollection` (named, its candidates are
+given), and :class:`TopicFileCollection` (a file of topics and an index).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from indexes.engines.address import EngineAddress, index_name
-from indexes.manifest import Manifest
+from indexes.manifest import IndexManifest
 from indexes.methods import METHODS, Method
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
@@ -33,7 +34,7 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
     from indexes.engines.building import Built
-    from indexes.search import SearchIndex
+    from indexes.search import Posts, SearchIndex
     from rerankers.text.spaces import AdaptedSpace
     from rerankers.text.vocabulary import Idf
 
@@ -77,7 +78,7 @@ class Collection(ABC):
     Attributes:
         name: as on the command line; of own topics, the file's name without its ending.
         title: for reports.
-        topics_path: file of topics.
+        topics_path: file of topics; without one, ``file`` or ``index_directory``.
         qrels_path: file of judgments; None without them.
         measures: usual measures of its runs, by ir_measures' names.
         runs: name -> official first-stage run.
@@ -85,7 +86,7 @@ class Collection(ABC):
             in a search engine, the folder of what is kept of it here.
         engine: the index in a search engine; None for one in ``index_directory``.
         language: of topics and posts, a code of wordfreq (``en``); None if nobody said it.
-        file: that describes the collection, if it is an own one.
+        file: that describes the collection, or its folder, if it is an own one.
     """
 
     name: str
@@ -129,10 +130,20 @@ class Collection(ABC):
     def posts(self) -> Iterator[Post]:
         """All posts, each once."""
 
+    @property
+    def has_topics(self) -> bool:
+        """Whether the collection comes with topics."""
+        return self.topics_path not in (self.file, self.index_directory)
+
     @cached_property
     def topics(self) -> list[Topic]:
         """The topics, in the order of their file."""
+        return self._read_topics()
+
+    def _read_topics(self) -> list[Topic]:
         self.require_files()
+        if not self.has_topics:
+            raise DataError(f"{self.title}: found no topics, expected a file of them")
         return read_topics(self.topics_path)
 
     @cached_property
@@ -228,6 +239,8 @@ class SearchedCollection(Collection):
         own_index: index to search in place of the shared one.
         engine: index to search in a search engine.
         training_path: file of the topics to train on; None takes all topics.
+        training_qrels_path: file of the judgments to train on, where they are not in
+            ``qrels_path``; then the topics that each file judges are searched or trained on.
         judged_only: whether models are trained on judged candidates alone.
     """
 
@@ -245,6 +258,7 @@ class SearchedCollection(Collection):
     engine: EngineAddress | None = None
     file: Path | None = None
     training_path: Path | None = None
+    training_qrels_path: Path | None = None
     judged_only: bool = False
     language: str | None = None
 
@@ -275,10 +289,21 @@ class SearchedCollection(Collection):
         )
 
     @cached_property
+    def topics(self) -> list[Topic]:
+        """The topics to search, in the order of their file."""
+        if self.training_qrels_path is None:
+            return self._read_topics()
+        return _judged(self._read_topics(), self.qrels_path)
+
+    @cached_property
     def training_qrels(self) -> Qrels | None:
         """The judgments of topics to search and to train on, or None without a file of them."""
-        path = self.qrels_path
-        return read_qrels(path) if path and path.exists() else None
+        qrels: Qrels = {}
+        for path in (self.qrels_path, self.training_qrels_path):
+            if path and path.exists():
+                for query_id, grades in read_qrels(path).items():
+                    qrels.setdefault(query_id, {}).update(grades)
+        return qrels or None
 
     @cached_property
     def qrels(self) -> Qrels | None:
@@ -287,7 +312,7 @@ class SearchedCollection(Collection):
         The others are no failures of a run, as they would be in trec_eval: nobody searched them.
         """
         found = self.training_qrels
-        if found is None or self.training_path is None:
+        if found is None or not (self.training_path or self.training_qrels_path):
             return found
         searched = {topic.query_id for topic in self.topics}
         return {q: grades for q, grades in found.items() if q in searched} or None
@@ -295,8 +320,8 @@ class SearchedCollection(Collection):
     @cached_property
     def training_topics(self) -> list[Topic]:
         """The judged topics that a model may be trained on."""
-        topics = read_topics(self.training_path) if self.training_path else self.topics
-        return [topic for topic in topics if topic.query_id in (self.training_qrels or {})]
+        topics = read_topics(self.training_path) if self.training_path else self._read_topics()
+        return _judged(topics, self.training_qrels_path or self.qrels_path)
 
     def posts(self) -> Iterator[Post]:
         """The posts of the index group; those of named collections each once, by ascending id.
@@ -304,30 +329,29 @@ class SearchedCollection(Collection):
         For a post in several folders the first non-empty text counts. An own collection's are
         those of its index, once it is built.
         """
-        if self.file and self.engine:
-            yield from self.open_index().posts
-            return
-        if self.file and self.index_directory.exists():
-            # Its posts may have been changed since by pipeline.index --add and --remove.
-            with self._store() as store:
-                yield from store
-            return
-        yield from self._read_posts()
+        with self._indexed_posts() as posts:
+            yield from self._read_posts() if posts is None else posts
 
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
         """doc_id -> post, of those ids that the collection has."""
-        if self.file and self.engine:
-            return self.open_index().posts.get_many(doc_ids)
-        if self.file and self.index_directory.exists():
-            with self._store() as store:
-                return store.get_many(doc_ids)
-        return super().find_posts(doc_ids)
+        with self._indexed_posts() as posts:
+            return super().find_posts(doc_ids) if posts is None else posts.get_many(doc_ids)
 
-    def _store(self) -> PostStore:
-        """The posts of the index, which is checked."""
-        manifest = Manifest.read(self.index_directory)
-        manifest.check(self.index_directory, self.post_files())
-        return PostStore(self.index_directory / POSTS_FILE)
+    @contextmanager
+    def _indexed_posts(self) -> Iterator[Posts | None]:
+        """The posts of an own collection's index; None before it is built.
+
+        They may have been changed since by ``pipeline.index --add`` and ``--remove``.
+        """
+        if self.file and self.engine:
+            yield self.open_index().posts
+        elif self.file and self.index_directory.exists():
+            manifest = IndexManifest.read(self.index_directory)
+            manifest.check(self.index_directory, self.post_files())
+            with PostStore(self.index_directory / POSTS_FILE) as store:
+                yield store
+        else:
+            yield None
 
     def _read_posts(self) -> Iterator[Post]:
         """The posts of the files."""
@@ -368,7 +392,7 @@ class SearchedCollection(Collection):
             self.build_index(directory)
         return LuceneIndex.open(directory, self.post_files())
 
-    def build_index(self, directory: Path) -> Manifest:
+    def build_index(self, directory: Path) -> IndexManifest:
         """Index the posts in a folder."""
         from indexes import lucene
 
@@ -387,7 +411,7 @@ class SearchedCollection(Collection):
             self._read_posts(),
             self.post_files(),
             engine_directory(self.engine),
-            self._index_command(self.engine.options),
+            self._index_command(engine_options(self.engine)),
             methods,
         )
 
@@ -401,6 +425,18 @@ class SearchedCollection(Collection):
     def engine_index(self) -> str:
         """Name of the collection's index in a search engine, unless another is given."""
         return index_name(self.index_group)
+
+
+def _judged(topics: Sequence[Topic], path: Path | None) -> list[Topic]:
+    """The topics that a file of judgments has."""
+    judged = read_qrels(path) if path and path.exists() else {}
+    return [topic for topic in topics if topic.query_id in judged]
+
+
+def engine_options(address: EngineAddress) -> str:
+    """The options of a command that name this index."""
+    words = ["--engine", address.url, "--engine-index", address.index]
+    return shlex.join(words + (["--engine-auth", str(address.auth)] if address.auth else []))
 
 
 def engine_directory(address: EngineAddress) -> Path:
@@ -503,8 +539,11 @@ class AnswerCollection(Collection):
 
 
 @dataclass(frozen=True)
-class OwnCollection(Collection):
-    """A user's file of topics and the index of their posts, in a folder or in a search engine."""
+class TopicFileCollection(Collection):
+    """A file of topics and the index of their posts, in a folder or in a search engine.
+
+    Without topics, the index stands in for their file.
+    """
 
     topics_path: Path
     index_directory: Path

@@ -6,11 +6,13 @@ interruption the next attempt continues the ``.part`` file.
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from indexes.files import sha256_of
 from pipeline.command.errors import DataError, UsageError
@@ -19,6 +21,9 @@ from pipeline.command.options import did_you_mean
 CATALOGUE = Path(__file__).parent / "catalogue.json"
 BLOCK = 1 << 16
 """Bytes read at a time."""
+
+CONNECT = 4.0
+"""Seconds for a connection, at most."""
 
 
 class Entry(NamedTuple):
@@ -49,16 +54,30 @@ class Entry(NamedTuple):
 class Patience(NamedTuple):
     """Limits of retries: seconds without data (``timeout``) end an attempt.
 
-    The pause before the second attempt, in seconds, is doubled before each further one.
+    The pause before the second attempt, in seconds, is doubled before each further one. A host
+    that is not reached within ``reach`` seconds is given up.
     """
 
     attempts: int = 5
     timeout: float = 30.0
     pause: float = 1.0
+    reach: float = 8.0
 
 
 class _TryAgainError(Exception):
     """An attempt failed, but the next one may succeed."""
+
+
+class UnreachableError(DataError):
+    """The host of a file cannot be reached; that of other files may be."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"cannot reach {host} ({reason})")
+
+
+class _NoConnectionError(_TryAgainError):
+    """An attempt that did not reach the host."""
 
 
 @cache
@@ -115,20 +134,44 @@ def state(entry: Entry, folder: Path) -> str:
 def fetch_all(
     entries: Iterable[Entry], folder: Path, patience: Patience | None = None
 ) -> tuple[int, list[str]]:
-    """Fetch missing and damaged files; their number, and a message for each failure."""
+    """Fetch missing and damaged files, with a line for each on stderr.
+
+    Returns:
+        The number of fetched files, and a message for each failure. Files of hosts that cannot be
+        reached have one message.
+    """
     from tqdm import tqdm
 
     wanted = [entry for entry in entries if state(entry, folder) != "present"]
-    failures, fetched = [], 0
+    patience = patience or Patience()
+    fetched, failures, lost = 0, [], 0
+    unreachable: dict[str, str] = {}  # host -> reason
     total = sum(entry.size for entry in wanted if entry.url)
     with tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
-        for entry in wanted:
+        for number, entry in enumerate(wanted, start=1):
+            host = urlsplit(entry.url or "").netloc
+            if host in unreachable:
+                lost += 1
+                continue
             bar.set_description(entry.path, refresh=False)
             try:
-                fetch(entry, folder, patience or Patience(), bar.update)
+                fetch(entry, folder, patience, bar.update, bar.set_postfix_str)
                 fetched += 1
+                line = f"{number} of {len(wanted)}: {entry.path} ({entry.size / 1e6:.1f} MB)"
+                tqdm.write(line, file=sys.stderr)
+            except UnreachableError as error:
+                unreachable[host] = error.reason
+                lost += 1
+                # Probably there is no network.
+                patience = patience._replace(reach=0.0)
             except DataError as error:
                 failures.append(str(error))
+    if lost:
+        failures.append(
+            f"cannot reach {' and '.join(unreachable)} ({next(iter(unreachable.values()))}): "
+            f"{lost} files are missing. Try again later, or put them into {folder} by hand; "
+            "--list shows their paths and addresses"
+        )
     # Files of a folder that are made by hand have the same message.
     return fetched, list(dict.fromkeys(failures))
 
@@ -138,12 +181,15 @@ def fetch(
     folder: Path,
     patience: Patience,
     progress: Callable[[int], Any] = lambda size: None,
+    say: Callable[[str], Any] = lambda message: None,
 ) -> None:
     """Download one file to its path below ``folder``.
 
-    ``progress`` is called with the number of bytes of each block.
+    ``progress`` is called with the number of bytes of each block, ``say`` before each further
+    attempt.
 
     Raises:
+        UnreachableError: the host cannot be reached.
         DataError: all attempts failed; the message has the path for a copy by hand.
     """
     place = folder / entry.path
@@ -154,16 +200,22 @@ def fetch(
         )
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(place.name + ".part")
-    reason = ""
+    reason, is_lost, begun = "", False, time.monotonic()
     for attempt in range(patience.attempts):
         if attempt:
-            time.sleep(patience.pause * 2 ** (attempt - 1))
+            pause = patience.pause * 2 ** (attempt - 1)
+            if is_lost and time.monotonic() + pause > begun + patience.reach:
+                break
+            say(f"{reason}; next attempt in {pause:.0f} s")
+            time.sleep(pause)
         try:
             _download(entry.url, part, entry.size, patience.timeout, progress)
             _accept(entry, part, place)
             return
         except _TryAgainError as error:
-            reason = str(error)
+            reason, is_lost = str(error), isinstance(error, _NoConnectionError)
+    if is_lost:
+        raise UnreachableError(urlsplit(entry.url).netloc, reason)
     raise DataError(
         f"{entry.url}: {reason} (after {patience.attempts} attempts); try again later, or put "
         f"your own copy at {place}"
@@ -186,7 +238,17 @@ def _download(
     # Lengths and ranges must be those of the uncompressed file.
     headers["Accept-Encoding"] = "identity"
     try:
-        with requests.get(url, headers=headers, stream=True, timeout=timeout) as answer:
+        answer = requests.get(
+            url, headers=headers, stream=True, timeout=(min(timeout, CONNECT), timeout)
+        )
+    except requests.ConnectionError as error:
+        # The cause, without the pool and the address that it is wrapped in.
+        cause = getattr(error.args[0], "reason", error) if error.args else error
+        raise _NoConnectionError(str(cause).rpartition(": ")[2]) from None
+    except requests.RequestException as error:
+        raise _TryAgainError(f"no answer: {error}") from None
+    try:
+        with answer:
             if answer.status_code not in (200, 206):
                 raise _TryAgainError(f"the server answered {answer.status_code} {answer.reason}")
             continued = answer.status_code == 206

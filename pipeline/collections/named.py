@@ -14,12 +14,12 @@ from indexes.engines.address import EngineAddress
 from pipeline.collections.collection import (
     AnswerCollection,
     Collection,
-    OwnCollection,
     SearchedCollection,
+    TopicFileCollection,
     data_directory,
     engine_directory,
 )
-from pipeline.collections.own import ENDING, missing_collection, read_collection
+from pipeline.collections.own import ENDING, is_own, missing_collection, read_collection
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 from pipeline.evaluation.measures import DEFAULT_MEASURES
@@ -69,12 +69,12 @@ def names() -> list[str]:
 
 
 def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerCollection:
-    """The collection of a name, an alias (``mb12``) or a file.
+    """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form.
 
     Of answer selection it is the test part.
     """
-    if name.endswith(ENDING):
-        if not Path(name).is_file():
+    if is_own(name):
+        if not Path(name).exists():
             raise UsageError(missing_collection(name))
         return read_collection(Path(name), [*names(), *_ALIASES])
     name = _ALIASES.get(name, name)
@@ -109,8 +109,8 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
     similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in files else ""
     raise UsageError(
         f"found neither a file nor a collection {name!r}, expected one of "
-        f"{', '.join(names())}, or the file of an own one (my-posts.toml)"
-        + (similar or did_you_mean(name, known))
+        f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in BEIR's form "
+        "(corpus.jsonl, queries.jsonl)" + (similar or did_you_mean(name, known))
     )
 
 
@@ -129,35 +129,93 @@ def find_answers(name: str, data: Path | None = None) -> AnswerCollection:
 
 
 def open_collection(
-    topics: str,
-    index: Path | None = None,
-    qrels: Path | None = None,
+    name: str | Path | None = None,
+    index: Path | str | None = None,
+    qrels: Any = None,
     data: Path | None = None,
     engine: EngineOptions | None = None,
+    *,
+    posts: Any = None,
+    topics: Any = None,
+    beir: Path | str | None = None,
+    ir_dataset: Any = None,
 ) -> Collection:
-    """The collection that ``--topics``, ``--index``, ``--qrels`` and ``--engine`` name.
+    """A collection: topics, the posts that they search, and judgments.
 
-    ``topics`` is a name, the file of a collection, or a file of topics, which needs an index;
-    ``qrels`` take the place of the collection's own judgments.
+    It is named (``mb2012``), described by a file (``my-posts.toml``), or given in one of these
+    forms:
+
+    * ``beir``, a folder in BEIR's form; ``name`` takes one, too;
+    * ``ir_dataset``, the id of a data set of ir_datasets or such an object;
+    * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
+      frame of them; with ``topics`` (query_id -> text, or rows) and ``qrels``;
+    * ``topics``, or as ``name`` a file of topics, with the ``index`` of their posts.
+
+    Args:
+        name: of a collection, or a file or folder.
+        index: folder of an index by :func:`indexes.build`, in place of the collection's own.
+        qrels: judgments in place of the collection's: a file, query_id -> doc_id -> grade, or rows.
+        data: folder of the named collections' data.
+        engine: fields of the address of an index in a search engine.
+        posts: rows as :func:`indexes.posts.post_of` reads them.
+        topics: rows as :func:`pipeline.collections.topics.topic_of` reads them.
+        beir: folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``.
+        ir_dataset: is written into the home folder once.
+
+    Raises:
+        UsageError: the arguments contradict one another, or there is no such collection.
+        DataError, CollectionError: files or rows have another form.
     """
     if engine and index:
-        raise UsageError("--index and --engine: found both, expected one of them")
-    if topics.endswith(ENDING) or not Path(topics).is_file():
-        found = find(topics, data)
-        if isinstance(found, AnswerCollection):
-            return dataclasses.replace(found, qrels_path=qrels)
-        if qrels:
-            found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
-        return on_engine(dataclasses.replace(found, own_index=index), engine)
+        raise UsageError("`index` and `engine`: found both, expected one of them")
+    given = [name, posts, beir, ir_dataset, topics if posts is None else None]
+    if sum(value is not None for value in given) != 1:
+        raise UsageError("expected one of name, posts, topics, beir and ir_dataset")
+    if posts is not None or ir_dataset is not None:
+        return _from_memory(posts, topics, qrels, ir_dataset)
+    if qrels is not None and not isinstance(qrels, str | Path):
+        from pipeline.collections.memory import qrels_file
+
+        qrels = qrels_file(qrels)
+    qrels, index = qrels and Path(qrels), Path(index) if index else None
+    if topics is not None:
+        from pipeline.collections.memory import topics_file
+
+        name = topics_file(topics)
+    name = str(name or beir)
+    if Path(name).is_file() and not is_own(name):
+        return _topic_file(Path(name), index, qrels, engine)
+    found = find(name, data)
+    if isinstance(found, AnswerCollection):
+        return dataclasses.replace(found, qrels_path=qrels)
+    if qrels:
+        found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
+    return on_engine(dataclasses.replace(found, own_index=index), engine)
+
+
+def _from_memory(posts: Any, topics: Any, qrels: Any, ir_dataset: Any) -> SearchedCollection:
+    """The collection of values in memory, or of a data set of ir_datasets."""
+    from pipeline.collections.memory import collection_of, collection_of_ir_dataset, qrels_file
+
+    if ir_dataset is None:
+        return collection_of(posts, topics, qrels)
+    found = collection_of_ir_dataset(ir_dataset)
+    return found if qrels is None else dataclasses.replace(found, qrels_path=qrels_file(qrels))
+
+
+def _topic_file(
+    topics: Path, index: Path | None, qrels: Path | None, engine: EngineOptions | None
+) -> TopicFileCollection:
+    """The collection of a file of topics and an index."""
     if engine:
         address = engine_address(engine, None, None)
-        return OwnCollection(Path(topics), engine_directory(address), address, qrels)
+        return TopicFileCollection(topics, engine_directory(address), address, qrels)
     if index is None:
         raise UsageError(
-            f"--topics {topics}: a file of topics needs the posts to search: name their --index "
+            f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    return OwnCollection(Path(topics), index, qrels_path=qrels)
+    return TopicFileCollection(topics, index, qrels_path=qrels)
 
 
 def on_engine(found: SearchedCollection, options: EngineOptions | None) -> SearchedCollection:

@@ -4,16 +4,18 @@
 
     # my-posts.toml; paths are relative to its folder
     posts  = ["posts-*.jsonl.gz"]    # files of posts, or patterns of their names
-    topics = "topics.tsv"            # or TREC XML
-    qrels  = "qrels.txt"             # optional
+    topics = "topics.tsv"            # optional: or TREC XML, or JSON lines
+    qrels  = "qrels.txt"             # optional: as of trec_eval, or BEIR's
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
+    train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
+                                     # qrels judges are searched
     language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
     judged_only = true               # optional: only judged posts count (judgments of clicks)
 
     # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
     engine = "http://localhost:9200" # or several nodes, separated by commas
     engine_index = "my-posts"        # optional: else a name like the file's
-    engine_auth = "engine.toml"      # optional: a file of user and password, see indexes/README.md
+    engine_auth = "engine.toml"      # optional: a file of user and password
 
     # in place of posts: an index that is there already, as it is
     text_field = "body"
@@ -23,10 +25,11 @@
     query = "query.json"             # optional: the engine's query with {{query}} in it, or the id
                                      # of a search template; else it matches the text field
 
-Every command that takes ``mb2012`` takes ``my-posts.toml``, too. The collection has the file's name
-without its ending. The topics of ``train`` need not be among ``topics``, which are searched; no
-other topic is trained on. Who clicks has seen the best posts of one ranking only; another ranking
-would be punished for posts that nobody was shown, so measures leave these out by ``judged_only``
+Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and a folder in BEIR's form: posts
+in ``corpus.jsonl``, topics in ``queries.jsonl``, judgments in ``qrels/test.tsv``, those to train on
+in ``qrels/train.tsv``. The collection has the file's name without its ending, or the folder's. The
+topics of ``train`` need not be among ``topics``, which are searched; no other topic is trained on.
+Click logs judge only posts that were shown. With ``judged_only``, measures leave out unjudged posts
 (condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and models are not trained on them.
 """
 
@@ -54,52 +57,59 @@ ENDING = ".toml"
 
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
-KEYS = ("posts", "topics", "qrels", "train", "language", "judged_only", *_ENGINE)
+KEYS = (
+    *("posts", "topics", "qrels", "train", "train_qrels", "language", "judged_only"),
+    *_ENGINE,
+)
+
+_CORPUS = "corpus.jsonl"
+"""File of the posts of a folder in BEIR's form."""
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
 
 
+def is_own(name: str | Path) -> bool:
+    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
+    return str(name).endswith(ENDING) or _beir_file(Path(name), _CORPUS) is not None
+
+
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedCollection:
-    """The collection that a file describes.
+    """The collection that a file describes, or a folder in BEIR's form.
 
     Args:
-        path: the file.
+        path: the file or folder.
         known_names: of named collections, which it may not have.
 
     Raises:
         DataError: all problems of the file and of the files that it names.
     """
+    if path.is_dir():
+        return _read_beir(path)
     content = _read(path)
     problems = [
         f"found the key {key!r}, expected {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
         for key in content
         if key not in KEYS
     ]
-    problems += [
-        f"found no {key}, expected one" for key in _required(content) if key not in content
-    ]
+    if not content.keys() & {"posts", "text_field"}:
+        problems.append("found no posts, expected files of them")
     if path.stem in known_names:
         problems.append(f"{path.stem} is the name of another collection; rename the file")
-    # Files of one name in two folders are two collections.
-    group = f"{OWN}{path.stem}-{crc32(str(path.resolve()).encode()):08x}"
+    group = _group(path)
     engine, found = _engine(path.parent, content, index_name(group))
     problems += found
-    patterns = content.get("posts", [])
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    posts, found = _post_files(path.parent, patterns)
-    problems += found
-    topics, topics_path, found = _file(path.parent, content, "topics", read_topics)
-    problems += found
-    qrels, qrels_path, found = _file(path.parent, content, "qrels", read_qrels)
-    problems += found
-    train, train_path, found = _file(path.parent, content, "train", read_topics)
-    problems += found
+    posts = _post_files(path.parent, content.get("posts", []), problems)
+    topics, topics_path = _file(path.parent, content, "topics", read_topics, problems)
+    qrels, qrels_path = _file(path.parent, content, "qrels", read_qrels, problems)
+    train, train_path = _file(path.parent, content, "train", read_topics, problems)
+    train_qrels, train_qrels_path = _file(path.parent, content, "train_qrels", read_qrels, problems)
+    if train_qrels and not qrels:
+        problems.append("train_qrels: found without qrels, whose topics are searched")
     files = TopicFiles(topics_path, topics or [], train_path, train or [])
     if topics:
-        problems += _topic_problems(files, qrels_path, qrels)
-    language, found = _language(content.get("language"))
-    problems += found
+        problems += _topic_problems(files, qrels_path, (qrels or {}) | (train_qrels or {}))
+    language = _language(content.get("language"), problems)
     judged_only = content.get("judged_only", False)
     if not isinstance(judged_only, bool):
         problems.append(f"judged_only: found {judged_only!r}, expected true or false")
@@ -116,15 +126,46 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         engine=engine,
         file=path,
         training_path=train_path,
+        training_qrels_path=train_qrels_path,
         language=language,
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
         judged_only=bool(judged_only),
     )
 
 
-def _required(content: Mapping[str, object]) -> tuple[str, ...]:
-    """The keys that must be there: posts, or an index that has them."""
-    return ("topics",) if "text_field" in content else ("posts", "topics")
+def _group(path: Path) -> str:
+    """Name of a collection's index; files of one name in two folders are two collections."""
+    return f"{OWN}{path.stem}-{crc32(str(path.resolve()).encode()):08x}"
+
+
+def _read_beir(folder: Path) -> SearchedCollection:
+    """The collection of a folder in BEIR's form.
+
+    Topics are those of the test part, without one of the development part, and models are trained
+    on the next part of training and development that is there.
+    """
+    queries, corpus = (_beir_file(folder, name) for name in ("queries.jsonl", _CORPUS))
+    if queries is None or corpus is None:
+        raise DataError(f"{folder}: found no queries.jsonl, expected one beside {_CORPUS}")
+    parts = {part: _beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
+    searched = next(filter(None, parts.values()), None)
+    trained = [path for part in ("train", "dev") if (path := parts[part]) not in (None, searched)]
+    return SearchedCollection(
+        name=folder.resolve().name,
+        title=str(folder),
+        topics_path=queries,
+        qrels_path=searched,
+        runs={},
+        index_group=_group(folder.resolve()),
+        post_paths=[corpus],
+        file=folder,
+        training_qrels_path=next(iter(trained), None),
+    )
+
+
+def _beir_file(folder: Path, name: str) -> Path | None:
+    """A file of this name, or compressed; None without one."""
+    return next((p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None)
 
 
 def _engine(
@@ -193,25 +234,26 @@ def _topic_problems(files: TopicFiles, qrels_path: Path | None, qrels: Qrels | N
     return []
 
 
-def _language(code: object) -> tuple[str | None, list[str]]:
-    """A language that has word frequencies, or None, and the problems of the key."""
+def _language(code: object, problems: list[str]) -> str | None:
+    """A language that has word frequencies, or None."""
     if code is None:
-        return None, []
+        return None
     # A third of a second, which collections without the key need not wait for.
     import wordfreq
 
     known = sorted(wordfreq.available_languages())
     if not isinstance(code, str) or code not in known:
         similar = did_you_mean(str(code), known)
-        return None, [f"language: found {code!r}, expected one of {', '.join(known)}{similar}"]
+        problems.append(f"language: found {code!r}, expected one of {', '.join(known)}{similar}")
+        return None
     try:
         wordfreq.tokenize("word", code)
     except ImportError as error:
-        return None, [
+        problems.append(
             f"language: wordfreq cannot cut {code!r} into words here ({error}); install "
             f"`wordfreq[cjk]`, or leave the key out, which takes English frequencies"
-        ]
-    return code, []
+        )
+    return code
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -226,37 +268,43 @@ def _read(path: Path) -> dict[str, object]:
         ) from None
 
 
-def _post_files(folder: Path, patterns: object) -> tuple[list[Path], list[str]]:
-    """Files of posts, and the problems of the key ``posts``."""
+def _post_files(folder: Path, patterns: object, problems: list[str]) -> list[Path]:
+    """The files of the key ``posts``."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, list) or not all(isinstance(name, str) for name in patterns):
-        return [], [f"posts: found {patterns!r}, expected names of files in a list"]
+        problems.append(f"posts: found {patterns!r}, expected names of files in a list")
+        return []
     files: list[Path] = []
-    problems = []
     for pattern in patterns:
         root = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
         matching = sorted(root.glob(pattern.removeprefix(root.anchor))) if pattern else []
         files += [path for path in matching if path.is_file()]
         if not any(path.is_file() for path in matching):
             problems.append(f"posts: found no file {pattern!r} in {folder.resolve()}")
-    return list(dict.fromkeys(files)), problems
+    return list(dict.fromkeys(files))
 
 
 def _file(
-    folder: Path, content: dict[str, object], key: str, read: Callable[[Path], Content]
-) -> tuple[Content | None, Path | None, list[str]]:
-    """Content and path of the file that a key names, and its problems; None without the key."""
+    folder: Path,
+    content: dict[str, object],
+    key: str,
+    read: Callable[[Path], Content],
+    problems: list[str],
+) -> tuple[Content | None, Path | None]:
+    """Content and path of the file that a key names; None without the key."""
     name = content.get(key)
     if name is None:
-        return None, None, []
+        return None, None
     if not isinstance(name, str):
-        return None, None, [f"{key}: found {name!r}, expected the name of a file"]
-    path = folder / name
-    if not path.is_file():
-        return None, None, [f"{key}: found no file {name!r} in {folder.resolve()}"]
-    try:
-        return read(path), path, []
-    except DataError as error:
-        return None, None, [f"{key}: {error}"]
+        problems.append(f"{key}: found {name!r}, expected the name of a file")
+    elif not (path := folder / name).is_file():
+        problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
+    else:
+        try:
+            return read(path), path
+        except DataError as error:
+            problems.append(f"{key}: {error}")
+    return None, None
 
 
 def missing_collection(name: str) -> str:

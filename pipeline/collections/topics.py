@@ -1,16 +1,26 @@
-"""Topics in TREC Microblog's XML, and in lines of ``query_id<TAB>text``.
+"""Topics: the queries of a collection, and the readers of their files.
 
-Files may be compressed (``.gz``, ``.bz2``). Malformed input raises a :class:`DataError` that begins
-with ``file:line``.
+A topic has
+
+* a ``query_id``, one word, which judgments and runs name it by;
+* its ``text``, as somebody would type it;
+* optionally its ``time`` as in the file, for an index whose posts have dates;
+* optionally ``max_doc_id``, the id of the newest post before that time, a whole number: the topic
+  sees no later post, in the rounds of feedback neither (``querytweettime`` of TREC Microblog).
+
+Files are TREC Microblog's XML, lines of ``query_id<TAB>text``, or JSON lines, BEIR's
+``queries.jsonl`` among them. They may be compressed (``.gz``, ``.bz2``). Malformed input raises a
+:class:`DataError` that begins with ``file:line``.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from indexes.lines import numbered_lines, short
-from indexes.posts import is_doc_id
+from indexes.posts import id_under, is_doc_id, keys_of, parsed, short_json
+from indexes.search import Topic
 from pipeline.command.errors import DataError
 
 _STARTS_AS_XML = re.compile(r"\s*<(\?xml|!--|top)", re.IGNORECASE)
@@ -20,24 +30,20 @@ _OTHER_TAG = re.compile(r"<(?!/?top>)[^<>]*>", re.IGNORECASE)
 _ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 
 
-class Topic(NamedTuple):
-    """One query, with its time as in the file, and the newest post (a whole number) before it."""
-
-    query_id: str
-    text: str
-    time: str | None = None
-    max_doc_id: str | None = None
+__all__ = ["Topic", "read_topics", "topic_of"]
 
 
 def read_topics(path: Path | str) -> list[Topic]:
-    """Read topics in TREC Microblog's XML, or as ``query_id<TAB>text`` lines, in file order.
+    """Read topics in TREC Microblog's XML, as ``query_id<TAB>text`` or JSON lines, in file order.
 
-    In XML the id is in ``<num>`` (``Number: MB051`` becomes ``51``, as in official qrels), the
-    query in ``<title>`` or ``<query>``.
+    JSON objects are as :func:`topic_of` reads them. In XML the id is in ``<num>`` (``Number:
+    MB051`` becomes ``51``, as in official qrels), the query in ``<title>`` or ``<query>``.
     """
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
-    parse = _xml_topics if _STARTS_AS_XML.match(first) else _tsv_topics
+    parse = _json_topics if first.lstrip().startswith("{") else _tsv_topics
+    if _STARTS_AS_XML.match(first):
+        parse = _xml_topics
     topics: dict[str, tuple[int, Topic]] = {}
     for number, topic in parse(path, lines):
         if not is_doc_id(topic.query_id):
@@ -51,8 +57,41 @@ def read_topics(path: Path | str) -> list[Topic]:
                 f"the first is on line {line}"
             )
     if not topics:
-        raise DataError(f"{path}: found no topic, expected <top>…</top> or query_id<TAB>text lines")
+        raise DataError(
+            f"{path}: found no topic, expected <top>…</top>, query_id<TAB>text lines or JSON lines"
+        )
     return [topic for _, topic in topics.values()]
+
+
+def topic_of(record: Mapping[str, Any], where: str) -> Topic:
+    """The topic of a JSON object or of a row of a table.
+
+    It has the id under ``query_id``, ``qid``, ``_id`` or ``id``, the text under ``text`` or
+    ``query``, and optionally ``time`` and ``max_doc_id``; see :mod:`pipeline.collections.topics`.
+
+    Raises:
+        DataError: it has another form; begins with ``where``.
+    """
+    query_id = id_under(("query_id", "qid", "_id", "id"), record, where, DataError)
+    text = next((v for key in ("text", "query") if (v := record.get(key)) is not None), None)
+    if text is None:
+        raise DataError(
+            f'{where}: found {keys_of(record)}, expected a text under "text" or "query"'
+        )
+    time, limit = record.get("time"), record.get("max_doc_id")
+    for name, value in (("text", text), ("time", time)):
+        if not isinstance(value, str | None):
+            raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
+    if limit is not None:
+        limit = id_under(("max_doc_id",), record, where, DataError)
+    return Topic(query_id, _one_line(text), time, limit)
+
+
+def _json_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
+    for number, line in lines:
+        if line.strip():
+            where = f"{path}:{number}"
+            yield number, topic_of(parsed(line, where, DataError), where)
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:

@@ -16,8 +16,9 @@ import io
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -31,6 +32,8 @@ Qrels = dict[str, dict[str, int]]  # query_id -> doc_id -> relevance
 Value = TypeVar("Value", int, float)
 
 QRELS_COLUMNS = "query_id 0 doc_id relevance"
+BEIR_COLUMNS = "query-id corpus-id score"
+"""Header of BEIR's judgments."""
 RUN_COLUMNS = "query_id Q0 doc_id rank score tag"
 # trec_eval allocates a table with an entry for each grade up to the highest one.
 HIGHEST_GRADE = 1_000_000
@@ -40,8 +43,16 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def read_qrels(path: Path | str) -> Qrels:
-    """Read judgments: ``query_id 0 doc_id relevance`` lines; grades above 0 are relevant."""
-    qrels = _read_table(path, QRELS_COLUMNS, lambda fields, where: _grade(fields[3], where))
+    """Read judgments; grades above 0 are relevant.
+
+    Lines are ``query_id 0 doc_id relevance``, or as in BEIR's files ``query_id doc_id relevance``
+    after the header :data:`BEIR_COLUMNS`.
+    """
+    lines = numbered_lines(path, DataError)
+    first = next(lines, (1, ""))
+    columns = BEIR_COLUMNS if first[1].split() == BEIR_COLUMNS.split() else QRELS_COLUMNS
+    rest = lines if columns == BEIR_COLUMNS else chain([first], lines)
+    qrels = _read_table(path, rest, columns, lambda fields, where: _grade(fields[-1], where))
     if not qrels:
         raise DataError(f"{path}: found no judgment, expected lines of {QRELS_COLUMNS}")
     return qrels
@@ -52,7 +63,8 @@ def read_run(path: Path | str) -> Run:
 
     As in trec_eval only the score counts: the rank must be a number, but is ignored.
     """
-    return _read_table(path, RUN_COLUMNS, lambda fields, where: _score(fields[3:5], where))
+    lines = numbered_lines(path, DataError)
+    return _read_table(path, lines, RUN_COLUMNS, lambda fields, where: _score(fields[3:5], where))
 
 
 def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":
@@ -103,7 +115,9 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
             yield f"{query_id} Q0 {doc_id} {rank} {score + 0.0:.9g} {tag}"
 
 
-def write_run(path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
+def write_run(
+    path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str = "tweetrerank"
+) -> None:
     """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``."""
     with written_file(path) as stream:
         stream.writelines(f"{line}\n" for line in format_run(run, tag))
@@ -138,13 +152,17 @@ def _ranked(scores: Mapping[str, float], query_id: str = "?") -> list[tuple[floa
 
 
 def _read_table(
-    path: Path | str, columns: str, parse: Callable[[list[str], str], Value]
+    path: Path | str,
+    lines: Iterable[tuple[int, str]],
+    columns: str,
+    parse: Callable[[list[str], str], Value],
 ) -> dict[str, dict[str, Value]]:
-    """Read lines with the query_id in the first column and the doc_id in the third."""
+    """Read lines with the query_id in the first column and the doc_id in the second or third."""
     expected = len(columns.split())
+    doc_column = 1 if columns == BEIR_COLUMNS else 2
     table: dict[str, dict[str, Value]] = {}
     numbers: dict[tuple[str, str], int] = {}
-    for number, line in numbered_lines(path, DataError):
+    for number, line in lines:
         fields = line.split()
         if not fields:
             continue
@@ -152,7 +170,7 @@ def _read_table(
         if len(fields) != expected or "\0" in line:
             found = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
             raise DataError(f"{where}: found {found} in {short(line)}, expected {columns}")
-        query_id, doc_id = fields[0], fields[2]
+        query_id, doc_id = fields[0], fields[doc_column]
         if (first := numbers.setdefault((query_id, doc_id), number)) != number:
             raise DataError(
                 f"{where}: found document {doc_id} of topic {query_id} again, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ from pipeline.command.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+    from tqdm import tqdm
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -29,7 +29,9 @@ ALLOCATOR = {
 returns them to the kernel after every layer and spends half of its time in page faults."""
 
 WIDTH = 10_000
-"""Nothing is wrapped or cut here; that is up to the terminal."""
+"""Lines are neither wrapped nor cut, but for the texts of posts in a terminal."""
+POST_WIDTH = 100
+"""Characters of a post in a line where stdout is no terminal."""
 
 
 def keep_allocations() -> None:
@@ -43,22 +45,6 @@ def keep_allocations() -> None:
     os.environ.update(ALLOCATOR)
     sys.stdout.flush()
     os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
-
-
-def import_nltk_alone() -> None:
-    """Import NLTK without optional packages, unused by its tokenizers: a second and 120 MiB less.
-
-    A later import of these packages is not affected.
-    """
-    optional = ("matplotlib", "pandas", "scipy", "sklearn")
-    hidden = [name for name in optional if name not in sys.modules]
-    # To an import statement a module that is None is one that cannot be found.
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        importlib.import_module("nltk")
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 def device_name(text: str) -> str:
@@ -86,59 +72,137 @@ def choose_device(device: str, threads: int | None = None) -> str:
 
 @contextmanager
 def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on stderr; nothing where stderr is no terminal."""
-    from tqdm import tqdm
+    """A progress bar on stderr; nothing where stderr is no terminal.
 
-    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, disable=None) as shown:
-        yield shown.update
+    Args:
+        total: number of units; 0 if it is not known.
+        what: what is done.
+        unit: name of a unit, whose plural ends in s.
+    """
+    with _progress(total, what, unit) as progress:
+        yield progress.update
 
 
 @contextmanager
 def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
     """A progress bar over the steps of each epoch, and a line for each finished epoch."""
-    from tqdm import tqdm
-
-    with tqdm(total=steps, unit="step", disable=None) as bar:
+    with _progress(steps, "", "step") as progress:
 
         def report(part: str, epoch: int, step: int, message: str) -> None:
             if step == 0:
-                tqdm.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
+                progress.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
+                progress.reset()
                 return
-            bar.set_description(f"{part}, epoch {epoch}", refresh=False)
-            bar.set_postfix_str(message, refresh=False)
-            bar.n = step
-            bar.refresh()
+            progress.set_description_str(f"{part}, epoch {epoch}", refresh=False)
+            progress.set_postfix_str(message, refresh=False)
+            progress.n = step
+            progress.refresh()
 
         yield report
 
 
-def open_console() -> Console:
+@contextmanager
+def part_bar(parts: int) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A progress bar over the parts of a training without steps: the folds, and all topics."""
+    begun: dict[str, None] = {}
+    with _progress(parts, "training", "part") as bar:
+
+        def report(part: str, epoch: int, step: int, message: str) -> None:
+            begun[part] = None
+            bar.set_description_str(part, refresh=False)
+            bar.set_postfix_str(message, refresh=False)
+            bar.n = len(begun) - 1
+            bar.refresh()
+
+        yield report
+        bar.update(parts - bar.n)
+
+
+def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
+    """tqdm with whole numbers, and with neither speed nor time left before a unit is done."""
+    from tqdm import tqdm
+
+    class Progress(tqdm):
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            values = super().format_dict
+            done, seconds = values["n"], values["elapsed"]
+            rate = values["rate"] or done / max(seconds, 1e-9)
+            shown = "{desc}: " + ("{percentage:3.0f}%|{bar}| " if total else "")
+            shown += f"{done:,}/{counted(total, unit)}" if total else counted(done, unit)
+            left = f"<{self.format_interval((total - done) / rate)}" if total and rate else ""
+            speed = f", {rate:,.{int(rate < 10)}f} {unit}s/s" if rate else ""
+            return {**values, "bar_format": f"{shown} [{{elapsed}}{left}{speed}{{postfix}}]"}
+
+    return Progress(total=total or None, desc=what, disable=None)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 row``, ``2,000 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def open_console(width: int = WIDTH) -> Console:
     """A console for stdout that prints texts as they are: they may look like rich's markup."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=WIDTH)
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
 def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    left: Sequence[int] = (0,),
+    width: int = WIDTH,
 ) -> None:
-    """Print a table without lines; columns but those of ``left`` are aligned on the right."""
+    """Print a table without lines; see :func:`table_lines`."""
+    print("\n".join(table_lines(header, rows, left, width)))
+
+
+def table_lines(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    left: Sequence[int] = (0,),
+    width: int = WIDTH,
+) -> list[str]:
+    """The lines of a table.
+
+    Args:
+        header: titles of the columns, or nothing.
+        rows: one cell a column.
+        left: columns that are aligned on the left, the others are on the right.
+        width: of all columns together; the last one is cut to fit.
+    """
     from rich.table import Table
 
     rows = list(rows)
     table = Table(box=None, pad_edge=False, show_header=bool(header))
     for index, heading in enumerate(header or rows[0]):
-        table.add_column(heading, justify="left" if index in left else "right")
+        table.add_column(heading, justify="left" if index in left else "right", no_wrap=True)
+    table.columns[-1].no_wrap = width == WIDTH
     for row in rows:
         table.add_row(*row)
-    console = open_console()
+    console = open_console(width)
     with console.capture() as captured:
         console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def one_line(text: str, width: int = 100) -> str:
+def print_posts(rows: Iterable[Sequence[str]]) -> None:
+    """Print a table whose last column has texts, cut to the terminal's width."""
+    from rich.console import Console
+    from rich.text import Text
+
+    terminal = Console() if sys.stdout.isatty() else None
+    table: list[Sequence[str | Text]] = []
+    for *cells, text in rows:
+        line = one_line(text, len(text) if terminal else POST_WIDTH)
+        table.append([*cells, Text(line, no_wrap=True, overflow="ellipsis")])
+    width = terminal.width if terminal else WIDTH
+    print_table([], table, left=[*range(2, len(table[0]))], width=width)
+
+
+def one_line(text: str, width: int = POST_WIDTH) -> str:
     """A text without line breaks and control characters, cut to ``width``."""
     printable = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
     return printable if len(printable) <= width else printable[: width - 1] + "…"

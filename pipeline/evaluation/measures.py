@@ -48,8 +48,7 @@ class Evaluator:
     """
 
     def __init__(self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> None:
-        import ir_measures
-
+        ir_measures = _library()
         if not qrels:
             raise DataError("found no judged topic, expected at least one")
         self.measures = parse_measures(measures)
@@ -111,10 +110,22 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     return measures
 
 
+def _library() -> Any:
+    """The module ir_measures; a DataError where it or trec_eval's code is not installed."""
+    try:
+        import ir_measures
+        import pytrec_eval  # noqa: F401  (without it ir_measures knows no measure)
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"found no package {error.name}, which measures rankings; install the extra: "
+            "pip install 'tweetrerank[search]'"
+        ) from None
+    return ir_measures
+
+
 def _parse(name: str) -> Any:
     """One measure; raises ValueError for an unknown or malformed one."""
-    import ir_measures
-
+    ir_measures = _library()
     try:
         measure = ir_measures.parse_measure(name)
         # Checks the parameters, too, by an assertion.
@@ -138,8 +149,7 @@ def _parse(name: str) -> Any:
 
 def _suggestion(name: str) -> str:
     """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
-    import ir_measures
-
+    ir_measures = _library()
     known = sorted({str(measure.NAME) for measure in ir_measures.pytrec_eval.SUPPORTED_MEASURES})
     parts = re.fullmatch(r"(.*?)([@._ ]?[0-9]+)?", name.strip())
     base, cutoff = (parts[1], parts[2] or "") if parts else (name, "")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.collections.trec import Run, ranked
-from pipeline.command.errors import UsageError
-from pipeline.command.runtime import one_line, print_table
-from pipeline.evaluation.measures import Evaluator, mean
+from pipeline.collections.trec import Qrels, Run, ranked
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.runtime import counted, print_posts, table_lines
+from pipeline.evaluation.measures import DEFAULT_MEASURES, Evaluator, mean
 
 if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.reranking import Candidates
+    from pipeline.ranking.ranker import Ranking
+    from pipeline.ranking.retrievers import Candidates
 
 Values = Mapping[str, Mapping[str, float]]
 """Measure -> query_id -> value."""
@@ -22,57 +23,109 @@ SHOWN = 5
 """Posts shown of a topic."""
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Measures of the stages of a ranking; printed, a table with a row for each.
+
+    Attributes:
+        title: collection and number of judged topics.
+        values: stage -> measure -> query_id -> value, for every judged topic.
+        milliseconds: stage -> milliseconds a topic, where they are known.
+        note: text at the end of the last row.
+    """
+
+    title: str
+    values: Mapping[str, Values]
+    milliseconds: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    def __getitem__(self, stage: str) -> dict[str, float]:
+        """Measure -> mean over the judged topics, of one stage."""
+        return {measure: mean(by_topic) for measure, by_topic in self.values[stage].items()}
+
+    def __str__(self) -> str:
+        measures = list(next(iter(self.values.values())))
+        rows = []
+        for stage in self.values:
+            row = [stage, *(f"{value:.4f}" for value in self[stage].values())]
+            if self.milliseconds:
+                known = self.milliseconds.get(stage)
+                row.append("" if known is None else f"{known:.1f}")
+            rows.append([*row, ""])
+        rows[-1][-1] = self.note
+        header = [self.title, *measures, *(["ms/topic"] if self.milliseconds else []), ""]
+        return "\n".join(table_lines(header, rows, left=[0, len(header) - 1]))
+
+
+def evaluate(
+    ranking: Ranking | Run, *measures: str, qrels: Qrels | None = None, title: str = "run"
+) -> Evaluation:
+    """What a ranking is worth, every stage beside the others.
+
+    Args:
+        ranking: result of a :class:`pipeline.ranking.ranker.Ranker`, or a run.
+        measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
+        qrels: query_id -> doc_id -> grade; else the collection's.
+        title: of a run, in its row.
+
+    Raises:
+        DataError: there are no judgments.
+        UsageError: a measure is unknown.
+    """
+    collection = getattr(ranking, "collection", None)
+    stages: Mapping[str, Run] = getattr(ranking, "stages", None) or {title: ranking}
+    if qrels is None:
+        if collection is None:
+            raise DataError("found no judgments of these topics, expected `qrels`")
+        if (qrels := collection.qrels) is None:
+            raise DataError(collection.missing_judgments)
+    usual = collection.measures if collection else DEFAULT_MEASURES
+    evaluator = Evaluator(qrels, measures or usual)
+    topics, seconds = 1, getattr(ranking, "seconds", {})
+    if candidates := getattr(ranking, "candidates", None):
+        topics = max(1, len(candidates.topics))
+    return Evaluation(
+        f"{f'{collection.name}, ' if collection else ''}{counted(len(qrels), 'judged topic')}",
+        {name: evaluator(run) for name, run in stages.items()},
+        {name: 1000 * value / topics for name, value in seconds.items()},
+    )
+
+
 def print_means(results: Sequence[tuple[str, Values]]) -> None:
     """Print a row of mean values for each run, by name; all have the same measures."""
-    rows = [
-        [name, *(f"{mean(by_topic):.4f}" for by_topic in values.values())]
-        for name, values in results
-    ]
-    print_table(["", *results[0][1]], rows)
+    print(Evaluation("", dict(results)))
 
 
-def print_measures(collection: Collection, runs: Mapping[str, Run]) -> None:
-    """Print a row of mean values for each stage of a search, or why there are none."""
-    if collection.qrels is None:
-        print(collection.missing_judgments)
-        return
-    evaluator = Evaluator(collection.qrels, collection.measures)
-    print(f"{collection.name}, {len(collection.qrels)} judged topics")
-    print_means([(name, evaluator(run)) for name, run in runs.items()])
-
-
-def print_topic(
-    collection: Collection, candidates: Candidates, runs: Sequence[Run], query_id: str | None
-) -> None:
-    """Print the best posts of one topic in the first and in the last of the stages' runs.
+def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> None:
+    """Print the best posts of one topic in the first and in the last of a ranking's stages.
 
     ``query_id`` None is the first topic with results, ``none`` prints nothing.
     """
-    topic = None if query_id == "none" else _topic(collection, candidates, query_id)
+    candidates, runs = ranking.candidates, list(ranking.stages.values())
+    topic = None if query_id == "none" else _topic(candidates, query_id)
     if topic is None:
         return
-    grades = (collection.qrels or {}).get(topic.query_id, {})
+    grades = (qrels or {}).get(topic.query_id, {})
     stages = {"before": runs[0], "after": runs[-1]} if runs[1:] else {"before": runs[0]}
     for stage, run in stages.items():
         print(f"\ntopic {topic.query_id} “{topic.text}”, {stage}:")
         rows = []
         for rank, (doc_id, score) in enumerate(ranked(run[topic.query_id])[:SHOWN], start=1):
             post, grade = candidates.posts[doc_id], f"[{grades.get(doc_id, '-')}]"
-            line = one_line(f"{post.text} {post.url}")
-            rows.append([str(rank), f"{score:.4f}", grade, line])
-        print_table([], rows, left=[2, 3])
+            rows.append([str(rank), f"{score:.4f}", grade, f"{post.text} {post.url}"])
+        print_posts(rows)
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
 
 
-def _topic(collection: Collection, candidates: Candidates, query_id: str | None) -> Topic | None:
-    found = [topic for topic in collection.topics if candidates.run.get(topic.query_id)]
+def _topic(candidates: Candidates, query_id: str | None) -> Topic | None:
+    with_results = [topic for topic in candidates.topics if candidates.run.get(topic.query_id)]
     if query_id is None:
-        return found[0] if found else None
-    for topic in found:
+        return next(iter(with_results), None)
+    for topic in with_results:
         if topic.query_id == query_id:
             return topic
     raise UsageError(
         f"--show: found {query_id!r}, expected a topic with results: "
-        f"{', '.join(topic.query_id for topic in found[:5])}, … or none"
+        f"{', '.join(topic.query_id for topic in with_results[:5])}, … or none"
     )

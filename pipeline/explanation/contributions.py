@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from pipeline.explanation.rank_changes import RerankedTopic
-    from pipeline.reranking import Candidates, NeuralReranker
+    from pipeline.ranking.retrievers import Candidates
     from rerankers.models._feature_model import FeatureModel
+    from rerankers.reranker import TrainedReranker
 
 FEATURES = 5
 """Features shown with the largest positive contributions, and with the largest negative ones."""
@@ -72,11 +73,10 @@ class FusionExplanation:
         return min(0.0, *added), max(0.0, *added)
 
 
-def explain(ranking: RerankedTopic, reranker: NeuralReranker) -> FusionExplanation:
+def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplanation:
     """Contributions to the scores of the chosen posts, by the fusion that gave the scores."""
-    checkpoint = reranker.checkpoint
     model = cast("FeatureModel", checkpoint.model)
-    contributions = _contributions(ranking, reranker)
+    contributions = _contributions(ranking, checkpoint)
     importances = shares(model.importances())
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
     rest = [
@@ -113,17 +113,15 @@ def shares(importances: Mapping[str, float]) -> dict[str, float]:
 
 
 def _contributions(
-    ranking: RerankedTopic, reranker: NeuralReranker
+    ranking: RerankedTopic, checkpoint: TrainedReranker
 ) -> dict[str, list[Contribution]]:
     """doc_id -> contribution of each feature, for the chosen posts."""
-    from rerankers.engine.scoring import represent_tokenized
-    from rerankers.engine.tokenized import Tokenized
+    from rerankers.scoring.batches import represent_tokenized
+    from rerankers.scoring.tokenized import Tokenized
 
-    model = cast("FeatureModel", reranker.checkpoint.model)
+    model = cast("FeatureModel", checkpoint.model)
     pairs = ranking.candidates.pairs()
-    features = represent_tokenized(
-        model, Tokenized.from_pairs(pairs, reranker.checkpoint.encoder, model)
-    )
+    features = represent_tokenized(model, Tokenized.from_pairs(pairs, checkpoint.encoder, model))
     added = model.contributions(features.to(model.device_of()))
     added = added - added.mean(dim=0)
     doc_ids = ranking.candidates.run[ranking.topic.query_id]

@@ -16,8 +16,8 @@ from pipeline.explanation.rank_changes import visible
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.explanation.rank_changes import RerankedTopic
-    from pipeline.reranking import NeuralReranker
     from rerankers.models._mp_hcnn_matches import PairMatches
+    from rerankers.reranker import TrainedReranker
     from rerankers.text.spans import Span
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")
@@ -112,7 +112,7 @@ class MatchExplanation:
 
 
 def explain(
-    ranking: RerankedTopic, reranker: NeuralReranker, first_stage: str, mixing: str
+    ranking: RerankedTopic, checkpoint: TrainedReranker, first_stage: str, mixing: str
 ) -> MatchExplanation:
     """Matches of the chosen posts, by an MP-HCNN.
 
@@ -121,7 +121,6 @@ def explain(
     from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
     from rerankers.models.mp_hcnn import Model
 
-    checkpoint = reranker.checkpoint
     model = cast(Model, checkpoint.model)
     posts = ranking.posts
     pairs = find_matches(

@@ -11,7 +11,7 @@ from pipeline.collections.trec import ranked
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.topics import Topic
-    from pipeline.reranking import Candidates
+    from pipeline.ranking.retrievers import Candidates
 
 MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from indexes.engines.client import Engine, EngineError
+from indexes.engines.client import EngineError
 from pipeline.command.errors import DataError
-from pipeline.installation.parts import MARK, PATH, Part, Say, Service, Wish, fits
+from pipeline.installation.parts import (
+    MARK,
+    PATH,
+    Connect,
+    Installation,
+    Installer,
+    Part,
+    RerankService,
+    fits,
+    report,
+    starts_with_mark,
+    state_of,
+)
 
 WINDOW = 100
 """Posts of a search that are reranked, as printed."""
@@ -19,90 +31,72 @@ MARKING = "X-Installed-By"
 TRIAL = {"query": "storm warning", "input": ["stay inside", "gale warning"]}
 
 
-class Elasticsearch:
-    """An inference endpoint in an Elasticsearch.
+class Elasticsearch(Installer):
+    """An inference endpoint."""
 
-    Args:
-        engine: the connection.
-        name: of the endpoint.
-    """
-
+    product = "Elasticsearch"
     fields = ("contents",)
 
-    def __init__(self, engine: Engine, name: str) -> None:
-        self.engine, self.name, self.where = engine, name, engine.address.urls[0]
+    @property
+    def _path(self) -> str:
+        return f"/_inference/rerank/{self.name}"
 
-    def install(self, wish: Wish, agree: Callable[[str], None], say: Say) -> None:
-        """Make the endpoint, or change it, and print a search.
+    def install(self, installation: Installation, confirm: Callable[[str], None]) -> None:
+        """Make the endpoint, or change it, and print a search; see :class:`Installer`."""
+        self._check(installation)
+        old, service = self._endpoint(), installation.service
+        kept = old and old["service_settings"]
+        # Some versions put the query between quotes by themselves, and some do not.
+        fitting = [quoted for quoted in (False, True) if fits(_shown(service, quoted), kept)]
+        if fitting and self._trial_part().works:
+            report("endpoint", "unchanged")
+        else:
+            if old:
+                self._delete()
+            self._make(service)
+            report("endpoint", "changed" if old else "made")
+        report("trial", self._trial())
+        print(json.dumps(search(installation, self.name, "storm warning"), indent=2), flush=True)
 
-        Raises:
-            DataError: this version or licence has no such endpoint, or a wish cannot be had.
-            EngineError: the engine refuses.
-        """
-        if self.engine.version and not _has_custom(self.engine.version):
-            number = ".".join(map(str, self.engine.version))
+    def _check(self, installation: Installation) -> None:
+        """Raise DataError for a version or options without such an endpoint."""
+        version = tuple(self.engine.version)
+        if version and not (version >= (9, 1) or (8, 19) <= version < (9,)):
             raise DataError(
-                f"{self.where}: found Elasticsearch {number}, expected 8.19, or 9.1 or newer"
+                f"{self.where}: found Elasticsearch {self.version}, expected 8.19, or 9.1 or newer"
             )
-        if len(wish.fields) > 1:
+        if len(installation.fields) > 1:
             raise DataError(
-                f"found the fields {', '.join(wish.fields)}, expected one: Elasticsearch sends one "
-                "to a reranker; leave the links out, or index one field that holds both"
+                f"found the fields {', '.join(installation.fields)}, expected one: Elasticsearch "
+                "sends one to a reranker; leave the links out, or index one field that holds both"
             )
-        if wish.default_for:
+        if installation.default_for:
             raise DataError(
                 "found --default-for, which is for OpenSearch; in Elasticsearch a search names the "
                 "retriever"
             )
-        old = self._own_endpoint()
-        settings = _settings(wish.service, quoted=False)
-        if (
-            any(
-                old and fits(_shown(_settings(wish.service, quoted)), old["service_settings"])
-                for quoted in (False, True)
-            )
-            and self._try()
-        ):
-            say("endpoint", "unchanged")
-        else:
-            if old:
-                self._delete()
-            self._make(wish.service, settings)
-            say("endpoint", "changed" if old else "made")
-        say("trial", f"two texts have the scores {', '.join(map(str, self._trial()))}")
-        print(json.dumps(search(wish, "storm warning"), indent=2), flush=True)
 
-    def _own_endpoint(self) -> Mapping[str, Any] | None:
-        """The endpoint; None without one.
-
-        Raises:
-            DataError: it is not ours.
-        """
+    def _endpoint(self) -> Mapping[str, Any] | None:
+        """The endpoint; None without one. Raises DataError if it is not ours."""
         try:
-            found = self.engine.request("GET", f"/_inference/rerank/{self.name}")["endpoints"][0]
+            endpoint: Mapping[str, Any] = self.engine.request("GET", self._path)["endpoints"][0]
         except EngineError as error:
             if error.status == 404:
                 return None
             raise self._explained(error) from None
-        headers = found.get("service_settings", {}).get("headers", {})
-        if not str(headers.get(MARKING, "")).startswith(MARK):
-            raise DataError(
-                f"{self.where}: found an inference endpoint {self.name} that this command has not "
-                "made; choose another name by --pipeline"
-            )
-        return dict(found)
+        headers = endpoint.get("service_settings", {}).get("headers", {})
+        if not starts_with_mark(headers.get(MARKING)):
+            raise self.of_others("an inference endpoint")
+        return endpoint
 
-    def _make(self, service: Service, settings: Mapping[str, Any]) -> None:
-        path, body = f"/_inference/rerank/{self.name}", {"service": "custom"}
+    def _make(self, service: RerankService) -> None:
         try:
-            self.engine.request("PUT", path, body | {"service_settings": settings})
+            self._put(_settings(service, quoted=False))
         except EngineError as error:
             if error.status != 400:
                 raise self._explained(error) from None
-            # Some versions put the query between quotes by themselves, and some do not.
             try:
-                quoted = _settings(service, quoted=True)
-                self.engine.request("PUT", path, body | {"service_settings": quoted})
+                self._put(_settings(service, quoted=True))
             except EngineError:
                 raise self._explained(error) from None
             print(
@@ -110,8 +104,11 @@ class Elasticsearch:
                 "will fail; take a newer one"
             )
 
+    def _put(self, settings: Mapping[str, Any]) -> None:
+        self.engine.request("PUT", self._path, {"service": "custom", "service_settings": settings})
+
     def _explained(self, error: EngineError) -> Exception:
-        """An error with what to do about it, where that is known."""
+        """An error with its remedy, where that is known."""
         if "license" in str(error):
             return DataError(
                 f"{self.where}: the licence has no inference endpoints ({error}); start a trial "
@@ -121,96 +118,77 @@ class Elasticsearch:
         return error
 
     def _delete(self) -> None:
-        params = {"force": True}  # A search that names it is no reason to keep it.
-        self.engine.request("DELETE", f"/_inference/rerank/{self.name}", params=params)
+        # A search that names it is no reason to keep it.
+        self.engine.request("DELETE", self._path, params={"force": True})
 
-    def _try(self) -> bool:
+    def _trial(self) -> str:
+        """The scores of two texts; raises DataError if it fails."""
         try:
-            self._trial()
-        except DataError:
-            return False
-        return True
-
-    def _trial(self) -> list[float]:
-        """The scores of two texts, best first.
-
-        Raises:
-            DataError: it fails.
-        """
-        try:
-            found = self.engine.request("POST", f"/_inference/rerank/{self.name}", TRIAL)["rerank"]
-            scores = [one["relevance_score"] for one in found]
+            ranks = self.engine.request("POST", self._path, TRIAL)["rerank"]
         except EngineError as error:
-            raise DataError(
-                f"the trial failed: {error}; does the engine reach the service, and is that the "
-                "address of --service as seen from the engine?"
-            ) from None
+            raise self.failed(error) from None
+        scores = [rank["relevance_score"] for rank in ranks]
         if min(scores) < 0:
             raise DataError("the trial failed: found a score below 0, which the engine would bend")
-        return scores
+        return f"two texts have the scores {', '.join(map(str, scores))}"
 
-    def status(self, ask: Callable[[str, str], Service]) -> Iterator[Part]:
-        """The state of each part; ``ask`` gives the service at an address."""
-        number = ".".join(map(str, self.engine.version))
-        yield Part("engine", True, f"Elasticsearch {number} at {self.where}")
-        found = self._own_endpoint()
-        if found is None:
+    def _trial_part(self) -> Part:
+        return state_of("trial", self._trial)
+
+    def parts(self, connect: Connect) -> Iterator[Part]:
+        """The state of each part."""
+        endpoint = self._endpoint()
+        if endpoint is None:
             yield Part("endpoint", False, f"none of the name {self.name}; run engine install")
             return
-        settings = found["service_settings"]
+        settings = endpoint["service_settings"]
         url = settings["url"].removesuffix(PATH)
         yield Part("endpoint", True, f"{self.name} to {url}")
-        try:
-            yield Part("service", True, str(ask(url, settings["headers"].get("X-Model", ""))))
-        except DataError as error:
-            yield Part("service", False, str(error))
-        try:
-            scores = ", ".join(map(str, self._trial()))
-            yield Part("trial", True, f"two texts have the scores {scores}")
-        except DataError as error:
-            yield Part("trial", False, str(error))
+        model = settings["headers"].get("X-Model", "")
+        yield state_of("service", lambda: str(connect(url, model)))
+        yield self._trial_part()
 
-    def remove(self, say: Say) -> None:
+    def remove(self) -> None:
         """Remove the endpoint."""
-        if self._own_endpoint():
+        if self._endpoint():
             self._delete()
-            say("endpoint", "removed")
+            report("endpoint", "removed")
 
 
-def search(wish: Wish, query: str) -> dict[str, Any]:
-    """A search that mixes both scores by λ, as :mod:`pipeline.interpolation` does."""
-    field, weight = wish.fields[0], wish.service.weight
+def search(installation: Installation, endpoint: str, query: str) -> dict[str, Any]:
+    """A search that mixes both scores by λ, as :mod:`pipeline.ranking.interpolation` does."""
+    field, weight = installation.fields[0], installation.service.weight
     first = {"standard": {"query": {"match": {field: query}}}}
     reranked = {
         "text_similarity_reranker": {
             "retriever": first,
             "field": field,
-            "inference_id": wish.name,
+            "inference_id": endpoint,
             "inference_text": query,
             "rank_window_size": WINDOW,
         }
     }
-    parts = [(reranked, weight), (first, round(1 - weight, 6))]
     retrievers = [
-        {"retriever": one, "weight": share, "normalizer": "minmax"} for one, share in parts
+        {"retriever": retriever, "weight": share, "normalizer": "minmax"}
+        for retriever, share in ((reranked, weight), (first, round(1 - weight, 6)))
     ]
     return {"retriever": {"linear": {"retrievers": retrievers, "rank_window_size": WINDOW}}}
 
 
-def _has_custom(version: Sequence[int]) -> bool:
-    return tuple(version) >= (9, 1) or (8, 19) <= tuple(version) < (9,)
-
-
-def _settings(service: Service, quoted: bool) -> dict[str, Any]:
+def _settings(service: RerankService, quoted: bool) -> dict[str, Any]:
     """The endpoint's settings.
 
     Scores are shifted: Elasticsearch keeps those from 0 on, as 1 + s, and bends those below; minmax
     takes the shift out again.
     """
+    return {"secret_parameters": {"api_key": service.key}, **_shown(service, quoted)}
+
+
+def _shown(service: RerankService, quoted: bool) -> dict[str, Any]:
+    """The settings that Elasticsearch gives back: all but the secret ones."""
     query = '"${query}"' if quoted else "${query}"
     parts = f'"model": {json.dumps(service.model)}, "query": {query}, "documents": ${{input}}'
     return {
-        "secret_parameters": {"api_key": service.key},
         "url": service.url + PATH,
         "headers": {
             "Authorization": "Bearer ${api_key}",
@@ -226,8 +204,3 @@ def _settings(service: Service, quoted: bool) -> dict[str, Any]:
             }
         },
     }
-
-
-def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that Elasticsearch gives back: all but the secret ones."""
-    return {name: value for name, value in settings.items() if name != "secret_parameters"}

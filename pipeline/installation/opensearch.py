@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from indexes.engines.client import Engine, EngineError
+from indexes.engines.client import EngineError
 from pipeline.command.errors import DataError
 from pipeline.installation import settings
-from pipeline.installation.parts import MARK, PATH, Part, Say, Service, Wish, fits
+from pipeline.installation.parts import (
+    MARK,
+    PATH,
+    Connect,
+    Installation,
+    Installer,
+    Part,
+    fits,
+    report,
+    starts_with_mark,
+    state_of,
+)
 
 DEPLOYMENT = 60.0
-"""Seconds that a model may take until it answers."""
+"""Seconds until a model answers, at most."""
 
 READING = 30
 """Seconds that the engine waits for the service's scores."""
@@ -23,64 +34,54 @@ DEFAULT = "index.search.default_pipeline"
 TRIAL = {"query_text": "storm warning", "text_docs": ["stay inside", "gale warning"]}
 
 
-class OpenSearch:
-    """What belongs to a search pipeline in an OpenSearch.
+class OpenSearch(Installer):
+    """A connector, a model and search pipelines."""
 
-    Args:
-        engine: the connection.
-        name: of the pipeline, the connector and the model.
-    """
-
+    product = "OpenSearch"
     fields = ("contents", "url")
     """Fields of an index by :mod:`pipeline.index`."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
-        self.engine, self.name = engine, name
-        self.where = engine.address.urls[0]
-        self.description = f"{MARK} for the search pipeline {name}; remove it by the same command."
-        self.pipelines = {name: False, f"{name}-default": True}
+    @property
+    def description(self) -> str:
+        """Description of our parts."""
+        return f"{MARK} for the search pipeline {self.name}; remove it by the same command."
+
+    @property
+    def pipelines(self) -> dict[str, bool]:
         """Name -> whether it lets searches pass unranked that it cannot rerank."""
+        return {self.name: False, f"{self.name}-default": True}
 
-    def install(self, wish: Wish, agree: Callable[[str], None], say: Say) -> None:
-        """Make what is missing, and change what differs.
-
-        Args:
-            wish: what is to be there.
-            agree: asks whether settings may be changed, which it is told; raises DataError if not.
-            say: tells what was done.
-
-        Raises:
-            DataError: something stands in the way.
-            EngineError: the engine refuses.
-        """
+    def install(self, installation: Installation, confirm: Callable[[str], None]) -> None:
+        """Make missing parts, and change those that differ; see :class:`Installer`."""
         self._check_plugins()
-        index = wish.default_for or self._index_with(wish.fields)
-        if wish.default_for:
-            self._check_default(wish.default_for)
-            self._check_fields(wish.default_for, wish.fields)
+        default_for, fields = installation.default_for, installation.fields
+        index = default_for or self._index_with(fields)
+        if default_for:
+            self._check_default(default_for)
+            self._check_fields(default_for, fields)
         for name in self.pipelines:
-            self._own_pipeline(name)
-        changes = settings.missing(self.engine, wish.service.url)
+            self._pipeline(name)
+        changes = settings.missing(self.engine, installation.service.url)
         if changes:
-            agree(settings.shown(changes))
+            confirm(settings.shown(changes))
             settings.change(self.engine, changes)
-        say("settings", "changed" if changes else "unchanged")
-        model = self._install_model(wish, say)
+        report("settings", "changed" if changes else "unchanged")
+        model = self._install_model(installation)
         for name, is_lenient in self.pipelines.items():
-            if not is_lenient or wish.default_for or self._own_pipeline(name):
-                self._install_pipeline(name, is_lenient, model, wish.fields, say)
-        self._remove_models(say, but=model)
-        if wish.default_for:
-            self._install_default(wish.default_for, say)
-        say("trial", self._trial(model, index))
+            if not is_lenient or default_for or self._pipeline(name):
+                self._install_pipeline(name, is_lenient, model, fields)
+        self._remove_models(but=model)
+        if default_for:
+            self._install_default(default_for)
+        report("trial", self._trial(model, index))
 
     # --- connector and model ----------------------------------------------------------------------
 
-    def _connector(self, wish: Wish) -> dict[str, Any]:
+    def _connector(self, installation: Installation) -> dict[str, Any]:
         """The connector as it is to be."""
-        service = wish.service
+        service = installation.service
         more = ', "needs_text": true'
-        more += ', "links": "around"' if len(wish.fields) > 1 else ""
+        more += ', "links": "around"' if len(installation.fields) > 1 else ""
         more += ', "mix": "lexical"' if service.lexical else ""
         action = {
             "action_type": "PREDICT",
@@ -115,38 +116,41 @@ class OpenSearch:
             "actions": [action],
         }
 
-    def _install_model(self, wish: Wish, say: Say) -> str:
+    def _install_model(self, installation: Installation) -> str:
         """The id of a deployed model with a connector as it is to be."""
-        wanted = self._connector(wish)
+        wanted, service = self._connector(installation), installation.service
         connectors = self._own("connectors")
         good = [
             c for c in connectors if fits(wanted, self.engine.request("GET", _at("connectors", c)))
         ]
         models = [
             model
-            for model, one in self._own("models").items()
-            if one.get("connector_id") in good and self._answers(model, wish.service)
+            for model, content in self._own("models").items()
+            if content.get("connector_id") in good and self._answers(model)
         ]
         if models:
-            say("connector", "unchanged")
-            say("model", self._deployed(models[0]))
+            report("connector", "unchanged")
+            report("model", self._deployed(models[0]))
             return models[0]
-        secret = {"credential": {"key": wish.service.key}}
+        secret = {"credential": {"key": service.key}}
         made = self.engine.request("POST", f"{ML}/connectors/_create", wanted | secret)
-        say("connector", "made anew" if connectors else "made")
+        report("connector", "made anew" if connectors else "made")
         body = {
             "name": self.name,
             "function_name": "remote",
             "description": self.description,
             "connector_id": made["connector_id"],
         }
-        found = self.engine.request("POST", f"{ML}/models/_register", body)
-        model = found.get("model_id") or self._registered(found["task_id"])
+        registered = self.engine.request("POST", f"{ML}/models/_register", body)
+        model = registered.get("model_id")
+        if not model:  # Older versions do not tell it at once.
+            task = self._awaited(_at("tasks", registered["task_id"]), "state", "COMPLETED")
+            model = task["model_id"]
         self._deployed(model)
-        say("model", "registered and deployed")
+        report("model", "registered and deployed")
         return str(model)
 
-    def _answers(self, model: str, service: Service) -> bool:
+    def _answers(self, model: str) -> bool:
         """Whether a model's connector has the right key: this cannot be read, only tried."""
         try:
             self._deployed(model)
@@ -156,12 +160,8 @@ class OpenSearch:
             return error.status != 401
         return True
 
-    def _registered(self, task: str) -> str:
-        """The id of the model that a task registers; older versions do not tell it at once."""
-        return str(self._awaited(_at("tasks", task), "state", "COMPLETED")["model_id"])
-
     def _deployed(self, model: str) -> str:
-        """Deploy a model and wait until it is; what was done."""
+        """Deploy a model and wait until it is; gives a report."""
         path = _at("models", model)
         state = self.engine.request("GET", path)["model_state"]
         if state == "DEPLOYED":
@@ -172,28 +172,28 @@ class OpenSearch:
         return f"deployed (it was {state})"
 
     def _awaited(self, path: str, key: str, wanted: str) -> dict[str, Any]:
-        """What is at a path, once its ``key`` says ``wanted``."""
+        """The content of a path, once its ``key`` is ``wanted``."""
         end = time.monotonic() + DEPLOYMENT
         while time.monotonic() < end:
-            found: dict[str, Any] = self.engine.request("GET", path)
-            if found.get(key) == wanted:
-                return found
-            if "FAILED" in str(found.get(key)):
+            content: dict[str, Any] = self.engine.request("GET", path)
+            if content.get(key) == wanted:
+                return content
+            if "FAILED" in str(content.get(key)):
                 break
             time.sleep(0.2)
         raise DataError(
-            f"{self.where}{path}: found {found.get(key)}, expected {wanted}: "
-            f"{found.get('error', f'it did not come within {DEPLOYMENT:.0f} s')}"
+            f"{self.where}{path}: found {content.get(key)}, expected {wanted}: "
+            f"{content.get('error', f'it did not come within {DEPLOYMENT:.0f} s')}"
         )
 
     def _own(self, kind: str) -> dict[str, Mapping[str, Any]]:
         """Id -> content of our connectors, models or model groups."""
         body = {"size": 100, "query": {"bool": {"filter": [{"term": {"name.keyword": self.name}}]}}}
-        found = self.engine.request("POST", f"{ML}/{kind}/_search", body)["hits"]["hits"]
+        hits = self.engine.request("POST", f"{ML}/{kind}/_search", body)["hits"]["hits"]
         return {
-            one["_id"]: one["_source"]
-            for one in found
-            if str(one["_source"].get("description", "")).startswith(MARK)
+            hit["_id"]: hit["_source"]
+            for hit in hits
+            if starts_with_mark(hit["_source"].get("description"))
         }
 
     def _check_plugins(self) -> None:
@@ -210,27 +210,20 @@ class OpenSearch:
 
     # --- search pipelines -------------------------------------------------------------------------
 
-    def _own_pipeline(self, name: str) -> Mapping[str, Any] | None:
-        """A search pipeline of ours; None without one.
-
-        Raises:
-            DataError: there is one of this name that is not ours.
-        """
+    def _pipeline(self, name: str) -> Mapping[str, Any] | None:
+        """A search pipeline of ours; None without one. Raises DataError if it is not ours."""
         try:
-            found = self.engine.request("GET", f"/_search/pipeline/{name}").get(name)
+            pipeline = self.engine.request("GET", f"/_search/pipeline/{name}").get(name)
         except EngineError as error:
             if error.status != 404:
                 raise
             return None
-        if found and not str(found.get("description", "")).startswith(MARK):
-            raise DataError(
-                f"{self.where}: found a search pipeline {name} that this command has not made; "
-                "choose another name by --pipeline"
-            )
-        return found or None
+        if pipeline and not starts_with_mark(pipeline.get("description")):
+            raise self.of_others("a search pipeline")
+        return pipeline or None
 
     def _install_pipeline(
-        self, name: str, is_lenient: bool, model: str, fields: Sequence[str], say: Say
+        self, name: str, is_lenient: bool, model: str, fields: Sequence[str]
     ) -> None:
         # OpenSearch joins fields without a blank; the service finds a link that is at both ends.
         joined = [fields[1], fields[0], fields[1]] if len(fields) > 1 else list(fields)
@@ -245,20 +238,20 @@ class OpenSearch:
             "version": 1,
             "response_processors": [{"rerank": processor}],
         }
-        old = self._own_pipeline(name)
+        old = self._pipeline(name)
         if fits(wanted, old):
-            say(f"pipeline {name}", "unchanged")
+            report(f"pipeline {name}", "unchanged")
             return
         self.engine.request("PUT", f"/_search/pipeline/{name}", wanted)
-        say(f"pipeline {name}", "changed" if old else "made")
+        report(f"pipeline {name}", "changed" if old else "made")
 
     # --- indexes ----------------------------------------------------------------------------------
 
     def _defaults(self, index: str = "_all") -> dict[str, str | None]:
         """Index -> its default pipeline."""
         params = {"flat_settings": True}
-        found = self.engine.request("GET", f"/{index}/_settings", params=params)
-        return {name: one["settings"].get(DEFAULT) for name, one in found.items()}
+        indexes = self.engine.request("GET", f"/{index}/_settings", params=params)
+        return {name: content["settings"].get(DEFAULT) for name, content in indexes.items()}
 
     def _check_default(self, index: str) -> None:
         for name, pipeline in self._defaults(index).items():
@@ -270,46 +263,45 @@ class OpenSearch:
 
     def _check_fields(self, index: str, fields: Sequence[str]) -> None:
         """Raise DataError where the service would get empty texts."""
-        for name, one in self.engine.request("GET", f"/{index}/_mapping").items():
-            if problem := lacking(one["mappings"], fields):
+        for name, content in self.engine.request("GET", f"/{index}/_mapping").items():
+            if problem := lacking(content["mappings"], fields):
                 raise DataError(f"{self.where}/{name}: {problem}")
 
     def _index_with(self, fields: Sequence[str]) -> str | None:
         """An index with all fields, to try the pipeline on; None without one."""
         try:
-            found = self.engine.request("GET", "/_mapping")
+            indexes = self.engine.request("GET", "/_mapping")
         except EngineError:
             return None  # Who may not see all indexes may still install.
-        names = [
+        names = (
             name
-            for name, one in sorted(found.items())
-            if not name.startswith(".") and not lacking(one["mappings"], fields)
-        ]
-        return names[0] if names else None
+            for name, content in sorted(indexes.items())
+            if not name.startswith(".") and not lacking(content["mappings"], fields)
+        )
+        return next(names, None)
 
-    def _install_default(self, index: str, say: Say) -> None:
+    def _install_default(self, index: str) -> None:
         lenient = f"{self.name}-default"
         if set(self._defaults(index).values()) == {lenient}:
-            say(f"default of {index}", "unchanged")
+            report(f"default of {index}", "unchanged")
             return
         self.engine.request("PUT", f"/{index}/_settings", {DEFAULT: lenient})
-        say(f"default of {index}", f"{lenient}: searches without ext.rerank pass unranked")
+        report(f"default of {index}", f"{lenient}: searches without ext.rerank pass unranked")
 
     # --- trial ------------------------------------------------------------------------------------
 
     def _predict(self, model: str) -> Any:
         return self.engine.request("POST", f"{ML}/_predict/text_similarity/{model}", TRIAL)
 
-    def _trial(self, model: str, index: str | None) -> str:
+    def _trial(self, model: str, index: str | None = None) -> str:
         """Rerank two texts, and search in an index if there is one.
 
         Raises:
             DataError: it fails.
         """
         try:
-            scores = [
-                one["data"][0] for one in self._predict(model)["inference_results"][0]["output"]
-            ]
+            output = self._predict(model)["inference_results"][0]["output"]
+            scores = [score["data"][0] for score in output]
             if index is None:
                 return f"two texts have the scores {scores[0]:.4f} and {scores[1]:.4f}"
             body = {
@@ -318,32 +310,17 @@ class OpenSearch:
                 "ext": {"rerank": {"query_context": {"query_text": TRIAL["query_text"]}}},
             }
             params = {"search_pipeline": self.name}
-            path = f"/{index}/_search"
-            found = self.engine.request("POST", path, body, params)["hits"]["hits"]
-            return f"a search in {index} reranks {len(found)} posts"
+            found = self.engine.request("POST", f"/{index}/_search", body, params)
+            return f"a search in {index} reranks {len(found['hits']['hits'])} posts"
         except EngineError as error:
-            if error.status == 401:
-                raise DataError(
-                    "the trial failed: the service does not accept the connector's key; run engine "
-                    "install with --api-key-file"
-                ) from None
-            raise DataError(
-                f"the trial failed: {error}; does the engine reach the service, and is that the "
-                "address of --service as seen from the engine?"
-            ) from None
+            raise self.failed(error) from None
         except (KeyError, IndexError, TypeError):
             raise DataError(f"the trial failed: found no scores of model {model}") from None
 
     # --- status and removal -----------------------------------------------------------------------
 
-    def status(self, ask: Callable[[str, str], Service]) -> Iterator[Part]:
-        """The state of each part.
-
-        Args:
-            ask: address and model -> service; raises DataError.
-        """
-        number = ".".join(map(str, self.engine.version))
-        yield Part("engine", True, f"OpenSearch {number} at {self.where}")
+    def parts(self, connect: Connect) -> Iterator[Part]:
+        """The state of each part."""
         self._check_plugins()
         models, model = self._own("models"), self._model_of(self.name)
         connector = models.get(model or "", {}).get("connector_id") or next(
@@ -352,7 +329,7 @@ class OpenSearch:
         if connector is None:
             yield Part("connector", False, f"none of the name {self.name}; run engine install")
         else:
-            yield from self._connector_status(connector, ask)
+            yield from self._connector_status(connector, connect)
         if model is None:
             yield Part("model", False, "no search pipeline names one")
         elif model not in models:
@@ -363,51 +340,43 @@ class OpenSearch:
             yield Part("model", state == "DEPLOYED", f"{model} is {state}")
         yield from self._pipeline_status(model)
         yield from self._default_status()
-        if model in models:
-            try:
-                yield Part("trial", True, self._trial(model, None))
-            except DataError as error:
-                yield Part("trial", False, str(error))
+        if model and model in models:
+            yield state_of("trial", lambda: self._trial(model))
 
-    def _model_of(self, pipeline: str) -> str | None:
+    def _model_of(self, name: str) -> str | None:
         """The model that a search pipeline of ours names."""
-        found = self._own_pipeline(pipeline)
-        if not found:
+        pipeline = self._pipeline(name)
+        if not pipeline:
             return None
-        rerank = found.get("response_processors", [{}])[0].get("rerank", {})
+        rerank = pipeline.get("response_processors", [{}])[0].get("rerank", {})
         return str(rerank.get("ml_opensearch", {}).get("model_id"))
 
-    def _connector_status(
-        self, connector: str, ask: Callable[[str, str], Service]
-    ) -> Iterator[Part]:
-        found = self.engine.request("GET", _at("connectors", connector))
-        action = found["actions"][0]
-        url, model = action["url"].removesuffix(PATH), found["parameters"].get("model", "")
+    def _connector_status(self, connector: str, connect: Connect) -> Iterator[Part]:
+        content = self.engine.request("GET", _at("connectors", connector))
+        action = content["actions"][0]
+        url, model = action["url"].removesuffix(PATH), content["parameters"].get("model", "")
         yield Part("connector", True, f"{connector} to {url}, model {model}")
         missing = settings.missing(self.engine, url)
-        text = (
-            f"to be changed:\n{settings.shown(missing)}" if missing else "let the engine reach it"
-        )
-        yield Part("settings", not missing, text)
-        try:
-            service = ask(url, model)
-        except DataError as error:
-            yield Part("service", False, str(error))
-            return
-        asked = '"mix": "lexical"' in action["request_body"]
-        if asked and not service.lexical:
-            text = f"{url} was started without --statistics, which the connector asks for"
-            yield Part("service", False, text)
-        else:
-            more = "; install again to mix with it" if service.lexical and not asked else ""
-            yield Part("service", True, f"{service}{more}")
+        changes = f"to be changed:\n{settings.shown(missing)}" if missing else ""
+        yield Part("settings", not missing, changes or "let the engine reach it")
+
+        def service() -> str:
+            known, is_lexical = connect(url, model), '"mix": "lexical"' in action["request_body"]
+            if is_lexical and not known.lexical:
+                raise DataError(
+                    f"{url} was started without --statistics, which the connector asks for"
+                )
+            more = "; install again to mix with it" if known.lexical and not is_lexical else ""
+            return f"{known}{more}"
+
+        yield state_of("service", service)
 
     def _pipeline_status(self, model: str | None) -> Iterator[Part]:
         for name, is_lenient in self.pipelines.items():
-            found = self._own_pipeline(name)
-            if found:
+            pipeline = self._pipeline(name)
+            if pipeline:
                 same = self._model_of(name) == model
-                rerank = found["response_processors"][0]["rerank"]
+                rerank = pipeline["response_processors"][0]["rerank"]
                 joined = rerank["context"]["document_fields"]
                 fields = ", ".join(joined[1:] or joined)
                 text = f"reranks by {fields}" if same else "names another model"
@@ -424,29 +393,29 @@ class OpenSearch:
                 )
                 yield Part(f"default of {index}", False, text)
             elif pipeline in self.pipelines:
-                there = self._own_pipeline(pipeline) is not None
+                there = self._pipeline(pipeline) is not None
                 text = "passes searches without ext.rerank unranked" if there else "is not there"
                 yield Part(f"default of {index}", there, f"{pipeline} {text}")
 
-    def remove(self, say: Say) -> None:
-        """Remove what was made, and nothing else."""
+    def remove(self) -> None:
+        """Remove our parts, and nothing else."""
         self._check_plugins()
         for index, pipeline in self._defaults().items():
             if pipeline in self.pipelines:
                 self.engine.request("PUT", f"/{index}/_settings", {DEFAULT: None})
-                say(f"default of {index}", "removed")
+                report(f"default of {index}", "removed")
         for name in self.pipelines:
-            if self._own_pipeline(name):
+            if self._pipeline(name):
                 self.engine.request("DELETE", f"/_search/pipeline/{name}")
-                say(f"pipeline {name}", "removed")
-        self._remove_models(say)
+                report(f"pipeline {name}", "removed")
+        self._remove_models()
         if self._others():
-            say("settings", "left: other search pipelines of this command need them")
+            report("settings", "left: other search pipelines of this command need them")
             return
         for line in settings.restore(self.engine):
-            say("settings", line)
+            report("settings", line)
 
-    def _remove_models(self, say: Say, but: str | None = None) -> None:
+    def _remove_models(self, but: str | None = None) -> None:
         """Remove our models and connectors, except a model and its connector."""
         models = self._own("models")
         # Asked for by its id: a search may not show it yet.
@@ -455,7 +424,7 @@ class OpenSearch:
             if model != but:
                 self.engine.request("POST", f"{_at('models', model)}/_undeploy")
                 self.engine.request("DELETE", _at("models", model))
-                say("model", "removed" if but is None else "the old one removed")
+                report("model", "removed" if but is None else "the old one removed")
         for connector in self._own("connectors"):
             if connector == kept:
                 continue
@@ -468,7 +437,7 @@ class OpenSearch:
                 if error.status != 409:
                     raise
                 removed = f"{connector} is left: to the engine, another one's model uses it"
-            say("connector", removed)
+            report("connector", removed)
         if but is None:
             for group in self._own("model_groups"):
                 self.engine.request("DELETE", _at("model_groups", group))

@@ -25,8 +25,8 @@ RECORD = "cluster.metadata.tweetrerank"
 
 def missing(engine: Engine, url: str) -> dict[str, tuple[Any, Any]]:
     """Settings that have to be changed for a service: name -> value in effect, and to be."""
-    found = _flat(engine, defaults=True)
-    effective = {**found["defaults"], **found["persistent"], **found["transient"]}
+    present = _flat(engine, defaults=True)
+    effective = {**present["defaults"], **present["persistent"], **present["transient"]}
     changes: dict[str, tuple[Any, Any]] = {}
     patterns = effective.get(TRUSTED) or []
     if not any(_matches(pattern, f"{url}/v2/rerank") for pattern in patterns):
@@ -43,7 +43,7 @@ def shown(changes: Mapping[str, tuple[Any, Any]]) -> str:
     lines = []
     for name, (old, new) in changes.items():
         if isinstance(new, list):
-            added = [one for one in new if one not in old]
+            added = [entry for entry in new if entry not in old]
             lines.append(f"  {name}: {', '.join(added)} beside the {len(old)} that are there")
         else:
             lines.append(f"  {name}: {spelled(new)} in place of {spelled(old)}")
@@ -56,14 +56,14 @@ def change(engine: Engine, changes: Mapping[str, tuple[Any, Any]]) -> None:
     Raises:
         DataError: others override them.
     """
-    found = _flat(engine)
-    record = _record(found)
+    present = _flat(engine)
+    record = _record(present)
     for name, (_, new) in changes.items():
-        before = record[name]["before"] if name in record else found["persistent"].get(name)
+        before = record[name]["before"] if name in record else present["persistent"].get(name)
         record[name] = {"before": before, "after": spelled(new)}
     persistent = {name: new for name, (_, new) in changes.items()}
     _put(engine, {**persistent, RECORD: json.dumps(record)})
-    if overridden := [name for name in changes if name in found["transient"]]:
+    if overridden := [name for name in changes if name in present["transient"]]:
         raise DataError(
             f"{engine.address.urls[0]}: found transient cluster settings {', '.join(overridden)}, "
             "which override those that are kept; remove them and run this command again"
@@ -71,29 +71,27 @@ def change(engine: Engine, changes: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def restore(engine: Engine) -> list[str]:
-    """Give settings their values of before; what became of each."""
-    found = _flat(engine)
-    record, told, values = _record(found), [], dict[str, Any]()
-    for name, one in record.items():
-        if spelled(found["persistent"].get(name)) == one["after"]:
-            values[name] = one["before"]
-            told.append(f"{name}: as before")
+    """Give settings their values of before; a line for each."""
+    present = _flat(engine)
+    record, lines, values = _record(present), [], dict[str, Any]()
+    for name, changed in record.items():
+        if spelled(present["persistent"].get(name)) == changed["after"]:
+            values[name] = changed["before"]
+            lines.append(f"{name}: as before")
         else:
-            told.append(f"{name}: left, as somebody has changed it since")
+            lines.append(f"{name}: left, as somebody has changed it since")
     if record:
         _put(engine, {**values, RECORD: None})
-    return told
+    return lines
 
 
 def _flat(engine: Engine, defaults: bool = False) -> dict[str, Any]:
     params = {"flat_settings": True, "include_defaults": defaults}
-    found = engine.request("GET", "/_cluster/settings", params=params)
-    return {"defaults": {}, **found}
+    return {"defaults": {}, **engine.request("GET", "/_cluster/settings", params=params)}
 
 
-def _record(found: Mapping[str, Any]) -> dict[str, Any]:
-    record = json.loads(found["persistent"].get(RECORD, "{}"))
-    return dict(record)
+def _record(present: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(present["persistent"].get(RECORD, "{}")))
 
 
 def _put(engine: Engine, values: Mapping[str, Any]) -> None:
@@ -109,10 +107,10 @@ def _matches(pattern: str, url: str) -> bool:
 def _is_private(host: str) -> bool:
     """Whether a host has an address that the engine refuses by default."""
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
         return False
-    return any(not ipaddress.ip_address(one.partition("%")[0]).is_global for one in found)
+    return any(not ipaddress.ip_address(a.partition("%")[0]).is_global for a in addresses)
 
 
 def _has_ml_nodes(engine: Engine) -> bool:

@@ -1,34 +1,32 @@
-"""The ASGI application: its routes, and their description."""
+"""The ASGI application: routes, lifespan, exception handlers."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import orjson
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from fastapi_offline import FastAPIOffline
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from pydantic import BaseModel, TypeAdapter
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from pipeline.service.envelope import PUBLIC, STATIC, Envelope
-from pipeline.service.faults import Fault
-from pipeline.service.formats import PATHS, assumed
-from pipeline.service.proxy.routes import Proxy, unknown
-from pipeline.service.record import Record, write
-from pipeline.service.service import Service, refusal
+from pipeline.service import description
+from pipeline.service.description import JSON
+from pipeline.service.errors import RequestError
+from pipeline.service.formats import PATHS
+from pipeline.service.http.middleware import PUBLIC, ServiceMiddleware
+from pipeline.service.http.service import Service
+from pipeline.service.proxy.routes import Proxy
 from rerankers.text.words import MAX_CHARACTERS
 
 
@@ -36,7 +34,6 @@ def build(
     service: Service,
     keys: Sequence[str] = (),
     page: Sequence[BaseRoute] = (),
-    write: Callable[[Record], None] = write,
     proxy: Proxy | None = None,
     reload: Callable[[], None] | None = None,
 ) -> ASGIApp:
@@ -46,13 +43,12 @@ def build(
         service: answers requests for scores.
         keys: one of them is needed, if there are any.
         page: routes of the page.
-        write: writes a line of the log.
         proxy: answers the searches of an engine.
-        reload: what SIGHUP does; default: the models are loaded again.
+        reload: called after SIGHUP; default: the models are loaded again.
     """
 
     @asynccontextmanager
-    async def running(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         service.scheduler.start()
         loop = asyncio.get_running_loop()
         work = partial(loop.run_in_executor, None, reload or service.models.reload)
@@ -63,40 +59,35 @@ def build(
         if proxy:
             await proxy.upstream.close()
 
-    app = FastAPIOffline(
-        redoc_url=None,
-        title="tweetrerank",
-        version=version("tweetrerank"),
-        lifespan=running,
-        static_url=STATIC,
-        redirect_slashes=False,
+    own = [
+        *(
+            Route(f"{path}{slash}", service.endpoint, methods=["POST"])
+            for path in PATHS
+            for slash in ("", "/")
+        ),
+        *_information(service, bool(keys)),
+        *page,
+    ]
+    app = Starlette(
+        routes=[*(proxy.routes() if proxy else ()), *own],
+        exception_handlers={RequestError: _refuse, HTTPException: _refuse, Exception: _fail},
+        lifespan=lifespan,
     )
-    for path in PATHS:
-        app.add_api_route(path, service.answer, methods=["POST"])
-        app.add_api_route(f"{path}/", service.answer, methods=["POST"], include_in_schema=False)
-    for path, handler in _information(service).items():
-        kind = PlainTextResponse if path == "/metrics" else JSONResponse
-        app.add_api_route(path, handler, methods=["GET"], response_class=kind)
-    app.router.routes.extend(page)
+    app.router.redirect_slashes = False
+    if proxy is None:
+        return ServiceMiddleware(app, service, keys)
+    app.router.default = proxy.not_found
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    guarded = frozenset(getattr(route, "path", "") for route in app.routes) - {"/"}
-    if proxy:
-        app.router.routes[:0] = proxy.routes()
-    app.add_exception_handler(HTTPException, partial(_refuse, guarded if proxy else None))
-    app.add_exception_handler(Exception, _fail)
-    app.openapi = partial(_description, app, bool(keys))  # type: ignore[method-assign]
-    return Envelope(app, service, keys, write, guarded if proxy else None)
+    guarded = {getattr(route, "path", "") for route in own} - {"/"}
+    return ServiceMiddleware(app, service, keys, guarded)
 
 
-def _information(service: Service) -> dict[str, Any]:
-    """Path -> handler of the routes that say how the service is."""
+def _information(service: Service, needs_key: bool) -> list[Route]:
+    """Routes of the service's state, models, metrics and description."""
 
-    async def health() -> Response:
-        return _json({"status": "ok", "unix": time.time()})
-
-    async def info() -> Response:
+    def info() -> dict[str, Any]:
         model, limits = service.models.default, service.limits
-        found = {
+        return {
             "model_id": model.name,
             "model_sha": model.version,
             "model_dtype": "float32",
@@ -113,9 +104,8 @@ def _information(service: Service) -> dict[str, Any]:
             "sha": None,
             "docker_label": None,
         }
-        return _json(found)
 
-    async def models() -> Response:
+    def models() -> dict[str, Any]:
         data = [
             {
                 "id": name,
@@ -128,86 +118,52 @@ def _information(service: Service) -> dict[str, Any]:
             }
             for name, model in service.models.served.items()
         ]
-        return _json({"object": "list", "data": data})
+        return {"object": "list", "data": data}
 
-    async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "unix": time.time()}
 
-    return {
+    contents: dict[str, Callable[[], Any]] = {
         "/health": health,
         "/ping": health,
         "/info": info,
         "/models": models,
         "/v1/models": models,
-        "/metrics": metrics,
+        "/metrics": service.metrics.text,
     }
+    media_types = dict.fromkeys(contents, JSON) | {"/metrics": "text/plain"}
+    openapi = description.describe(media_types, needs_key, PUBLIC)
+    docs = description.page(openapi)
+
+    def route(path: str, content: Callable[[], Any]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            if path == "/metrics":
+                return Response(content(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+            return Response(orjson.dumps(content()), media_type=JSON)
+
+        return Route(path, endpoint)
+
+    return [
+        *(route(path, content) for path, content in contents.items()),
+        route("/openapi.json", lambda: openapi),
+        Route("/docs", lambda request: HTMLResponse(docs)),
+    ]
 
 
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
-
-
-async def _refuse(own: Container[str] | None, request: Request, error: Exception) -> Response:
-    """An unknown path, or a method that it does not have; an engine's if there are own ones."""
-    assert isinstance(error, HTTPException)
-    if own is not None and request.scope["path"] not in own:
-        return unknown(request)
-    record, path = request.scope["state"]["record"], request.url.path
-    kind = "method" if error.status_code == 405 else "path"
-    found = f"found {request.method} {path[:100]}"
-    fault = Fault(kind, f"{found}, expected a path of /docs")
-    refused = refusal(fault, assumed(path.rstrip("/")), record)
-    refused.headers.update(error.headers or {})
-    return refused
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The response to a request that gets no result."""
+    headers: Mapping[str, str] = {}
+    if isinstance(error, HTTPException):
+        kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}
+        problem = f"found {request.method} {request.url.path[:100]}, expected a path of /docs"
+        error = RequestError(kind, problem)
+    assert isinstance(error, RequestError)
+    response: Response = request.state.format.refuse(error, request.state.record)
+    response.headers.update(headers)
+    return response
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    """A mistake of ours outside of the requests for scores; it is raised again, and logged."""
-    record = request.scope["state"]["record"]
-    problem = f"an internal error; see the log for {record.request_id}"
-    return refusal(Fault("internal", problem), assumed(request.scope["path"]), record)
-
-
-def _description(app: FastAPI, needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description, with the requests and answers of all formats."""
-    if app.openapi_schema is None:
-        app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = app.openapi_schema.setdefault("components", {}).setdefault("schemas", {})
-        for path, formats in PATHS.items():
-            operation = app.openapi_schema["paths"][path]["post"]
-            operation["summary"] = f"Scores: {', '.join(one.name for one in formats)}"
-            requests = [_schema(one.request, "validation", schemas) for one in formats]
-            answers = [_schema(one.response, "serialization", schemas) for one in formats]
-            errors = [_schema(one.error, "serialization", schemas) for one in formats]
-            operation["requestBody"] = {"required": True, "content": _content(requests)}
-            operation["responses"] = {
-                "200": {"description": "Scores", "content": _content(answers)},
-                "default": {"description": "No scores", "content": _content(errors)},
-            }
-        if needs_key:
-            bearer = {"type": "http", "scheme": "bearer"}
-            app.openapi_schema["components"]["securitySchemes"] = {"key": bearer}
-            app.openapi_schema["security"] = [{"key": []}]
-            for path in app.openapi_schema["paths"].keys() - PATHS:
-                operation = app.openapi_schema["paths"][path]["get"]
-                if path in PUBLIC:
-                    operation["security"] = []
-                else:
-                    operation["responses"]["401"] = {"description": "No key"}
-    return app.openapi_schema
-
-
-def _content(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    one = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    return {"application/json": {"schema": one}}
-
-
-def _schema(kind: Any, mode: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """A reference to the schema of a type, which is put into ``schemas`` with what it needs."""
-    template = "#/components/schemas/{model}"
-    found = TypeAdapter(kind).json_schema(mode=mode, ref_template=template)
-    schemas.update(found.pop("$defs", {}))
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        schemas[kind.__name__] = found
-        return {"$ref": template.format(model=kind.__name__)}
-    return found
+    """The response after a mistake of ours; the error is raised again, and logged."""
+    problem = f"an internal error; see the log for {request.state.record.request_id}"
+    return await _refuse(request, RequestError("internal", problem))

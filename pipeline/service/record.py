@@ -1,4 +1,4 @@
-"""What is written down about a request: one line of JSON, without texts."""
+"""The log: a line of JSON for each request, without texts, and messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 from typing import Any
 
 import orjson
 
 LOG = logging.getLogger("tweetrerank.service")
+
+MOST_LINES = 2_000
+"""Lines that wait to be written; further ones are dropped."""
 
 
 @dataclass
@@ -26,7 +29,7 @@ class Record:
     Attributes:
         request_id: of the client, or made here.
         format: wire format; "" if the request was not for scores.
-        kind: of the fault, if there was one.
+        kind: of the error, if there was one.
         engine: of the search engine behind this service.
         texts: query and documents, if they may be logged.
     """
@@ -52,8 +55,7 @@ class Record:
 
     def line(self) -> dict[str, Any]:
         """The fields of its line in the log; those of scoring only where there are scores."""
-        found: dict[str, Any] = {
-            "time": _now(),
+        fields: dict[str, Any] = {
             "request_id": self.request_id,
             "method": self.method,
             "path": self.path[:200],
@@ -61,7 +63,7 @@ class Record:
             "total_ms": _milliseconds(self.total),
         }
         if self.format:
-            found |= {
+            fields |= {
                 "format": self.format,
                 "model": self.model,
                 "documents": self.documents,
@@ -71,95 +73,92 @@ class Record:
                 "inference_ms": _milliseconds(self.inference),
             }
         if self.engine:
-            found["engine_ms"] = _milliseconds(self.engine)
+            fields["engine_ms"] = _milliseconds(self.engine)
         if self.kind:
-            found |= {"fault": self.kind, "error": self.error}
+            fields |= {"kind": self.kind, "error": self.error}
         if self.texts:
-            found["texts"] = list(self.texts)
-        return found
+            fields["texts"] = list(self.texts)
+        return fields
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
+    def headers(self) -> dict[str, str]:
         """TEI's headers of times and sizes."""
         times = {"total": self.total, "queue": self.queue, "inference": self.inference}
-        found = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
-        found |= {
+        headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
+        return headers | {
             "x-compute-type": "cpu",
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
             "x-compute-characters": str(self.characters),
             "x-compute-tokens": str(self.words),
         }
-        return [(name.encode(), value.encode()) for name, value in found.items()]
+
+
+def write(record: Record) -> None:
+    """Log a request."""
+    LOG.info("%s %s", record.method, record.path, extra={"request": record})
 
 
 class JsonFormatter(logging.Formatter):
-    """Messages of this service and of uvicorn as lines of JSON."""
+    """Requests, and messages of this service and of uvicorn, as lines of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        found = {"time": _now(), "level": record.levelname, "message": record.getMessage()}
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        if isinstance(request := getattr(record, "request", None), Record):
+            content = {"time": moment, **request.line()}
+        else:
+            content = {"time": moment, "level": record.levelname, "message": record.getMessage()}
         if record.exc_info:
-            found["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return _json(found)
+            content["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        try:
+            return orjson.dumps(content).decode()
+        except TypeError:  # Half a surrogate pair.
+            return repr(content)
 
 
-def log_as_json() -> None:
-    """Messages go to stderr, as lines of JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+class DroppingHandler(QueueHandler):
+    """Queues lines for another thread; drops those that do not fit, and counts them.
+
+    Nobody waits for a terminal or a pipe that takes no more.
+    """
+
+    dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """The record as it is: it stays in this process."""
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a line."""
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+            return
+        if self.dropped:
+            count, self.dropped = self.dropped, 0
+            LOG.warning("%d lines of the log were dropped: it was not read", count)
+
+
+def log_as_json() -> QueueListener:
+    """Lines of JSON go to stderr from now on, by the thread of this listener."""
+    writer = logging.StreamHandler(sys.stderr)
+    writer.setFormatter(JsonFormatter())
+    lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
+    handler = DroppingHandler(lines)
     for name in (LOG.name, "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
+    listener = QueueListener(lines, writer)
+    listener.start()
+    return listener
 
 
-def write(record: Record) -> None:
-    """Write the line of a request to stderr."""
-    sys.stderr.write(_json(record.line()) + "\n")
-
-
-class Writer:
-    """Writes the lines of requests to stderr in a thread of its own.
-
-    Nobody waits for a terminal or a pipe that takes no more: what does not fit into the queue is
-    dropped, and the number of such lines is written later.
-    """
-
-    def __init__(self, most: int = 2_000) -> None:
-        self._records: queue.Queue[Record | None] = queue.Queue(most)
-        self._dropped = 0
-        self._thread = threading.Thread(target=self._work, name="log", daemon=True)
-        self._thread.start()
-
-    def __call__(self, record: Record) -> None:
-        """Write a record's line soon."""
-        try:
-            self._records.put_nowait(record)
-        except queue.Full:
-            self._dropped += 1
-
-    def close(self, seconds: float = 2.0) -> None:
-        """Write what is waiting, as far as it can be written in time."""
-        with suppress(queue.Full):
-            self._records.put(None, timeout=seconds)
-        self._thread.join(seconds)
-
-    def _work(self) -> None:
-        while (record := self._records.get()) is not None:
-            write(record)
-            if dropped := self._dropped:
-                self._dropped -= dropped
-                LOG.warning("%d lines of the log were dropped: it was not read", dropped)
-
-
-def _json(content: dict[str, Any]) -> str:
-    try:
-        return orjson.dumps(content).decode()
-    except TypeError:  # Half a surrogate pair.
-        return repr(content)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def end_log(listener: QueueListener, seconds: float = 2.0) -> None:
+    """Write the lines that wait, as far as they can be written in time."""
+    thread = threading.Thread(target=listener.stop, daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
 def _milliseconds(seconds: float) -> float:

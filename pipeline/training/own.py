@@ -16,21 +16,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints import ADAPTED_SUFFIX, Tuning, load_reranker, tuned_weight
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
+from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
 from pipeline.command.errors import DataError
-from pipeline.command.ranking import DEFAULT_FUSION, DEFAULT_HITS, FUSIONS, UNTUNED_WEIGHT
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
-from pipeline.fusion import HITS, JUDGED, OFFICIAL, Fusion, Rankers
-from pipeline.interpolation import interpolate
-from pipeline.reranking import retriever_for
+from pipeline.ranking.build import ranker
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_scorer, tuned_weight
+from pipeline.ranking.fusion import JUDGED, OFFICIAL, Rankers
+from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
+from rerankers import models
 
 _OF_JUDGED = f",{JUDGED}"
 """What training on an own collection adds to a fusion's families."""
@@ -93,7 +95,7 @@ def tune_and_compare(
         runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
     if shipped := _shipped(model):
         weight, _ = tuned_weight(shipped, tuning.normalization) or (UNTUNED_WEIGHT, "")
-        scores = load_reranker(model, collection, shipped).score(candidates)
+        scores = load_scorer(model, collection, shipped).score(candidates)
         runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
     runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
     return without_gain(tuning, _print_held_out(collection, qrels, runs))
@@ -106,7 +108,10 @@ def compare_fusion(
 
     ``training_set`` has the first stage's candidates, not the fusion's.
     """
-    candidates, fused = training_set.training.candidates, best_of(outcome.held_out_run, HITS)
+    candidates, fused = (
+        training_set.training.candidates,
+        best_of(outcome.held_out_run, DEFAULT_HITS),
+    )
     qrels = {q: grades for q, grades in training_set.training.qrels.items() if q in fused}
     runs: dict[str, Run] = {"first stage": {q: candidates.run.get(q, {}) for q in qrels}}
     runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
@@ -141,12 +146,8 @@ def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dic
     folder = checkpoints.SHIPPED / DEFAULT_FUSION / f"all{suffix}"
     if not (folder / "config.json").exists():
         return {}
-    fusion = Fusion.load(
-        collection,
-        load_reranker(DEFAULT_FUSION, collection, folder),
-        lambda name, part: load_reranker(name, collection, part),
-    )
-    return {f"shipped {DEFAULT_FUSION}": best_of(fusion.score(fusion.search(topics)), HITS)}
+    shipped = ranker(collection, DEFAULT_FUSION, checkpoint=folder)
+    return {f"shipped {DEFAULT_FUSION}": shipped.rank(topics).run}
 
 
 def shipped_start(model: str, config: Any) -> Path | None:
@@ -154,7 +155,7 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    if model not in FUSIONS:
+    if not models.reads_rankers(model):
         return None
     shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
@@ -191,7 +192,7 @@ def without_gain(tuning: Tuning, without: float) -> Tuning:
     else:
         return tuning
     model = tuning.checkpoint.partition("/")[0]
-    if model in FUSIONS:
+    if models.reads_rankers(model):
         print(f"{reason}: searches do without it (try it by --checkpoint)")
     else:
         print(
@@ -215,7 +216,7 @@ def held_out_scores(
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
-        neural = load_reranker(model, collection, checkpoint).score(candidates)
+        neural = load_scorer(model, collection, checkpoint).score(candidates)
     topics = [query_id for query_id in candidates.run if query_id in neural]
     if any(candidates.run[q].keys() - neural[q].keys() for q in topics) or len(topics) < 2:
         raise DataError(

@@ -15,15 +15,15 @@ import numpy.typing as npt
 import torch
 
 from indexes.files import atomic_directory
-from pipeline.checkpoints import TUNING_FILE, Tuning
 from pipeline.collections.collection import NO_FILE
 from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
+from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
 from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import checkpoint, models
 from rerankers.base import Pairs, Reranker
-from rerankers.engine.tokenized import Tokenized
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors
@@ -89,7 +89,10 @@ class Trainer:
         """Train, with a progress bar; the folder keeps finished epochs, for resuming."""
         model, data, options = self.build(), self.training_set, self.options
         training = self._examples(model, data.training)
-        with runtime.step_bar(self.settings.steps_of_epoch(len(training.relevant))) as progress:
+        parts = options.folds + (options.folds > 1) if data.development is None else 1
+        steps = self.settings.steps_of_epoch(len(training.relevant))
+        bar = runtime.step_bar(steps) if model.trained_by_gradients else runtime.part_bar(parts)
+        with bar as progress:
             schedule = Schedule(self.settings, state_directory, options.resume, progress)
             if data.development is None:
                 return cross_train(self.build, training, data.training, schedule, options.folds)

@@ -18,7 +18,7 @@ from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import listed
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.reranking import Candidates, RunRetriever, priors_of
+from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection

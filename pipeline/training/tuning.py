@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints import Calibration, Tuning
 from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.interpolation import ManyScores, check_normalization, mix, normalized_pair
+from pipeline.ranking.checkpoints import Calibration, Tuning
+from pipeline.ranking.interpolation import ManyScores, check_normalization, mix, normalized_pair
+from rerankers.training.logistic import logistic_regression
 
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
@@ -109,8 +110,6 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
     Posts without a judgment count as not relevant. None if relevant posts do not have higher
     scores, or there are none.
     """
-    from sklearn.linear_model import LogisticRegression
-
     topics = [query_id for query_id in qrels if scores.get(query_id)]
     values = [score for query_id in topics for score in scores[query_id].values()]
     relevant = [qrels[q].get(doc_id, 0) > 0 for q in topics for doc_id in scores[q]]
@@ -118,9 +117,8 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
         return None
     weights = [1 / len(scores[query_id]) for query_id in topics for _ in scores[query_id]]
     # Without regularisation, which would depend on the scores' scale.
-    model = LogisticRegression(C=math.inf).fit([[value] for value in values], relevant, weights)
-    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
-    return Calibration(round(slope, 6), round(intercept, 6)) if slope > 0 else None
+    [slope], intercept = logistic_regression([[value] for value in values], relevant, weights)
+    return Calibration(round(float(slope), 6), round(intercept, 6)) if slope > 0 else None
 
 
 def read_held_out(checkpoint: Path, training: str) -> Run:
@@ -152,7 +150,7 @@ def tune_weight(
     Raises:
         UsageError: more folds than topics or fewer than 2, a step that does not divide 1, or an
             unknown measure or normalisation.
-        DataError: as :func:`pipeline.interpolation.interpolate` does.
+        DataError: as :func:`pipeline.ranking.interpolation.interpolate` does.
     """
     check_normalization(normalization)
     if not 2 <= folds <= len(qrels):

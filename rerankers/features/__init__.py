@@ -7,8 +7,7 @@ A family's file contains
 ``compute(candidates)``    features of a topic's N candidates
                            (:class:`~rerankers.features._candidates.CandidateList`): [N, K]
 
-and ``VECTORS = True`` if it compares words by their vectors. A family sees a topic's whole list,
-so features may depend on the other candidates.
+A family sees a topic's whole list, so features may depend on the other candidates.
 
 A file of families with a parameter contains, instead of ``SIGNALS`` and ``compute``,
 
@@ -23,7 +22,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -31,15 +30,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.engine.devices import in_threads
+from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.engine.precomputed import PrecomputedPosts
-    from rerankers.text.vectors import UnitVectors
+    from rerankers.text.ragged import Rows
     from rerankers.text.vocabulary import Idf
 
 
@@ -51,6 +49,16 @@ class Family(Protocol):
 
     def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
         """Features of N candidates: [N, K]."""
+
+
+class KnownPosts(Protocol):
+    """Posts that were read before; see :class:`rerankers.scoring.precomputed.PrecomputedPosts`."""
+
+    def words(self, idf: Idf) -> WordTable:
+        """A table of their words, which can grow."""
+
+    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
+        """A function from posts [N] of pairs to their table; it reads posts that are missing."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +117,6 @@ def signals_of(chosen: Sequence[str]) -> set[str]:
     return {signal for family in chosen for signal in find(family).SIGNALS}
 
 
-def compare_vectors(chosen: Sequence[str]) -> bool:
-    """Whether any family compares words by their vectors."""
-    return any(getattr(find(family), "VECTORS", False) for family in chosen)
-
-
 class CandidateLists:
     """The candidates of each query of some pairs, whose features depend on one another.
 
@@ -121,8 +124,7 @@ class CandidateLists:
         pairs: P pairs, in any order; those of one query are its list of candidates.
         chosen: families, in the order of the columns.
         idf: of words.
-        vectors: of words; without them the features that compare vectors are 0.
-        precomputed: posts read before with the same vectors.
+        known: posts read before; None reads all.
 
     Attributes:
         names: of the K features.
@@ -137,23 +139,22 @@ class CandidateLists:
         pairs: Pairs,
         chosen: Sequence[str],
         idf: Idf,
-        vectors: UnitVectors | None = None,
-        precomputed: PrecomputedPosts | None = None,
+        known: KnownPosts | None = None,
     ) -> None:
         self.names = names_of(chosen)
         self._families = [find(family) for family in chosen]
-        self._pairs, self._vectors = pairs, vectors
+        self._pairs = pairs
         # A fixed order, as rounding of sums depends on it.
         order = np.lexsort((pairs.post_index, pairs.query_index))
         borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
         self.rows = np.split(order, borders) if len(order) and chosen else []
         if self.rows:
-            if precomputed:
-                self._words = precomputed.words(idf, vectors)
-                self._read = precomputed.reader(pairs, self._words)
+            if known:
+                self._words = known.words(idf)
+                self._read = known.reader(pairs, self._words)
             else:
                 # All are read at once, as queries share posts.
-                self._words = WordTable(idf, vectors)
+                self._words = WordTable(idf)
                 self._read = PostTable.read(pairs.texts, pairs.urls, self._words).take
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -166,21 +167,16 @@ class CandidateLists:
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
             {name: signal[rows] for name, signal in pairs.signals.items()},
             self._words,
-            self._vectors,
             pairs.spaces[query] if pairs.spaces else {},
         )
         return np.concatenate([family.compute(candidates) for family in self._families], axis=1)
 
 
 def table(
-    pairs: Pairs,
-    chosen: Sequence[str],
-    idf: Idf,
-    vectors: UnitVectors | None = None,
-    precomputed: PrecomputedPosts | None = None,
+    pairs: Pairs, chosen: Sequence[str], idf: Idf, known: KnownPosts | None = None
 ) -> FeatureTable:
     """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
-    lists = CandidateLists(pairs, chosen, idf, vectors, precomputed)
+    lists = CandidateLists(pairs, chosen, idf, known)
     values = np.zeros((len(pairs), len(lists.names)), dtype=np.float32)
 
     def compute(rows: npt.NDArray[np.int64]) -> None:

@@ -21,7 +21,7 @@ All are NaN if no judgments are known.
 """
 
 SIGNALS = tuple(f"judged_{name}" for name in NAMES)
-"""As :class:`pipeline.collections.judged.JudgedPosts` gives them."""
+"""As :class:`pipeline.ranking.judged_posts.JudgedPosts` gives them."""
 
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:

@@ -53,8 +53,8 @@ class MaskedConvolution(_Convolution):
 
         The products are those of the dtype of ``terms``. A share of the results is dropped.
         """
-        found: Tensor = _Windows.apply(terms, self.weight, self.bias, self.width, dropout)
-        return found
+        hidden: Tensor = _Windows.apply(terms, self.weight, self.bias, self.width, dropout)
+        return hidden
 
     def of_distinct(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """:meth:`of_packed` of the rows [T] of ``vectors`` [U, E], each multiplied only once."""
@@ -100,22 +100,22 @@ class _Windows(torch.autograd.Function):
         ctx.width, ctx.scale = width, scale_of_kept(dropout)
         weight, bias = ((values * ctx.scale).to(terms.dtype) for values in (weight, bias))
         by_offset, count = weight.view(width, -1, weight.shape[1]), len(terms) - width + 1
-        found = terms.new_zeros(len(terms), weight.shape[1])
-        total = found[:count]
+        hidden = terms.new_zeros(len(terms), weight.shape[1])
+        total = hidden[:count]
         torch.addmm(bias, terms[:count], by_offset[0], out=total)
         for shift in range(1, width):
             total.addmm_(terms[shift : shift + count], by_offset[shift])
         total.relu_()
         if dropout:
             drop_(total, dropout)
-        ctx.save_for_backward(terms, weight, found)
-        return found
+        ctx.save_for_backward(terms, weight, hidden)
+        return hidden
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        terms, weight, found = ctx.saved_tensors
+        terms, weight, hidden = ctx.saved_tensors
         width, count = ctx.width, len(terms) - ctx.width + 1
-        gradient = torch.ops.aten.threshold_backward(gradients[0], found, 0)[:count]
+        gradient = torch.ops.aten.threshold_backward(gradients[0], hidden, 0)[:count]
         by_offset = weight.view(width, -1, weight.shape[1])
         of_terms, of_weights = torch.zeros_like(terms), torch.empty_like(by_offset)
         for shift in range(width):

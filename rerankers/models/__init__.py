@@ -27,3 +27,8 @@ def find(name: str) -> type[Reranker]:
         raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
     model: type[Reranker] = importlib.import_module(f"{__name__}.{name}").Model
     return model
+
+
+def reads_rankers(name: str) -> bool:
+    """Whether a model of this name reads the scores of several rankers, as fusions do."""
+    return name in names() and find(name).reads_rankers

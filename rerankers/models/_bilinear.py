@@ -13,9 +13,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.base import WORDS, Inputs, Interactions, Report, Reranker, Terms
 from rerankers.layers.overlap import WordOverlap
 from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.logistic import logistic_regression
 from rerankers.training.settings import Settings
 
 COUNTS = 2
@@ -109,16 +110,18 @@ class Bilinear(Reranker):
         """Whether there are counts, and so a regression."""
         return self.config.count
 
-    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(
+        self,
+        representations: Tensor,
+        relevant: Tensor,
+        query_index: Tensor,
+        progress: Report = lambda message: None,
+    ) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
-        from sklearn.linear_model import LogisticRegression
-
         device = self.device_of()
         with torch.no_grad():
             features = self._features(representations.to(device)).cpu().numpy()
-        # scikit-learn's C is the inverse of the penalty.
-        regression = LogisticRegression(C=1 / 0.01, solver="lbfgs", max_iter=1000)
-        regression.fit(features, relevant.numpy())
-        self.coefficients.copy_(torch.from_numpy(regression.coef_[0]))
-        self.intercept.fill_(float(regression.intercept_[0]))
+        coefficients, intercept = logistic_regression(features, relevant.numpy(), penalty=0.01)
+        self.coefficients.copy_(torch.from_numpy(coefficients))
+        self.intercept.fill_(intercept)
         self.is_fitted.fill_(True)

@@ -6,14 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rerankers import features
 from rerankers.base import Inputs, Interactions, Reranker
-from rerankers.layers.embeddings import FrozenVectors
 from rerankers.text.spaces import ADAPTED, GENERAL
-from rerankers.text.vectors import UnitVectors
 from rerankers.text.vocabulary import Vocabulary
 
 SEARCHES = ("ql", "bm25", "rm3", "axiom")
@@ -49,7 +46,7 @@ class FeatureModel(Reranker):
 
     Args:
         config: hyperparameters, with ``families`` of features separated by commas.
-        vocabulary: its vectors are stored in eight bits if a family compares word vectors.
+        vocabulary: not read.
     """
 
     query_inputs = ()
@@ -60,11 +57,6 @@ class FeatureModel(Reranker):
         super().__init__(config)
         self.feature_families = tuple(config.families.split(","))
         self.names = features.names_of(self.feature_families)
-        compare = features.compare_vectors(self.feature_families)
-        self.vectors = FrozenVectors(vocabulary.vectors, buckets=0) if compare else None
-        self._words = vocabulary.known
-        self._unit_vectors: UnitVectors | None = None
-        self.register_load_state_dict_post_hook(_forget)
 
     def encode(self, inputs: Inputs) -> None:
         """Nothing: the features contain queries and posts."""
@@ -81,13 +73,6 @@ class FeatureModel(Reranker):
         """Always: there are no training steps."""
         return True
 
-    def unit_vectors(self) -> UnitVectors | None:
-        """Vectors of the known words; from their eight bits in training, too."""
-        if self.vectors is not None and self._unit_vectors is None:
-            ids = torch.arange(1, 1 + len(self._words), device=self.vectors.codes.device)
-            self._unit_vectors = UnitVectors(self._words, self.vectors(ids).cpu().numpy())
-        return self._unit_vectors
-
     @abstractmethod
     def contributions(self, representations: Tensor) -> Tensor:
         """Contribution of each feature to the scores of pairs with features [P, K]: [P, K].
@@ -98,8 +83,3 @@ class FeatureModel(Reranker):
     @abstractmethod
     def importances(self) -> Mapping[str, float]:
         """Name of each feature -> its importance over all pairs, 0 or more."""
-
-
-def _forget(model: FeatureModel, _: Any) -> None:
-    """Drop vectors of the state before loading."""
-    model._unit_vectors = None

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import Pairs
-from rerankers.engine.tokenized import Tokenized
 from rerankers.layers.pooling import CountedSimilarities, PaddedSimilarities
 from rerankers.models.mp_hcnn import Model, Perspective
+from rerankers.scoring.tokenized import Tokenized
 from rerankers.text import words as reading
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.spans import Span, Word, find_url, find_words, trigram_spans

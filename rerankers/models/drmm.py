@@ -55,8 +55,6 @@ in every second post."""
 class Config:
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
-    histogram: str = "log_count"
-    """``count`` (CH), ``normalized`` (NH, shares of the post's words) or ``log_count`` (LCH)."""
     bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
     gate: str = "idf"
     """Input of the gate: ``idf`` of a word or its ``vector`` (TV)."""
@@ -65,7 +63,6 @@ class Config:
     vectors: str = "static"  # First vectors of words (see ``VECTOR_KINDS``), never trained
 
     def __post_init__(self) -> None:
-        require_choice("histogram", self.histogram, ("count", "normalized", "log_count"))
         require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("gate", self.gate, ("idf", "vector"))
         require_at_least(self, bins=2)
@@ -125,17 +122,9 @@ class Model(Reranker):
         counts = histograms(cosine, exact, mask_of(posts.terms.ids), self.config.bins)
         weights = queries.terms.weights[query_of_post]
         return {
-            "histograms": self.scaled(counts) * mask_of(ids).unsqueeze(2),
+            "histograms": torch.log1p(counts) * mask_of(ids).unsqueeze(2),
             "words": torch.stack([ids.float(), weights], dim=2),
         }
-
-    def scaled(self, counts: Tensor) -> Tensor:
-        """Histograms [P, Lq, bins] of counts, as the configuration scales them."""
-        if self.config.histogram == "log_count":
-            return torch.log1p(counts)
-        if self.config.histogram == "normalized":
-            return counts / counts.sum(dim=2, keepdim=True).clamp_min(1.0)
-        return counts
 
     def represent(self, interactions: Interactions) -> Tensor:
         """Sum of the words' values, weighted by the gate: [P, 1]."""

@@ -75,6 +75,7 @@ class Model(BoostedTrees):
     """Lists of trees over a pair's features."""
 
     config_type = Config
+    reads_rankers = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "adapted": Config(fused(ADAPTED_FAMILY)),

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers import features
+from rerankers.base import Report
 from rerankers.errors import RerankerError, require_above_zero, require_at_least
 from rerankers.models._feature_model import DEPTH, MICROBLOG, MICROBLOG_DEPTH, FeatureModel, fused
 from rerankers.text.vocabulary import Vocabulary
@@ -48,6 +49,7 @@ class Model(FeatureModel):
     """
 
     config_type = Config
+    reads_rankers = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "microblog": Config(fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
@@ -78,7 +80,13 @@ class Model(FeatureModel):
         """Absolute weight of each standardised feature."""
         return dict(zip(self.names, self.weights.abs().tolist(), strict=True))
 
-    def fit(self, representations: Tensor, relevant: Tensor, query_index: Tensor) -> None:
+    def fit(
+        self,
+        representations: Tensor,
+        relevant: Tensor,
+        query_index: Tensor,
+        progress: Report = lambda message: None,
+    ) -> None:
         """Fit the weights."""
         values = representations.double().cpu()
         known = ~values.isnan()

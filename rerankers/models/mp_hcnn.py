@@ -237,6 +237,7 @@ class Model(Reranker):
     """The network of section 3; see the module's docstring."""
 
     config_type = Config
+    has_matches = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "robust": Config(),
         "small": Config(word_filters=64, trigram_filters=32, depth=1),

@@ -22,23 +22,6 @@ class WordVectors:
     matrix: npt.NDArray[np.float32]
 
 
-class UnitVectors:
-    """Word vectors of length 1, for comparison by cosine, made from vectors [V, E] of any length.
-
-    Attributes:
-        matrix: [1 + V, E]; row 0, of zeros, stands for all unknown words.
-    """
-
-    def __init__(self, words: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
-        self._rows = {word: row for row, word in enumerate(words, start=1)}
-        self.matrix = np.zeros((1 + vectors.shape[0], vectors.shape[1]), dtype=np.float32)
-        self.matrix[1:] = _normalized(vectors)
-
-    def rows(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Row of ``matrix`` for each word: [L]."""
-        return np.array([self._rows.get(word, 0) for word in words], dtype=np.int64)
-
-
 def read_vectors(path: Path) -> WordVectors:
     """Read a word2vec file (``.bin`` in its name) or a GloVe text file, either also with ``.gz``.
 

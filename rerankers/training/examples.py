@@ -15,9 +15,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import Interactions, Reranker
-from rerankers.engine import fast_paths
-from rerankers.engine.scoring import BATCH_SIZE, batches_of
-from rerankers.engine.tokenized import Tokenized
+from rerankers.scoring import fast_paths
+from rerankers.scoring.batches import BATCH_SIZE, batches_of
+from rerankers.scoring.tokenized import Tokenized
 
 Rows = npt.NDArray[np.int64]
 """Row numbers of pairs."""
@@ -48,9 +48,9 @@ class Examples:
                 topics.append(TopicRows(positives, negatives))
         return topics
 
-    def subset(self, rows: Rows) -> Examples:
+    def take(self, rows: Rows) -> Examples:
         """The examples ``rows`` alone."""
-        return Examples(self.pairs.subset(rows), self.relevant[rows])
+        return Examples(self.pairs.take(rows), self.relevant[rows])
 
 
 @dataclass
@@ -108,7 +108,7 @@ class CachedInteractions:
         """[P] equal work for every pair; pairs of one part stay together."""
         return self.places[:, 0]
 
-    def subset(self, rows: Rows) -> CachedInteractions:
+    def take(self, rows: Rows) -> CachedInteractions:
         """The pairs ``rows`` alone."""
         return CachedInteractions(self.query_index[rows], self.places[rows], self.parts)
 

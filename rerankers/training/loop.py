@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from rerankers.base import Reranker
-from rerankers.engine.scoring import represent_tokenized, score_tokenized
 from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import ConvolutionTower
+from rerankers.scoring.batches import represent_tokenized, score_tokenized
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
@@ -32,7 +32,9 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
+"""Called with the epoch, the step (0 at the end of the epoch) and a message.
+
+With the numbers 0 and 0 while a model is fitted without steps."""
 
 
 def train(
@@ -76,6 +78,7 @@ def train(
             represent_tokenized(model, training.pairs),
             torch.from_numpy(training.relevant),
             torch.from_numpy(training.pairs.query_index),
+            lambda message: progress(0, 0, message),
         )
     return history
 
@@ -180,7 +183,7 @@ class EpochTrainer:
                 if not np.isfinite(losses[-1]):
                     raise RerankerError(
                         f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                        "train with a smaller --learning-rate"
+                        "train with a smaller `learning_rate`"
                     )
                 progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))

@@ -1,4 +1,4 @@
-"""Wire formats: one file each, chosen by a request's path and by its keys."""
+"""Wire formats: a file for each project, chosen by a request's path and by its keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pipeline.service.formats.base import Format
 from pipeline.service.formats.cohere import Cohere, Jina
 from pipeline.service.formats.infinity import Infinity
 from pipeline.service.formats.tei import Tei
-from pipeline.service.formats.vllm import Vllm, VllmScore
+from pipeline.service.formats.vllm import Vllm, VllmScores
 from pipeline.service.formats.voyage import Voyage
 
 TEI, COHERE, JINA = Tei(), Cohere(), Jina()
-INFINITY, VLLM, SCORE, VOYAGE = Infinity(), Vllm(), VllmScore(), Voyage()
+INFINITY, VLLM, SCORE, VOYAGE = Infinity(), Vllm(), VllmScores(), Voyage()
 
 PATHS: Mapping[str, Sequence[Format]] = {
     "/rerank": (TEI, VOYAGE, INFINITY, VLLM),
@@ -40,7 +40,7 @@ def format_of(path: str, keys: Container[str]) -> Format:
 
 
 def assumed(path: str) -> Format:
-    """The format for the faults of a request whose keys are not known."""
+    """The format for the errors of a request whose keys are not known."""
     if path.startswith("/v2/"):
         return COHERE
     if path in ("/score", "/v1/score"):

@@ -1,17 +1,18 @@
-"""What all wire formats share: the request as the service reads it, and its ranking."""
+"""Wire formats: the parts that all share, and a request and its scores in no format's words."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from orjson import Fragment
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, Field, Strict, StrictBool
 
-from pipeline.service.faults import STATUS, Fault
+from pipeline.service.errors import ErrorFormat, RequestError
+from pipeline.service.record import Record
 
 LARGEST_SCORE = 3.4e38
 """Of a first stage: scores are in single precision."""
@@ -33,7 +34,7 @@ Positive = Annotated[_AtLeast1, BeforeValidator(_whole, json_schema_input_type=_
 Score = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
 Flag = StrictBool
 Mix = Literal["neural", "interpolated", "lexical"]
-"""What a score is: the model's, or mixed with the first stage's, or with one computed here."""
+"""The model's score, or mixed with the first stage's, or with a score computed by the service."""
 
 
 class Document(BaseModel):
@@ -74,8 +75,16 @@ class Request(BaseModel):
     )
 
 
-Documents = Annotated[list[str | Document], Field(json_schema_extra={"minItems": 1})]
-"""An empty list is no wrong value: each format has its own answer to it."""
+def _as_object(value: object) -> object:
+    """A document that is a plain string, as an object."""
+    if not isinstance(value, str | dict):
+        raise ValueError("expected a string or an object with text")
+    return {"text": value} if isinstance(value, str) else value
+
+
+_Document = Annotated[Document, BeforeValidator(_as_object, json_schema_input_type=str | Document)]
+Documents = Annotated[list[_Document], Field(json_schema_extra={"minItems": 1})]
+"""An empty list is no wrong value: each format has its own response to it."""
 
 
 class WithDocuments(Request):
@@ -84,16 +93,9 @@ class WithDocuments(Request):
     documents: Documents
 
 
-class Usage(BaseModel):
-    """Words of query and documents."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 @dataclass(frozen=True)
-class Ask:
-    """What a request wants, in any format.
+class ScoreRequest:
+    """A request for scores, in no format's words.
 
     Attributes:
         queries: one, or one for each document.
@@ -120,55 +122,103 @@ class Ask:
     shift: bool = False
 
 
-def ask_of(
-    request: Request,
-    documents: Sequence[str | Document],
-    top: int | None = None,
-    raw: bool | None = None,
-    echo: bool | None = None,
-    name: str = "documents",
-) -> Ask:
-    """Read the documents of a request from its field ``name``.
+@dataclass(frozen=True)
+class ScoreResponse:
+    """The scores of a request.
 
-    Raises:
-        Fault: some documents have a first-stage score and others have none.
+    Attributes:
+        request: the request.
+        model: name of the model that scored.
+        mix: what a score is.
+        scores: [D] as JSON, in the order of the documents.
+        order: rows of the documents, best first.
     """
-    texts, urls = list[str](), list[str]()
-    scores = dict[int, float]()
-    for row, document in enumerate(documents):
-        if isinstance(document, str):
-            text, url = between_links(document) if request.links else (document, "")
-            texts.append(text)
-            urls.append(url)
-        else:
-            texts.append(document.text)
-            urls.append(document.url or "")
-            if document.first_stage_score is not None:
-                scores[row] = document.first_stage_score
-    if scores and len(scores) < len(texts):
-        row = next(row for row in range(len(texts)) if row not in scores)
-        found = f"found none, but {len(scores)} of the {len(texts)} documents have one"
-        raise Fault("value", f"{found}; expected one for all or for none", _score_at(name, row))
-    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
-        found = (
-            f"found {len(texts)} empty texts, expected some text: leave the fields of the search"
+
+    request: ScoreRequest
+    model: str
+    mix: Mix
+    scores: Sequence[Fragment]
+    order: Sequence[int]
+
+    def best(self) -> Iterator[tuple[int, Fragment]]:
+        """(row, score) of the documents that the request wants, best first."""
+        return ((row, self.scores[row]) for row in self.order[: self.request.top])
+
+
+class Format(ErrorFormat):
+    """A wire format: how a request is read, and how responses and errors are written."""
+
+    name: ClassVar[str]
+    request: ClassVar[Any]
+    """Its pydantic model."""
+    documents: ClassVar[str] = "documents"
+    """Field of the documents in a request."""
+    takes_any_model: ClassVar[bool] = False
+    """Whether clients of this format send names of their vendor's models."""
+    needs_media_type: ClassVar[bool] = False
+    """Whether a body that does not call itself JSON is refused."""
+    later_first: ClassVar[bool] = False
+    """Which of two documents of equal scores comes first."""
+
+    def read(self, request: Any) -> ScoreRequest:
+        """A request of this format.
+
+        Raises:
+            RequestError: it contradicts itself.
+        """
+
+        def given(*names: str) -> Any:
+            """The value of the first of these fields that the format has."""
+            return next((getattr(request, name) for name in names if hasattr(request, name)), None)
+
+        documents: list[Document] = given(self.documents)
+        parts = [(post.text, post.url or "") for post in documents]
+        if request.links:
+            parts = [(text, url) if url else between_links(text) for text, url in parts]
+        texts, urls = [text for text, _ in parts], [url for _, url in parts]
+        if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
+            problem = (
+                f"found {len(texts)} empty texts, expected some text: leave the fields of the "
+                "search pipeline in the search's _source, and the index's"
+            )
+            raise RequestError("value", problem, (self.documents,))
+        return ScoreRequest(
+            [request.query],
+            texts,
+            urls,
+            self._first_stage(documents, request.mix == "interpolated"),
+            request.model,
+            given("top_n", "top_k") or None,
+            given("raw_scores") is True or given("use_activation") is False,
+            given("return_documents", "return_text") is True,
+            request.mix,
+            request.shift is True,
         )
-        raise Fault("value", f"{found} pipeline in the search's _source, and the index's", (name,))
-    if request.mix == "interpolated" and not scores:
-        found = "found none, expected one for each document, as mix is interpolated"
-        raise Fault("value", found, _score_at(name, 0))
-    return Ask(
-        [request.query],
-        texts,
-        urls,
-        list(scores.values()) or None,
-        request.model,
-        top,
-        bool(raw),
-        bool(echo),
-        request.mix,
-        bool(request.shift),
-    )
+
+    def _first_stage(self, documents: Sequence[Document], needed: bool) -> Sequence[float] | None:
+        """Scores of all documents, or None; raises RequestError if only some have one."""
+        scores = [post.first_stage_score for post in documents]
+        known = [score for score in scores if score is not None]
+        if known and len(known) == len(scores):
+            return known
+        if known:
+            problem = f"found none, but {len(known)} of the {len(scores)} documents have one; "
+            problem += "expected one for all or for none"
+        elif needed:
+            problem = "found none, expected one for each document, as mix is interpolated"
+        else:
+            return None
+        row = scores.index(None) if scores else 0
+        raise RequestError("value", problem, (self.documents, row, "first_stage_score"))
+
+    @abstractmethod
+    def write(self, response: ScoreResponse, record: Record) -> Any:
+        """The body of a response, as orjson writes it."""
+
+
+def usage(record: Record) -> dict[str, int]:
+    """Words of query and documents, as OpenAI names them."""
+    return {"prompt_tokens": record.words, "total_tokens": record.words}
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
@@ -179,89 +229,12 @@ _LONGEST = 8192
 
 def between_links(document: str) -> tuple[str, str]:
     """Text and link of ``link + text + link``; the link is "" where there is none."""
-    if (found := _LINK.match(document)) is None:
+    if (beginning := _LINK.match(document)) is None:
         return document, ""
     start = max((len(document) + 1) // 2, len(document) - _LONGEST) - 1
     # The longest: a shorter beginning may also be an end.
-    while (start := document.find(found[0], start + 1)) >= 0:
+    while (start := document.find(beginning[0], start + 1)) >= 0:
         link = document[start:]
         if 2 * len(link) <= len(document) and document.startswith(link):
             return document[len(link) : start], link
     return document, ""
-
-
-def _score_at(name: str, row: int) -> tuple[str | int, ...]:
-    return name, row, "first_stage_score"
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """The scores of a request.
-
-    Attributes:
-        ask: the request.
-        model: name of the model that scored.
-        mix: what a score is.
-        scores: [D] as JSON, in the order of the documents.
-        order: rows of the documents, best first.
-        words: of query and documents.
-        request_id: of the request.
-        created: in seconds since 1970.
-    """
-
-    ask: Ask
-    model: str
-    mix: Mix
-    scores: Sequence[Fragment]
-    order: Sequence[int]
-    words: int
-    request_id: str
-    created: int
-
-    def best(self) -> Iterator[tuple[int, Fragment]]:
-        """(row, score) of the documents that the request wants, best first."""
-        return ((row, self.scores[row]) for row in self.order[: self.ask.top])
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """Number of words, under the names of :class:`Usage`."""
-        return {"prompt_tokens": self.words, "total_tokens": self.words}
-
-
-class Format(ABC):
-    """A wire format: how a request is read, and how answers and faults are written."""
-
-    name: ClassVar[str]
-    request: ClassVar[type[BaseModel]]
-    response: ClassVar[Any]
-    """Type of the answer, for the description of the interface."""
-    error: ClassVar[Any]
-    """Type of a fault's body, for the same."""
-    takes_any_model: ClassVar[bool] = False
-    """Whether clients of this format send names of their vendor's models."""
-    needs_media_type: ClassVar[bool] = False
-    """Whether a body that does not call itself JSON is refused."""
-    later_first: ClassVar[bool] = False
-    """Which of two documents of equal scores comes first."""
-    statuses: ClassVar[Mapping[str, int]] = {}
-    """Kind of a fault -> HTTP status, where it is not that of :data:`STATUS`."""
-
-    @abstractmethod
-    def read(self, request: Any) -> Ask:
-        """What a request wants.
-
-        Raises:
-            Fault: it contradicts itself.
-        """
-
-    @abstractmethod
-    def answer(self, ranking: Ranking) -> Any:
-        """The answer, as orjson writes it."""
-
-    @abstractmethod
-    def explain(self, fault: Fault, request_id: str) -> Any:
-        """The body of a fault."""
-
-    def status(self, fault: Fault) -> int:
-        """HTTP status of a fault."""
-        return self.statuses.get(fault.kind, STATUS[fault.kind])

@@ -1,25 +1,14 @@
-"""Text Embeddings Inference of Hugging Face: ``texts``, and a bare array as the answer."""
+"""Text Embeddings Inference of Hugging Face: ``texts``, and a bare array as the response."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
+from pipeline.service.errors import RequestError
+from pipeline.service.formats import base
+from pipeline.service.record import Record
 
-from pipeline.service.faults import Fault
-from pipeline.service.formats.base import (
-    Ask,
-    Count,
-    Documents,
-    Flag,
-    Format,
-    Ranking,
-    Request,
-    ask_of,
-)
-
-_KINDS = {
+_TYPES = {
     "empty": "Empty",
     "overload": "Overloaded",
     "deadline": "Overloaded",
@@ -30,57 +19,34 @@ _KINDS = {
 }
 
 
-class TeiRequest(Request):
+class TeiRequest(base.Request):
     """A request with ``texts``; ``top_n`` is Elasticsearch's."""
 
-    texts: Documents
-    raw_scores: Flag | None = None
-    return_text: Flag | None = None
-    top_n: Count | None = None
+    texts: base.Documents
+    raw_scores: base.Flag | None = None
+    return_text: base.Flag | None = None
+    top_n: base.Count | None = None
 
 
-class TeiRank(BaseModel):
-    """A text and its score."""
-
-    index: int
-    score: float
-    text: str | None = None
-
-
-class TeiError(BaseModel):
-    """Why there are no scores."""
-
-    error: str
-    error_type: str
-
-
-class Tei(Format):
+class Tei(base.Format):
     """``/rerank`` with ``texts``."""
 
     name = "tei"
     request = TeiRequest
-    response = list[TeiRank]
-    error = TeiError
+    documents = "texts"
     takes_any_model = True
     needs_media_type = True
     later_first = True
-    statuses: ClassVar[Mapping[str, int]] = {"many": 422, "model": 422, "internal": 424}
+    statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
 
-    def read(self, request: TeiRequest) -> Ask:
-        """What a request wants."""
-        wants = (request.top_n or None, request.raw_scores, request.return_text)
-        return ask_of(request, request.texts, *wants, name="texts")
-
-    def answer(self, ranking: Ranking) -> Any:
+    def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """A bare array."""
-        ask = ranking.ask
-        if ask.echo:
-            return [
-                {"index": row, "score": score, "text": ask.texts[row]}
-                for row, score in ranking.best()
-            ]
-        return [{"index": row, "score": score} for row, score in ranking.best()]
+        ranks: list[dict[str, Any]] = [{"index": r, "score": s} for r, s in response.best()]
+        if response.request.echo:
+            for rank in ranks:
+                rank["text"] = response.request.texts[rank["index"]]
+        return ranks
 
-    def explain(self, fault: Fault, request_id: str) -> Any:
+    def explain(self, error: RequestError, request_id: str) -> Any:
         """A text, and a word for its kind."""
-        return {"error": fault.message, "error_type": _KINDS.get(fault.kind, "Validation")}
+        return {"error": error.message, "error_type": _TYPES.get(error.kind, "Validation")}

@@ -1,92 +1,46 @@
-"""Voyage: ``top_k`` or ``truncation`` in the request, ``data`` in the answer."""
+"""Voyage: ``top_k`` or ``truncation`` in the request, ``data`` in the response."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
-from pipeline.service.faults import Fault
-from pipeline.service.formats.base import (
-    Ask,
-    Flag,
-    Format,
-    Positive,
-    Ranking,
-    WithDocuments,
-    ask_of,
-)
+from pipeline.service.errors import RequestError
+from pipeline.service.formats import base
+from pipeline.service.record import Record
 
 
-class VoyageRequest(WithDocuments):
+class VoyageRequest(base.WithDocuments):
     """A request with ``top_k`` or ``truncation``."""
 
-    top_k: Positive | None = None
-    return_documents: Flag | None = None
-    truncation: Flag | None = None
+    top_k: base.Positive | None = None
+    return_documents: base.Flag | None = None
+    truncation: base.Flag | None = None
 
 
-class VoyageResult(BaseModel):
-    """A document's place and score, and its text if the request wants it."""
-
-    index: int
-    relevance_score: float
-    document: str | None = None
-
-
-class VoyageUsage(BaseModel):
-    """Words of query and documents."""
-
-    total_tokens: int
-
-
-class VoyageAnswer(BaseModel):
-    """The documents, best first."""
-
-    object: str
-    data: list[VoyageResult]
-    model: str
-    mix: str
-    usage: VoyageUsage
-
-
-class VoyageError(BaseModel):
-    """Why there are no scores."""
-
-    detail: str
-
-
-class Voyage(Format):
+class Voyage(base.Format):
     """``/v1/rerank`` with ``top_k`` or ``truncation``."""
 
     name = "voyage"
     request = VoyageRequest
-    response = VoyageAnswer
-    error = VoyageError
     takes_any_model = True
-    statuses: ClassVar[Mapping[str, int]] = {"model": 400}
+    statuses: ClassVar = {"model": 400}
 
-    def read(self, request: VoyageRequest) -> Ask:
-        """What a request wants."""
-        return ask_of(request, request.documents, request.top_k, echo=request.return_documents)
-
-    def answer(self, ranking: Ranking) -> Any:
+    def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Index, score and perhaps text of each document."""
         data: list[dict[str, Any]] = [
-            {"index": row, "relevance_score": score} for row, score in ranking.best()
+            {"index": row, "relevance_score": score} for row, score in response.best()
         ]
-        if ranking.ask.echo:
+        if response.request.echo:
             for result in data:
-                result["document"] = ranking.ask.texts[result["index"]]
+                result["document"] = response.request.texts[result["index"]]
         return {
             "object": "list",
             "data": data,
-            "model": ranking.model,
-            "mix": ranking.mix,
-            "usage": {"total_tokens": ranking.words},
+            "model": response.model,
+            "mix": response.mix,
+            "usage": {"total_tokens": record.words},
         }
 
-    def explain(self, fault: Fault, request_id: str) -> Any:
+    def explain(self, error: RequestError, request_id: str) -> Any:
         """A text."""
-        return {"detail": fault.message}
+        return {"detail": error.message}

@@ -1,5 +1,5 @@
 """In front of OpenSearch or Elasticsearch: searches go to the engine, and come back reranked.
 
-:mod:`.plan` reads what a search asks for, :mod:`.upstream` asks the engine, :mod:`.answers` puts
-its hits into another order without touching anything else, :mod:`.routes` connects them.
+:mod:`.search` reads a search, and puts the hits of its response into another order without touching
+anything else; :mod:`.upstream` asks the engine, :mod:`.routes` connects them.
 """

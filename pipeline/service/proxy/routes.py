@@ -8,26 +8,33 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from indexes.engines.searching import single_precision
-from pipeline.service.faults import STATUS, Fault
-from pipeline.service.formats.base import Ask
-from pipeline.service.models import ServedModel
-from pipeline.service.proxy import answers, plan
-from pipeline.service.proxy.answers import Answer
-from pipeline.service.proxy.plan import Plan, Search, Settings
-from pipeline.service.proxy.upstream import AwayError, Headers, Reply, Upstream
+from pipeline.service.errors import ErrorFormat, RequestError
+from pipeline.service.formats.base import ScoreRequest
+from pipeline.service.http.models import ServedModel
+from pipeline.service.http.requests import deadline_of, unless_gone
+from pipeline.service.http.service import Service
+from pipeline.service.proxy.search import (
+    MARK,
+    Search,
+    SearchDefaults,
+    SearchResponse,
+    Window,
+    read_response,
+    read_responses,
+    read_search,
+)
+from pipeline.service.proxy.upstream import EngineResponse, Headers, Upstream
 from pipeline.service.record import LOG, Record
-from pipeline.service.service import Service, deadline_of, job_of, unless_gone
 
 PASSED = {
     "/": ("GET", "HEAD"),
@@ -42,28 +49,39 @@ PASSED = {
 SEARCHES = ("_search", "_msearch")
 
 _OWN_SEARCH_FAILED = (400, 500)
-"""Answers to a window's search that the caller's own search may not get."""
-
-_STATUS = {"value": 400, "model": 400}
-"""Kind of a fault -> the engines' status for it, where it is not that of all formats."""
+"""Responses to a window's search that the caller's own search may not get."""
 
 _THREAD = 1_000_000
-"""Bytes of an answer that is read in a thread of its own."""
+"""Bytes of a response that is read in a thread of its own."""
 
 _PAGE = ("from", "size")
 
 _MOST_LACKING = 1000
-"""Paths whose hits' sources lack a field, at most: what callers may name is not counted."""
+"""Paths whose hits' sources lack a field, at most: the names in them are the callers'."""
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
-_Row = tuple[int, str | None]
-"""A hit's place in the engine's ranking, and its new score."""
+
+class EngineErrors(ErrorFormat):
+    """Errors in the engines' shape."""
+
+    statuses: ClassVar = {"value": 400, "model": 400}
+
+    def explain(self, error: RequestError, request_id: str) -> Any:
+        """A type and the reason."""
+        status = self.status(error)
+        kinds = {404: "resource_not_found_exception", 429: "es_rejected_execution_exception"}
+        kind = "illegal_argument_exception" if status < 500 else "proxy_exception"
+        problem = {"type": kinds.get(status, kind), "reason": error.message}
+        return {"error": {"root_cause": [problem], **problem}, "status": status}
+
+
+ENGINE_ERRORS = EngineErrors()
 
 
 @dataclass(frozen=True)
-class Call:
-    """A request for searches.
+class EngineRequest:
+    """A request as it goes on to the engine.
 
     Attributes:
         target: path of the engine, in visible ASCII.
@@ -79,6 +97,11 @@ class Call:
     record: Record
     deadline: float | None
 
+    @property
+    def parameters(self) -> Sequence[tuple[str, str]]:
+        """Names and values of the path's parameters."""
+        return parse_qsl(self.query, keep_blank_values=True)
+
     def path(self, without: Sequence[str] = ()) -> str:
         """Path and parameters, without some of them."""
         parts = [
@@ -90,261 +113,243 @@ class Call:
         return f"{self.target}?{query}" if query else self.target
 
 
-_Work = Callable[[Call], Awaitable[Response]]
-
-
 class Proxy:
     """Answers searches in front of an engine.
 
     Args:
         service: scores the hits.
         upstream: the engine.
-        settings: of searches.
+        defaults: of searches.
     """
 
-    def __init__(self, service: Service, upstream: Upstream, settings: Settings) -> None:
-        self.service, self.upstream, self.settings = service, upstream, settings
+    def __init__(self, service: Service, upstream: Upstream, defaults: SearchDefaults) -> None:
+        self.service, self.upstream, self.defaults = service, upstream, defaults
         self._lacking: set[tuple[str, ...]] = set()
 
     def routes(self) -> Sequence[Route]:
         """The engine's paths; that of the root is not for browsers."""
-        searches: dict[str, _Work] = {
-            "_search": self._search,
-            "_msearch": self._many,
-        }
+        both = ["GET", "POST"]
         return [
+            *(_Route(path, self._endpoint(self._pass), methods=m) for path, m in PASSED.items()),
             *(
-                _Route(path, partial(self._answer, self._pass), methods=[*methods])
-                for path, methods in PASSED.items()
-            ),
-            *(
-                _Route(path, partial(self._answer, answer), methods=["GET", "POST"])
-                for name, answer in searches.items()
-                for path in (f"/{name}", f"/{{index:path}}/{name}")
+                _Route(f"{index}/{name}", self._endpoint(work), methods=both)
+                for name, work in zip(SEARCHES, (self._search, self._searches), strict=True)
+                for index in ("", "/{index:path}")
             ),
         ]
 
-    async def _answer(
-        self, work: Callable[[Call], Awaitable[Response]], request: Request
-    ) -> Response:
-        """The answer to a call, or its fault as an engine's error."""
-        record: Record = request.scope["state"]["record"]
-        try:
-            async with self.service.body_of(request) as body:
-                call = self._call(request, body, record)
-                return await unless_gone(work(call), request)
-        except Fault as fault:
-            record.kind, record.error = fault.kind, fault.message
-            status = _STATUS.get(fault.kind, STATUS[fault.kind])
-            return refusal(status, fault.message, fault.retry)
-        except ClientDisconnect:
-            record.kind = "gone"
-            return refusal(STATUS["gone"], "the client has gone")
-        except AwayError as error:
-            self.service.metrics.search("away")
-            record.error = str(error)
-            return refusal(error.status, str(error))
-        except Exception:
-            LOG.exception("request %s failed", record.request_id)
-            record.kind = "internal"
-            return refusal(500, f"an internal error; see the log for {record.request_id}")
+    async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a call that does not pass."""
+        scope["state"]["format"] = ENGINE_ERRORS
+        raise _not_found(scope)
 
-    def _call(self, request: Request, body: bytes, record: Record) -> Call:
-        """A request as it goes on to the engine; raises Fault if it is none of these."""
+    def _endpoint(
+        self, work: Callable[[EngineRequest], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            request.state.format = ENGINE_ERRORS
+            if not _is_of_engine(_raw_path(request)):
+                raise _not_found(request.scope)
+            async with self.service.bodies.read(request) as body:
+                return await unless_gone(work(self._request(request, body)), request)
+
+        return endpoint
+
+    def _request(self, request: Request, body: bytes) -> EngineRequest:
         scope = request.scope
-        raw: bytes = scope.get("raw_path") or scope["path"].encode()
-        if not _is_of_engine(raw):
-            raise _unknown(request)
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
         if request.headers.get("content-encoding", "").strip().lower() == "gzip":
             body = _unpacked(body, self.service.limits.body)
         try:
-            deadline = deadline_of(request, record.started)
-        except Fault:
+            deadline = deadline_of(request)
+        except RequestError:
             deadline = None  # The header may be meant for the engine.
-        method, target, query = scope["method"], _visible(raw), _visible(scope["query_string"])
-        return Call(method, target, query, headers, body, record, deadline)
+        target, query = _visible(_raw_path(request)), _visible(scope["query_string"])
+        record = request.state.record
+        return EngineRequest(scope["method"], target, query, headers, body, record, deadline)
 
-    async def _send(self, call: Call, path: str, body: bytes) -> Reply:
-        """The engine's answer; raises AwayError."""
-        seconds = None
-        if call.deadline is not None:
-            seconds = call.deadline - time.perf_counter()
-            if seconds <= 0:
-                raise AwayError(504, "the deadline of the request is past")
-        started = time.perf_counter()
+    async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
+        """The engine's response; raises RequestError."""
+        started, seconds = time.perf_counter(), None
         try:
-            return await self.upstream.send(call.method, path, call.headers, body, seconds)
+            if request.deadline is not None:
+                seconds = request.deadline - started
+                if seconds <= 0:
+                    raise RequestError("deadline", "the deadline of the request is past")
+            return await self.upstream.send(request.method, path, request.headers, body, seconds)
+        except RequestError:
+            self.service.metrics.search("away")
+            raise
         finally:
-            call.record.engine += time.perf_counter() - started
+            request.record.engine += time.perf_counter() - started
 
-    async def _pass(self, call: Call) -> Response:
-        return _response(await self._send(call, call.path(), call.body))
+    async def _pass(self, request: EngineRequest) -> Response:
+        return _response(await self._send(request, request.path(), request.body))
 
-    async def _search(self, call: Call) -> Response:
+    # --- Searches ---------------------------------------------------------------------------------
+
+    async def _search(self, request: EngineRequest) -> Response:
         """A search: that of its window, reranked, if there is one."""
-        parameters = parse_qsl(call.query, keep_blank_values=True)
-        search = self._read(call.body, parameters)
-        wanted = search.plan
-        if wanted is None:
-            return self._own(await self._send(call, call.path(), search.body), False)
-        reply, answer = await self._window(call, wanted)
-        if answer and answer.hits is not None:
-            text, is_reranked = await self._reranked(answer, wanted, call)
-            return _response(reply, text.encode("utf-8", "surrogatepass"), is_reranked)
-        if reply.status not in (200, *_OWN_SEARCH_FAILED):
-            return self._own(reply, False)
-        return self._own(await self._send(call, call.path(), search.body), True)
+        search = self._read(request.body, request.parameters)
+        if search.window is None:
+            return await self._unchanged(request, search.body)
+        response, window = await self._of_window(request, search.window)
+        if window and window.hits is not None:
+            text, is_reranked = await self._reranked(window, search.window, request)
+            return _response(response, text.encode("utf-8", "surrogatepass"), is_reranked)
+        if response.status not in (200, *_OWN_SEARCH_FAILED):
+            self.service.metrics.search("refused")
+            return _response(response)
+        return await self._unchanged(request, search.body, has_failed=True)
 
-    async def _window(self, call: Call, wanted: Plan) -> tuple[Reply, Answer | None]:
-        """The engine's answer to the search of a window; None for one that cannot be read.
+    def _read(self, body: bytes, parameters: Sequence[tuple[str, str]]) -> Search:
+        """A search; raises RequestError if its ``ext.rerank`` is wrong."""
+        search = read_search(body, parameters, self.defaults)
+        if search.window:
+            self._model(search.window)
+        return search
+
+    def _model(self, window: Window) -> ServedModel:
+        """The model of a search; raises RequestError if there is none of its name."""
+        models = self.service.models
+        return models.default if window.model is None else models.choose(window.model, False)
+
+    async def _unchanged(
+        self, request: EngineRequest, body: bytes, has_failed: bool = False
+    ) -> Response:
+        """The engine's response to the caller's own search, which could not be reranked."""
+        response = await self._send(request, request.path(), body)
+        if response.status != 200:
+            self.service.metrics.search("refused")
+            return _response(response)
+        self.service.metrics.search("failed" if has_failed else "unchanged")
+        content = response.content
+        if has_failed and content.lstrip().startswith(b"{"):
+            content = content.replace(b"{", b"{" + MARK.encode(), 1)
+        return _response(response, content, False)
+
+    async def _of_window(
+        self, request: EngineRequest, window: Window
+    ) -> tuple[EngineResponse, SearchResponse | None]:
+        """The engine's response to the search of a window; None for one that cannot be read.
 
         Texts are read from the hits' sources, which come anyway. Where these lack a field, as some
         hits or mappings do, it is asked for, from then on at once.
         """
-        place = (call.target, *wanted.added)
-        is_short = wanted.short is not None and place not in self._lacking
-        answer = None
-        for body in (wanted.short, wanted.body) if is_short else (wanted.body,):
+        place = (request.target, *window.added)
+        is_short = window.short is not None and place not in self._lacking
+        parsed = None
+        for body in (window.short, window.body) if is_short else (window.body,):
             assert body is not None
-            reply = await self._send(call, call.path(_PAGE), body)
+            response = await self._send(request, request.path(_PAGE), body)
             with suppress(ValueError):
-                answer = await _read(answers.read, reply) if reply.status == 200 else None
-            if answer is None or all(hit.has(wanted.added) for hit in answer.hits or ()):
+                parsed = await _read(read_response, response) if response.status == 200 else None
+            if parsed is None or all(hit.has(window.added) for hit in parsed.hits or ()):
                 break
             if len(self._lacking) >= _MOST_LACKING:
                 self._lacking.clear()
             self._lacking.add(place)
-        return reply, answer
+        return response, parsed
 
-    def _read(self, body: bytes, parameters: Sequence[tuple[str, str]]) -> Search:
-        """What a search asks for; raises Fault if its ``ext.rerank`` is wrong."""
-        search = plan.read(body, parameters, self.settings)
-        if search.plan:
-            self._model(search.plan)
-        return search
-
-    def _model(self, wanted: Plan) -> ServedModel:
-        """The model of a search; raises Fault if there is none of its name."""
-        models = self.service.models
-        return models.default if wanted.model is None else models.choose(wanted.model, False)
-
-    def _own(self, reply: Reply, should_be_reranked: bool) -> Response:
-        """The engine's answer to the caller's own search."""
-        if reply.status != 200:
-            self.service.metrics.search("refused")
-            return _response(reply)
-        self.service.metrics.search("failed" if should_be_reranked else "unchanged")
-        content = reply.content
-        if should_be_reranked and content.lstrip().startswith(b"{"):
-            content = content.replace(b"{", b"{" + answers.MARK.encode(), 1)
-        return _response(reply, content, False)
-
-    async def _many(self, call: Call) -> Response:
+    async def _searches(self, request: EngineRequest) -> Response:
         """Several searches: the windows of those that have one, each reranked by itself."""
-        parameters = parse_qsl(call.query, keep_blank_values=True)
-        lines = call.body.split(b"\n")
+        lines = request.body.split(b"\n")
         pairs = list(zip(lines[:-1:2], lines[1:-1:2], strict=False))
         if len(lines) % 2 == 0 or lines[-1].strip() or not pairs:
-            return self._own(await self._send(call, call.path(), call.body), False)
-        searches = [self._read(body, [*parameters, *_parameters(header)]) for header, body in pairs]
+            return await self._unchanged(request, request.body)
         headers = [header for header, _ in pairs]
-        own = _joined(headers, [one.body for one in searches])
-        if not any(one.plan for one in searches):
-            return self._own(await self._send(call, call.path(), own), False)
-        bodies = [one.plan.body if one.plan else one.body for one in searches]
-        reply = await self._send(call, call.path(), _joined(headers, bodies))
+        parameters = request.parameters
+        searches = [self._read(body, [*parameters, *_parameters(head)]) for head, body in pairs]
+        own = _joined(headers, [search.body for search in searches])
+        if not any(search.window for search in searches):
+            return await self._unchanged(request, own)
+        bodies = [search.window.body if search.window else search.body for search in searches]
+        response = await self._send(request, request.path(), _joined(headers, bodies))
         try:
-            found, first, last = await _read(answers.read_many, reply)
-            if reply.status != 200 or len(found) != len(searches):
-                raise ValueError("found no answer to each search")
+            responses, first, last = await _read(read_responses, response)
+            if response.status != 200 or len(responses) != len(searches):
+                raise ValueError("found no response to each search")
         except ValueError:
-            # The same search without windows gets what the engine says to it.
-            return self._own(await self._send(call, call.path(), own), True)
-        texts = await self._texts(found, searches, headers, call)
-        before = found[0].text
-        content = f"{before[:first]}[{','.join(texts)}]{before[last:]}"
-        return _response(reply, content.encode("utf-8", "surrogatepass"))
+            # The same search without windows gets the engine's own words.
+            return await self._unchanged(request, own, has_failed=True)
+        texts = await self._texts(responses, searches, headers, request)
+        whole = responses[0].text
+        content = f"{whole[:first]}[{','.join(texts)}]{whole[last:]}"
+        return _response(response, content.encode("utf-8", "surrogatepass"))
 
     async def _texts(
         self,
-        found: Sequence[Answer],
+        responses: Sequence[SearchResponse],
         searches: Sequence[Search],
         headers: Sequence[bytes],
-        call: Call,
+        request: EngineRequest,
     ) -> Sequence[str]:
-        """The answers to searches; those without hits are asked for once more, as they came."""
-        failed = [row for row, one in enumerate(searches) if one.plan and found[row].hits is None]
-        again: dict[int, Answer] = {}
+        """The responses to searches; those without hits are sent once more, as they came."""
+        rows = [row for row, search in enumerate(searches) if search.window]
+        failed = [row for row in rows if responses[row].hits is None]
+        again: dict[int, SearchResponse] = {}
         if failed:
             body = _joined([headers[row] for row in failed], [searches[row].body for row in failed])
-            reply = await self._send(call, call.path(), body)
-            try:
-                again = dict(zip(failed, (await _read(answers.read_many, reply))[0], strict=True))
-            except ValueError:
-                again = {}
+            second = await self._send(request, request.path(), body)
+            with suppress(ValueError):
+                again = dict(zip(failed, (await _read(read_responses, second))[0], strict=True))
 
         async def text_of(row: int) -> str:
-            answer, wanted = found[row], searches[row].plan
-            if wanted and row not in again and answer.hits is not None:
-                return (await self._reranked(answer, wanted, call))[0]
-            answer = again.get(row, answer)
-            is_failure = answer.hits is not None and wanted is not None
-            outcome = "failed" if is_failure else "refused" if answer.hits is None else "unchanged"
+            response, window = responses[row], searches[row].window
+            if window and row not in again and response.hits is not None:
+                return (await self._reranked(response, window, request))[0]
+            response = again.get(row, response)
+            has_failed = response.hits is not None and window is not None
+            outcome = (
+                "failed" if has_failed else "refused" if response.hits is None else "unchanged"
+            )
             self.service.metrics.search(outcome)
-            mark = answers.MARK if is_failure else ""
-            return f"{{{mark}{answer.text[answer.start + 1 : answer.stop]}"
+            mark = MARK if has_failed else ""
+            return f"{{{mark}{response.text[response.start + 1 : response.stop]}"
 
         return await asyncio.gather(*map(text_of, range(len(searches))))
 
-    async def _reranked(self, answer: Answer, wanted: Plan, call: Call) -> tuple[str, bool]:
-        """The page of an answer with hits, and whether it is reranked: as it was if not."""
-        assert answer.hits is not None
-        rows: Sequence[_Row] = [(row, None) for row in range(len(answer.hits))]
-        outcome = "unchanged"
-        if rows and all(hit.score is not None for hit in answer.hits):
+    async def _reranked(
+        self, response: SearchResponse, window: Window, request: EngineRequest
+    ) -> tuple[str, bool]:
+        """The page of a response with hits, and whether it is reranked: as it was if not."""
+        assert response.hits is not None
+        rows: Sequence[tuple[int, str | None]] = [(row, None) for row in range(len(response.hits))]
+        outcome, record = "unchanged", request.record
+        if rows and all(hit.score is not None for hit in response.hits):
             try:
-                rows = await self._order(answer, wanted, call)
+                rows = await self._order(response, window, request)
                 outcome = "reranked"
-            except Fault as fault:
-                call.record.kind, call.record.error = fault.kind, fault.message
+            except RequestError as error:
+                record.kind, record.error = error.kind, error.message
                 outcome = "failed"
             except Exception as error:
-                LOG.exception("request %s: not reranked", call.record.request_id)
-                call.record.kind, call.record.error = "internal", type(error).__name__
+                LOG.exception("request %s: not reranked", record.request_id)
+                record.kind, record.error = "internal", type(error).__name__
                 outcome = "failed"
         self.service.metrics.search(outcome)
-        shown = rows[wanted.start : wanted.start + wanted.size]
-        return answer.page(shown, wanted.added, outcome == "failed"), outcome == "reranked"
+        shown = rows[window.start : window.start + window.size]
+        return response.page(shown, window.added, outcome == "failed"), outcome == "reranked"
 
-    async def _order(self, answer: Answer, wanted: Plan, call: Call) -> Sequence[_Row]:
-        """The hits, best first; raises Fault."""
-        hits, record, service = answer.hits or (), call.record, self.service
-        texts = [hit.text(wanted.text_fields) for hit in hits]
+    async def _order(
+        self, response: SearchResponse, window: Window, request: EngineRequest
+    ) -> Sequence[tuple[int, str]]:
+        """Row and score of the hits, best first; raises RequestError."""
+        hits, record = response.hits or (), request.record
+        texts = [hit.text(window.text_fields) for hit in hits]
         if not any(texts):
-            names = ", ".join(wanted.text_fields)
+            names = ", ".join(window.text_fields)
             problem = f"found no text in the hits' fields {names}; name others by --text-field"
-            raise Fault("empty", problem)
-        urls = [hit.text([wanted.url_field]) if wanted.url_field else "" for hit in hits]
+            raise RequestError("empty", problem)
+        urls = [hit.text([window.url_field]) if window.url_field else "" for hit in hits]
         first = single_precision(hit.score or 0.0 for hit in hits)
-        ask = Ask([wanted.query], texts, urls, first, wanted.model)
-        model = self._model(wanted)
-        record.format, record.model = "search", model.name
-        record.documents += len(texts)
-        record.characters += sum(map(len, texts)) + len(wanted.query)
-        if service.log_texts:
-            record.texts = [*record.texts, wanted.query, *texts]
-        job, pairs = job_of(ask, model)
-        job.deadline = time.perf_counter() + self.settings.seconds
-        if call.deadline is not None:
-            job.deadline = min(job.deadline, call.deadline)
-        before = model.scorer.hits
-        logits = await service.scheduler.score(job)
-        record.queue = max(record.queue, (job.started or job.queued) - job.queued)
-        record.inference += job.inference
-        record.cache_hits += min(model.scorer.hits - before, len(job.texts))
-        finished = model.finish(ask, logits[pairs], False)
-        return [(row, orjson.dumps(finished.scores[row]).decode()) for row in finished.order]
+        wanted = ScoreRequest([window.query], texts, urls, first, window.model)
+        record.format = "search"
+        deadline = time.perf_counter() + self.defaults.seconds
+        if request.deadline is not None:
+            deadline = min(deadline, request.deadline)
+        scored = await self.service.score(wanted, self._model(window), record, deadline)
+        return [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
 
 
 class _Route(Route):
@@ -352,43 +357,24 @@ class _Route(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request is for this path."""
-        if self.path == "/" and any(
-            name == b"accept" and b"text/html" in value for name, value in scope.get("headers", ())
-        ):
+        headers = scope.get("headers", ())
+        if self.path == "/" and any(n == b"accept" and b"text/html" in v for n, v in headers):
             return Match.NONE, {}
-        return super().matches(scope)
+        match, child = super().matches(scope)
+        return (match, child) if match == Match.FULL else (Match.NONE, {})
 
 
-def refusal(status: int, reason: str, retry: int | None = None) -> Response:
-    """An error in the engines' shape."""
-    kinds = {404: "resource_not_found_exception", 429: "es_rejected_execution_exception"}
-    kind = "illegal_argument_exception" if status < 500 else "proxy_exception"
-    error = {"type": kinds.get(status, kind), "reason": reason}
-    content = {"error": {"root_cause": [error], **error}, "status": status}
-    response = Response(orjson.dumps(content), status, media_type="application/json")
-    if retry is not None:
-        response.headers["retry-after"] = str(retry)
-    if status in (STATUS["body"], STATUS["slow_body"]):
-        # The rest of the body is not read.
-        response.headers["connection"] = "close"
-    return response
+def _not_found(scope: Scope) -> RequestError:
+    problem = f"found {scope['method']} {scope['path'][:100]}, which does not pass here"
+    return RequestError("path", f"{problem}, expected a search; ask the engine")
 
 
-def unknown(request: Request) -> Response:
-    """The answer to a call that does not pass."""
-    fault = _unknown(request)
-    record: Record = request.scope["state"]["record"]
-    record.kind, record.error = fault.kind, fault.message
-    return refusal(STATUS[fault.kind], fault.message)
-
-
-def _unknown(request: Request) -> Fault:
-    found = f"found {request.method} {request.url.path[:100]}"
-    return Fault("path", f"{found}, which does not pass here, expected a search; ask the engine")
+def _raw_path(request: Request) -> bytes:
+    return request.scope.get("raw_path") or request.scope["path"].encode()
 
 
 def _is_of_engine(raw: bytes) -> bool:
-    """Whether the part of a path before its call is one that can name indexes."""
+    """Whether the part of a path before its call can name indexes."""
     first, *others = raw.decode("latin-1").strip("/").split("/")
     name = unquote(first)
     if not others or name == "_search":
@@ -406,19 +392,20 @@ def _visible(raw: bytes) -> str:
 
 
 def _unpacked(body: bytes, most: int) -> bytes:
-    """A gzip body; one that is not gzip is the engine's to refuse."""
+    """The content of a gzip body; raises RequestError."""
     reader = zlib.decompressobj(31)
     try:
-        found = reader.decompress(body, most)
+        content = reader.decompress(body, most)
     except zlib.error as error:
-        raise Fault("json", f"found a body that is no gzip: {error}") from None
+        raise RequestError("json", f"found a body that is no gzip: {error}") from None
     if reader.unconsumed_tail:
-        raise Fault("body", f"found more than {most} bytes in the body, expected at most that")
-    return found
+        problem = f"found more than {most} bytes in the body, expected at most that"
+        raise RequestError("body", problem)
+    return content
 
 
 def _parameters(header: bytes) -> Sequence[tuple[str, str]]:
-    """What the header of a search says as parameters; anything else is the engine's to refuse."""
+    """Parameters in the header of a search; anything else is the engine's to refuse."""
     try:
         content = orjson.loads(header) if header.strip() else {}
     except orjson.JSONDecodeError:
@@ -432,22 +419,22 @@ def _joined(headers: Sequence[bytes], bodies: Sequence[bytes]) -> bytes:
     return b"".join(line + b"\n" for pair in zip(headers, bodies, strict=True) for line in pair)
 
 
-async def _read(read: Callable[[str], Found], reply: Reply) -> Found:
-    """What an answer has; raises ValueError."""
-    if len(reply.content) < _THREAD:
-        return read(reply.text)
-    return await asyncio.to_thread(lambda: read(reply.text))
+async def _read(read: Callable[[str], Value], response: EngineResponse) -> Value:
+    """The content of a response; raises ValueError."""
+    if len(response.content) < _THREAD:
+        return read(response.text)
+    return await asyncio.to_thread(lambda: read(response.text))
 
 
 def _response(
-    reply: Reply, content: bytes | None = None, is_reranked: bool | None = None
+    response: EngineResponse, content: bytes | None = None, is_reranked: bool | None = None
 ) -> Response:
-    """The engine's answer, with other content perhaps."""
-    response = Response(reply.content if content is None else content, reply.status)
-    response.raw_headers += [
+    """The engine's response, with other content perhaps."""
+    passed = Response(response.content if content is None else content, response.status)
+    passed.raw_headers += [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
-        for name, value in reply.headers
+        for name, value in response.headers
     ]
     if is_reranked is not None:
-        response.headers["x-reranked"] = str(is_reranked).lower()
-    return response
+        passed.headers["x-reranked"] = str(is_reranked).lower()
+    return passed

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import aiohttp
 from yarl import URL
 
+from pipeline.service.errors import RequestError
+
 CONNECTIONS = 200
 """To the engine at a time; more requests wait."""
 
@@ -17,7 +19,7 @@ CONNECTING = 5.0
 """Seconds for a connection."""
 
 TIMEOUT = 60.0
-"""Seconds for an answer, unless the client says how long it waits."""
+"""Seconds for a response, unless the client says how long it waits."""
 
 _OURS = frozenset(
     (
@@ -32,20 +34,8 @@ _OURS = frozenset(
 Headers = Sequence[tuple[str, str]]
 
 
-class AwayError(Exception):
-    """The engine does not answer.
-
-    Attributes:
-        status: 502, or 504 if it was too slow.
-    """
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-class Reply(NamedTuple):
-    """What the engine answers."""
+class EngineResponse(NamedTuple):
+    """A response of the engine."""
 
     status: int
     headers: Headers
@@ -77,18 +67,18 @@ class Upstream:
 
     async def send(
         self, method: str, target: str, headers: Headers, body: bytes, seconds: float | None
-    ) -> Reply:
-        """The answer to a request.
+    ) -> EngineResponse:
+        """The response to a request.
 
         Args:
             method: of HTTP.
             target: path and parameters, in visible ASCII.
             headers: of the client; those of its connection are left out.
             body: empty for none.
-            seconds: for the answer.
+            seconds: for the response.
 
         Raises:
-            AwayError: no node answers.
+            RequestError: no node responds.
         """
         sent = [*passed(headers), ("accept-encoding", "identity")]
         end = time.perf_counter() + (seconds or TIMEOUT)
@@ -103,18 +93,19 @@ class Upstream:
                     data=body or None,
                     timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
                     allow_redirects=False,
-                ) as answer:
-                    content = await answer.read()
-                    return Reply(answer.status, passed(answer.headers.items()), content)
+                ) as response:
+                    content, headers = await response.read(), passed(response.headers.items())
+                    return EngineResponse(response.status, headers, content)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 # Of a node that takes no connection, another one may do the work.
                 is_late = isinstance(error, TimeoutError)
                 if is_late and not isinstance(error, aiohttp.ConnectionTimeoutError):
-                    raise AwayError(504, f"{url}: the engine does not answer in time") from None
+                    problem = f"{url}: the engine does not answer in time"
+                    raise RequestError("deadline", problem) from None
                 if last:
-                    found = type(error).__name__
-                    raise AwayError(502, f"{url}: the engine does not answer: {found}") from None
-                # Unless another search has found it out.
+                    problem = f"{url}: the engine does not answer: {type(error).__name__}"
+                    raise RequestError("away", problem) from None
+                # Unless another search has noticed it before.
                 if self._urls[0] == url:
                     self._urls = [*self._urls[1:], url]
         raise AssertionError

@@ -1,0 +1,1 @@
+"""Topics and judgments from click logs."""

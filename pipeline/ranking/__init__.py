@@ -1,0 +1,1 @@
+"""Rankers, and what they are made of: read ranker.py first."""

@@ -1,0 +1,227 @@
+"""Retrieval of similar questions from an archive of question–answer pairs, with a trained CNTN.
+
+Qiu & Huang (IJCAI 2015), equation 4: a pair (q, a) of the archive answers the question t with the
+score α v_tᵀ v_q + (1 − α) s(t, a), a mixture of the similarity of both questions and the model's
+score of the archive's answer for the new question.
+
+::
+
+    archive = QuestionArchive.build(pairs, checkpoint)
+    found   = archive.search(topics, hits=20)    # the nearest questions, with both parts
+    run     = mix(found, alpha=0.7)              # query_id -> the archive's query_id -> score
+
+Sentence vectors have length 1 here: the paper calls its model with M = I "just a cosine", which
+v_qᵀ v_a is only for such vectors, and other lengths would outweigh s. The index finds the nearest
+questions by the first part alone; of several answers to a question the best counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.dense import DenseIndex
+from indexes.errors import CollectionError
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run
+from pipeline.command.errors import DataError
+
+if TYPE_CHECKING:
+    from pipeline.collections.collection import AnswerCollection
+    from rerankers.reranker import TrainedReranker
+
+DEFAULT_ALPHA = 0.7
+"""Section 6.3 finds the best α near this value, in both languages."""
+ALPHAS = tuple(step / 20 for step in range(21))
+"""0, 0.05, …, 1: the search space of section 6.3."""
+BATCH_SIZE = 256
+"""Questions per forward pass."""
+
+
+class ArchivedPair(NamedTuple):
+    """A question of the archive and one of its answers."""
+
+    query_id: str
+    question: str
+    answer: Post
+
+
+class Match(NamedTuple):
+    """A pair of the archive, and the parts of equation 4: v_tᵀ v_q, from -1 to 1, and s(t, a)."""
+
+    pair: ArchivedPair
+    similarity: float
+    score: float
+
+    def mixed(self, alpha: float) -> float:
+        """Equation 4."""
+        return alpha * self.similarity + (1 - alpha) * self.score
+
+
+Found = Mapping[str, Sequence[Match]]
+"""query_id of a question -> the pairs of the nearest questions of the archive."""
+
+
+@dataclass(frozen=True)
+class QuestionArchive:
+    """Question–answer pairs by query_id, and an index of the questions' vectors."""
+
+    pairs: Mapping[str, Sequence[ArchivedPair]]
+    index: DenseIndex
+    checkpoint: TrainedReranker
+
+    @classmethod
+    def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:
+        """Encode and index the questions of ``pairs``."""
+        grouped = _grouped(pairs)
+        vectors = question_vectors(checkpoint, [rows[0].question for rows in grouped.values()])
+        index = DenseIndex.build(vectors, list(grouped), _fingerprint(grouped, checkpoint))
+        return cls(grouped, index, checkpoint)
+
+    @classmethod
+    def cached(
+        cls,
+        directory: Path,
+        pairs: Iterable[ArchivedPair],
+        checkpoint: TrainedReranker,
+        rebuild: str,
+    ) -> Self:
+        """The same with the index in ``directory``, which is built if missing or out of date.
+
+        ``rebuild`` is the command that builds the index, for messages.
+        """
+        grouped = _grouped(pairs)
+        try:
+            index = DenseIndex.open(directory, _fingerprint(grouped, checkpoint))
+        except CollectionError:
+            index = cls.build(chain.from_iterable(grouped.values()), checkpoint).index
+            index.save(directory, rebuild)
+        return cls(grouped, index, checkpoint)
+
+    def search(self, topics: Sequence[Topic], hits: int = 20) -> Found:
+        """The nearest ``hits`` questions of the archive for each topic, with all their pairs."""
+        if not topics:
+            return {}
+        vectors = question_vectors(self.checkpoint, [topic.text for topic in topics])
+        nearest, similarities = self.index.search(vectors, hits)
+        rows: list[tuple[int, ArchivedPair, float]] = []
+        for place in range(len(topics)):
+            near = zip(nearest[place], similarities[place].tolist(), strict=True)
+            for query_id, similarity in near:
+                rows += [(place, pair, similarity) for pair in self.pairs[query_id]]
+        scores = self.checkpoint.predict(
+            [(topics[place].text, (pair.answer.text, pair.answer.url)) for place, pair, _ in rows]
+        )
+        found: dict[str, list[Match]] = {topic.query_id: [] for topic in topics}
+        for (place, pair, similarity), score in zip(rows, scores.tolist(), strict=True):
+            found[topics[place].query_id].append(Match(pair, similarity, score))
+        return found
+
+
+def best_pairs(matches: Sequence[Match], alpha: float) -> list[Match]:
+    """The best pair of each question of the archive, best first."""
+    ordered = sorted(matches, key=lambda match: match.mixed(alpha), reverse=True)
+    best: dict[str, Match] = {}
+    for match in ordered:
+        best.setdefault(match.pair.query_id, match)
+    return list(best.values())
+
+
+def mix(found: Found, alpha: float) -> Run:
+    """query_id -> the archive's query_id -> equation 4 of its best pair."""
+    return {
+        query_id: {match.pair.query_id: match.mixed(alpha) for match in best_pairs(matches, alpha)}
+        for query_id, matches in found.items()
+    }
+
+
+def tune_alpha(found: Found, measure: Callable[[Run], float]) -> tuple[float, float]:
+    """The α of :data:`ALPHAS` with the best run, the lowest of equal ones, and the run's measure.
+
+    ``measure`` of a run: higher is better.
+    """
+    values = [measure(mix(found, alpha)) for alpha in ALPHAS]
+    best = max(values)
+    return ALPHAS[values.index(best)], best
+
+
+def archived_pairs(collection: AnswerCollection) -> list[ArchivedPair]:
+    """The questions of a collection's training part, each with its relevant answers."""
+    part = collection.part("train")
+    judgments = part.qrels
+    if judgments is None:
+        raise DataError(part.missing_judgments)
+    posts = {post.doc_id: post for post in part.posts()}
+    pairs = [
+        ArchivedPair(topic.query_id, topic.text, posts[doc_id])
+        for topic in part.topics
+        for doc_id, relevance in judgments.get(topic.query_id, {}).items()
+        if relevance > 0 and doc_id in posts
+    ]
+    if not pairs:
+        raise DataError(f"{collection.name}: found no question with a relevant answer")
+    return pairs
+
+
+def question_vectors(
+    checkpoint: TrainedReranker, questions: Sequence[str]
+) -> npt.NDArray[np.float32]:
+    """Sentence vectors of questions, at least one, normalized to length 1: [N, E]."""
+    import torch
+    from torch.nn.functional import normalize
+
+    model = checkpoint.model
+    inputs = checkpoint.encoder.queries(questions, model.query_inputs, model.idf)
+    # Batches of questions of similar length need little padding.
+    order = np.argsort(np.sum([ids.lengths for ids in inputs.values()], axis=0), kind="stable")
+    device = model.device_of()
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(order), BATCH_SIZE):
+            rows = order[start : start + BATCH_SIZE]
+            vectors = model.encode_queries(
+                {name: ids.batch(rows, device) for name, ids in inputs.items()}
+            )
+            if not isinstance(vectors, torch.Tensor):
+                raise DataError(
+                    f"{checkpoint.directory}: found a checkpoint of {checkpoint.name}, which has "
+                    "no sentence vectors of questions; expected one of cntn"
+                )
+            parts.append(normalize(vectors, dim=1).float().cpu().numpy())
+    return np.concatenate(parts)[np.argsort(order)]
+
+
+def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
+    """Pairs by question; raises DataError if there are none or a question has two texts."""
+    grouped: dict[str, list[ArchivedPair]] = {}
+    for pair in pairs:
+        rows = grouped.setdefault(pair.query_id, [])
+        if rows and rows[0].question != pair.question:
+            raise DataError(
+                f"question {pair.query_id}: found the texts {rows[0].question!r} and "
+                f"{pair.question!r}, expected one"
+            )
+        rows.append(pair)
+    if not grouped:
+        raise DataError("found no question–answer pair, expected at least one")
+    return grouped
+
+
+def _fingerprint(grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: TrainedReranker) -> str:
+    """Hash of everything that determines the vectors: the questions, the words and the weights."""
+    digest = hashlib.sha256()
+    words = checkpoint.encoder.vocabulary.known
+    questions = [text for name, rows in grouped.items() for text in (name, rows[0].question)]
+    for text in (checkpoint.name, repr(checkpoint.model.config), *questions, *words):
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    for name, value in checkpoint.model.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,182 @@
+"""The one function that makes a ranker of a collection, of names, and of checkpoints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from pipeline.collections.collection import Collection
+from pipeline.collections.named import open_collection
+from pipeline.command import defaults
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.checkpoints import (
+    Loading,
+    best_trained,
+    directory_for,
+    load_scorer,
+    tuned_weight,
+)
+from pipeline.ranking.fusion import Fusion
+from pipeline.ranking.ranker import Mixing, Mixture, Ranker
+from pipeline.ranking.retrievers import Retriever, retriever_for
+from pipeline.ranking.scorers import ModelScorer
+from rerankers import models
+
+
+@runtime_checkable
+class HasCollection(Protocol):
+    """An opened collection of a notebook."""
+
+    collection: Collection
+
+
+def ranker(
+    collection: str | Path | Collection | HasCollection,
+    reranker: str = defaults.AUTO,
+    first_stage: str | None = None,
+    weight: float | None = None,
+    *,
+    candidates: str | None = None,
+    parameters: Mapping[str, Any] | Sequence[str] = (),
+    checkpoint: Path | str | None = None,
+    normalize: str = "minmax",
+    skip_unknown: bool = False,
+    data: Path | str | None = None,
+    **loading: Any,
+) -> Ranker:
+    """The ranker of a collection; without further arguments the best there is.
+
+    Args:
+        collection: name (``mb2012``), file (``my-posts.toml``), or an opened collection.
+        reranker: name of a model, ``none`` for the first stage alone, or ``auto``: what was trained
+            on the collection and is best on held-out topics, else the shipped fusion.
+        first_stage: method of search, ``ql``, ``bm25``, ``rm3`` or ``axiom``.
+        weight: λ, the new score's share; None is the checkpoint's tuned one.
+        candidates: a TREC run to rerank, or the name of an official one, in place of a search.
+        parameters: changes to the first stage's parameters, such as ``{"mu": 50}``.
+        checkpoint: folder of a trained model; None is the one that has not seen the topics.
+        normalize: of scores before mixing.
+        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
+        data: folder of the data of named collections.
+        loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
+
+    Raises:
+        UsageError: the arguments contradict one another.
+        DataError: a file or a checkpoint is missing or damaged.
+    """
+    if isinstance(collection, str | Path):
+        collection = open_collection(str(collection), data=Path(data) if data else None)
+    elif isinstance(collection, HasCollection):
+        collection = collection.collection
+    folder = Path(checkpoint) if checkpoint else None
+    if isinstance(parameters, Mapping):
+        parameters = [f"{name}={value}" for name, value in parameters.items()]
+    chosen = {
+        "first_stage": first_stage,
+        "parameters": parameters,
+        "weight": weight is not None,
+        "normalize": normalize != "minmax",
+    }
+    given = [name for name, value in chosen.items() if value]
+    if reranker == defaults.AUTO:
+        fits = _fits([*given, *(["candidates"] if candidates else [])])
+        reranker = default_reranker(collection, fits, folder)
+    if models.reads_rankers(reranker):
+        known = None
+        if candidates:
+            known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
+        return _fusion(collection, reranker, given, known, folder, Loading(**loading))
+    retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
+    if reranker == defaults.NONE:
+        return Mixture(retriever, None, Mixing(), collection)
+    scorer = load_scorer(reranker, collection, folder, Loading(**loading))
+    if weight is None:
+        mixing = _tuned(collection, scorer, normalize, has_scores=bool(candidates))
+    else:
+        mixing = Mixing(weight, normalize)
+    return Mixture(retriever, scorer, mixing, collection)
+
+
+def _fits(given: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a model has a use for all arguments that are given."""
+    return lambda name: not (given and models.reads_rankers(name))
+
+
+def default_reranker(
+    collection: Collection, fits: Callable[[str], bool], checkpoint: Path | None = None
+) -> str:
+    """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
+
+    Args:
+        collection: to be ranked.
+        fits: whether a model can be used.
+        checkpoint: of a model; then it is no fusion's.
+    """
+    if checkpoint:
+        return defaults.DEFAULT_RERANKER
+    if collection.file and (best := best_trained(collection.key, fits)):
+        name, tuning = best
+        print(
+            f"{name}, trained on {collection.title}: {tuning.measure} "
+            f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without it",
+            file=sys.stderr,
+        )
+        return name
+    fusion = defaults.DEFAULT_FUSION
+    return fusion if fits(fusion) and has_fusion(collection) else defaults.DEFAULT_RERANKER
+
+
+def has_fusion(collection: Collection) -> bool:
+    """Whether there is a fusion for the collection."""
+    if not collection.methods:
+        return False
+    try:
+        return directory_for(defaults.DEFAULT_FUSION, collection).is_dir()
+    except DataError:
+        return False
+
+
+def _fusion(
+    collection: Collection,
+    reranker: str,
+    given: Sequence[str],
+    first_stage: Retriever | None,
+    checkpoint: Path | None,
+    loading: Loading,
+) -> Fusion:
+    """A fusion, with the rerankers whose scores it reads."""
+    if given:
+        raise UsageError(
+            [
+                f"`{argument}`: {reranker} takes the rankers of its training; leave it out"
+                for argument in given
+            ]
+        )
+    # A folder of precomputed posts is the fusion's own, not that of the rerankers that it reads.
+    none = "none" if loading.precomputed == "none" else None
+
+    def load(part: str, folder: Path) -> ModelScorer:
+        return load_scorer(part, collection, folder, replace(loading, precomputed=none))
+
+    scorer = load_scorer(reranker, collection, checkpoint, loading)
+    return replace(Fusion.load(collection, scorer, load), first_stage=first_stage)
+
+
+def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scores: bool) -> Mixing:
+    """λ as tuned for the checkpoint."""
+    is_given = collection.given_candidates is not None
+    if is_given and not has_scores:
+        reason = "nothing to mix: the candidates are given without scores"
+        return Mixing(1.0, normalize, reason)
+    if tuned := tuned_weight(scorer.checkpoint.directory, normalize, collection.key):
+        return Mixing(tuned[0], normalize, tuned[1])
+    # There is no official run of a training part to tune it on.
+    advice = (
+        "choose one by --lambda"
+        if is_given
+        else "run scripts/tune_lambda.py for this checkpoint and normalisation"
+    )
+    return Mixing(defaults.UNTUNED_WEIGHT, normalize, f"not tuned: {advice}")

@@ -1,0 +1,430 @@
+"""The trained model of a search: its checkpoint, its λ, and its precomputed posts.
+
+Checkpoints trained here lie in ``$TWEETRERANK_HOME/checkpoints/<model>/<collection>`` and are
+preferred to shipped ones. Shipped files are never written: a λ tuned here for a shipped checkpoint
+is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``. Posts precomputed for an index are in its
+folder, one sub-folder for each checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from indexes.files import atomic_directory, atomic_file
+from indexes.manifest import IndexManifest
+from indexes.store import POSTS_FILE, PostStore
+from pipeline.collections.collection import OWN, home_directory
+from pipeline.collections.named import ANSWERS
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.runtime import bar, choose_device
+from pipeline.ranking.interpolation import check_normalization
+from pipeline.ranking.scorers import ModelScorer
+from rerankers import checkpoint as checkpoints
+from rerankers import features, models, reranker
+from rerankers.base import PRIOR
+from rerankers.errors import RerankerError
+from rerankers.scoring import precomputed as stored
+from rerankers.text.inputs import TextEncoder
+
+if TYPE_CHECKING:
+    from indexes.posts import Post
+    from pipeline.collections.collection import Collection
+    from rerankers.reranker import TrainedReranker
+
+TUNING_FILE = reranker.TUNING_FILE
+
+PRECOMPUTED = "precomputed"
+"""In an index: folders named after the checkpoint's version."""
+
+
+ADAPTED_SUFFIX = "-adapted"
+"""At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
+
+
+def default_directory(
+    model: str, collection: str, file: Path | None = None, is_adapted: bool = False
+) -> Path:
+    """The checkpoint that has not seen ``collection`` (its key), trained here or else shipped.
+
+    For a judged microblog collection it was trained without that collection, for an
+    answer-selection collection on its training part, for any other on all judged collections.
+
+    Args:
+        model: name of the model.
+        collection: key of the collection.
+        file: that describes it, if it is an own one.
+        is_adapted: whether there are adapted word vectors; models that read them are preferred.
+
+    Raises:
+        DataError: there is no such checkpoint; the message says how to train one.
+    """
+    own_training = collection in ANSWERS
+    # A model trained on posts alone does not fit questions and answers.
+    endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
+    for name in [collection] if own_training else [collection, "all"]:
+        for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
+            for folder in (root / model / f"{name}{ending}" for ending in endings):
+                if (folder / "config.json").exists() and not _must_skip(folder, collection):
+                    return folder
+    words = f"{'--collection' if own_training else '--test'} {collection}"
+    if collection.startswith(OWN):
+        words = f"--collection {shlex.quote(str(file or 'FILE'))}"
+    raise DataError(
+        f"there is no {model} trained for {file or collection} here; train one with "
+        f"`python -m pipeline.train {model} {words}` or name a --checkpoint"
+    )
+
+
+def directory_for(model: str, collection: Collection) -> Path:
+    """:func:`default_directory` of a collection."""
+    is_adapted = models.reads_rankers(model) and collection.adapted_space is not None
+    return default_directory(model, collection.key, collection.file, is_adapted)
+
+
+def _must_skip(folder: Path, collection: str) -> bool:
+    """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
+    if not models.reads_rankers(folder.parent.name):
+        return False
+    if not folder.name.startswith("all"):
+        path = folder / TUNING_FILE
+        return path.exists() and Tuning.load(path).weight == 0
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return collection in metrics.get("trained_on", [])
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a trained model is loaded and run.
+
+    Attributes:
+        device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
+        idf: ``index``, ``wordfreq`` or a file; None is the one used in training. From wordfreq
+            come the frequencies of the collection's language, if it names one.
+        batch_size: pairs in a forward pass.
+        precision: of the model's arithmetic, ``fp32`` or ``bf16``.
+        precomputed: folder of precomputed posts, ``none``, or None for the index's own.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    idf: str | None = None
+    batch_size: int = 256
+    precision: str = "fp32"
+    precomputed: str | None = None
+
+
+def load_scorer(
+    name: str,
+    collection: Collection,
+    checkpoint: Path | None = None,
+    loading: Loading = Loading(),
+) -> ModelScorer:
+    """The trained model for a collection, with precomputed posts if there are any.
+
+    Prints a warning if it has seen the collection's judgments.
+
+    Args:
+        name: of the model.
+        collection: to be ranked.
+        checkpoint: folder; None is :func:`default_directory`.
+        loading: device, word frequencies and the like.
+    """
+    if name not in models.names():
+        raise UsageError(
+            f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
+        )
+    device, idf = choose_device(loading.device, loading.threads), loading.idf
+    frequencies = None
+    if idf:
+        source = named_frequencies(idf, collection.language)
+        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(source)
+    directory = checkpoint or directory_for(name, collection)
+    trained = checkpoints.load(directory, name, device, frequencies)
+    source = named_frequencies(trained.encoder.idf.source, collection.language)
+    if not idf and source != trained.encoder.idf.source:
+        encoder = TextEncoder(trained.encoder.vocabulary, checkpoints.idf_from(source))
+        trained = replace(trained, encoder=encoder)
+    # The training part of a collection with given candidates is apart from the part ranked here.
+    if collection.given_candidates is None:
+        _warn_of_seen(trained, collection)
+    scorer = ModelScorer(trained, loading.batch_size, loading.precision)
+    return with_precomputed(scorer, loading.precomputed, collection.index_directory)
+
+
+def named_frequencies(source: str, language: str | None) -> str:
+    """The source of word frequencies; that of ``language``, if it is wordfreq."""
+    return f"wordfreq:{language}" if language and source.split(":")[0] == "wordfreq" else source
+
+
+def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
+    """Say how many of a collection's judged topics the model was trained and tuned on."""
+    is_part = (trained.directory.parent / "config.json").exists()  # of a fusion, which says it
+    if is_part or collection.name not in trained.metrics.get("trained_on", []):
+        return
+    judged = {topic.query_id for topic in collection.topics} & {*(collection.qrels or {})}
+    seen, path = judged, trained.directory / TUNING_FILE
+    if path.exists() and collection.name in (tuning := Tuning.load(path)).collections:
+        seen = judged & {*tuning.topics}
+    what = f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
+    if seen or not judged:
+        print(
+            f"warning: {trained.directory} was trained on {what}{collection.name}; its figures "
+            "there mean nothing",
+            file=sys.stderr,
+        )
+
+
+def check_scores_alone(checkpoint: TrainedReranker) -> None:
+    """Raise RerankerError for a model that cannot score a post by itself."""
+    families = checkpoint.model.feature_families
+    signals = sorted(features.signals_of(families) - {PRIOR})
+    if signals or (families and not checkpoint.model.post_inputs):
+        reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
+        raise RerankerError(
+            f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
+            "model that scores each post by itself, such as mp_hcnn"
+        )
+
+
+class Calibration(NamedTuple):
+    """Logistic calibration (Platt 1999) of a checkpoint's scores.
+
+    P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), with a positive slope.
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A tuned λ with its provenance.
+
+    Attributes:
+        weight: λ, the neural score's share.
+        curve: λ -> mean measure over all topics.
+        cross_validated: mean over topics of the measure at the λ chosen without the topic's fold;
+            unlike the curve's maximum it is not biased by the choice.
+        fold_weights: those λ, one a fold.
+        measure: the maximised one, by ir_measures' name.
+        checkpoint: source of the neural scores, ``<model>/<name>``.
+        calibration: of the neural scores; None for those that do not grow with relevance.
+    """
+
+    weight: float
+    curve: dict[float, float]
+    cross_validated: float
+    fold_weights: tuple[float, ...]
+    measure: str
+    normalization: str
+    folds: int
+    seed: int
+    topics: tuple[str, ...]
+    collections: tuple[str, ...] = ()
+    first_stage: str = ""
+    checkpoint: str = ""
+    date: str = ""
+    calibration: Calibration | None = None
+
+    def save(self, path: Path | str) -> None:
+        """Write the tuning as JSON, atomically."""
+        content = dataclasses.asdict(self)
+        content["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
+        with atomic_file(path) as stream:
+            json.dump(content, stream, indent=2, ensure_ascii=False, allow_nan=False)
+            stream.write("\n")
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tuning:
+        """Read a file of :meth:`save`."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            curve = {float(weight): float(value) for weight, value in content["curve"].items()}
+            tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
+            weight = float(content["weight"])
+            if not 0 <= weight <= 1:
+                raise ValueError(f"the weight {weight} is not from 0 to 1")
+            check_normalization(content["normalization"])
+            if calibration := content.get("calibration"):
+                content["calibration"] = Calibration(*map(float, calibration))
+            return cls(**{**content, **tuples, "curve": curve, "weight": weight})
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+            raise DataError(
+                f"{path}: found no tuned λ ({error!r}), expected a file of scripts/tune_lambda.py"
+            ) from None
+
+
+def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
+    """Files that may hold a checkpoint's λ, in the order of reading; the first is the one to write.
+
+    Shipped checkpoints are read-only, so their λ tuned here lies in the home folder; a λ tuned on
+    an own ``collection`` (its key) is for this collection only.
+    """
+    within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
+    if not within.is_relative_to(shipped):
+        return [checkpoint / TUNING_FILE]
+    name, tuned = within.relative_to(shipped), home_directory() / "lambda"
+    own = [tuned / name / f"{collection}.json"] if collection.startswith(OWN) else []
+    return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
+
+
+def tuned_weight(
+    checkpoint: Path, normalization: str, collection: str = ""
+) -> tuple[float, str] | None:
+    """λ and its origin, or None if none was tuned with this normalisation."""
+    for path in tuning_files(checkpoint, collection):
+        if path.exists():
+            tuning = Tuning.load(path)
+            if tuning.normalization == normalization:
+                return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
+    return None
+
+
+def calibration_of(checkpoint: Path) -> Calibration | None:
+    """The calibration that was fitted with a checkpoint's λ, None if there is none."""
+    path = next((path for path in tuning_files(checkpoint) if path.exists()), None)
+    return Tuning.load(path).calibration if path else None
+
+
+def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
+    """The model that does best on held-out topics of an own collection (its key), of those trained.
+
+    Args:
+        collection: its key.
+        fits: whether a model can be used.
+
+    Returns:
+        Name and tuning; None if no model gained enough for searches to use it (λ = 0).
+    """
+    root, tunings = home_directory() / "checkpoints", {}
+    for name in models.names():
+        paths = [root / name / f"{collection}{end}" / TUNING_FILE for end in (ADAPTED_SUFFIX, "")]
+        path = next((path for path in paths if path.exists()), None)
+        if path and fits(name) and (tuning := Tuning.load(path)).weight > 0:
+            tunings[name] = tuning
+    # What was tuned for another measure has other figures.
+    figures = {
+        name: (tuning.measure.startswith("AP"), tuning.cross_validated)
+        for name, tuning in tunings.items()
+    }
+    return max(tunings.items(), key=lambda item: figures[item[0]], default=None)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Text and URL of the posts of a store, read from the disk whenever they are iterated over."""
+
+    store: PostStore
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((post.text, post.url) for post in self.store)
+
+
+class Written(NamedTuple):
+    """A folder of precomputed posts, its size in bytes, and the seconds that it took."""
+
+    directory: Path
+    size: int
+    seconds: float
+
+
+def precompute_index(index: Path, checkpoint: Path) -> Written:
+    """Precompute the posts of an index for the checkpoint of a model over features alone."""
+    manifest = IndexManifest.read(index)
+    manifest.check(index, None)
+    trained = checkpoints.load(checkpoint)
+    if not stored.can_precompute(trained.model):
+        raise DataError(
+            f"--precompute: found {trained.name}, expected a model over features alone, such as "
+            "fusion; precomputed posts do not make other models faster"
+        )
+    directory, started = _precomputed(index, checkpoint), time.perf_counter()
+    with (
+        PostStore(index / POSTS_FILE) as store,
+        bar(len(store), "precomputing", "post") as progress,
+        atomic_directory(directory) as new,
+    ):
+        size = stored.precompute(checkpoint, trained.encoder.idf, _Texts(store), new, progress)
+    return Written(directory, size, time.perf_counter() - started)
+
+
+def keep_precomputed(index: Path, changed: Path) -> None:
+    """Write the precomputed posts of an index for its changed posts, in the folder ``changed``.
+
+    Only new posts are computed. Folders whose checkpoint is gone or has changed are left out, with
+    a warning.
+    """
+    with PostStore(changed / POSTS_FILE) as store:
+        _keep_precomputed(index, changed, store)
+
+
+def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
+    """:func:`keep_precomputed` with the changed posts."""
+    for folder in sorted((index / PRECOMPUTED).iterdir()):
+        try:
+            checkpoint = checkpoints.load(stored.checkpoint_of(folder))
+            known = stored.open_precomputed(
+                checkpoint.directory, folder, "it was precomputed by another"
+            )
+        except RerankerError as error:
+            print(
+                f"warning: the precomputed posts in {folder} are left out ({error}); searches "
+                "without them are right, but slower; precompute them again with\n"
+                f"  python -m pipeline.index --index {shlex.quote(str(index))} --precompute "
+                "CHECKPOINT",
+                file=sys.stderr,
+            )
+            continue
+        new = changed / PRECOMPUTED / folder.name
+        with bar(len(store), "precomputing", "post") as progress:
+            texts, idf = _Texts(store), checkpoint.encoder.idf
+            stored.precompute(checkpoint.directory, idf, texts, new, progress, known)
+
+
+def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None) -> ModelScorer:
+    """The scorer with its precomputed posts, if there are any.
+
+    ``given`` is their folder, ``none``, or None for that in the folder ``index``.
+    """
+    if given == "none":
+        return scorer
+    checkpoint = scorer.checkpoint
+    words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint.directory)]
+    remedy = f"make it again by\n  python -m pipeline.index {shlex.join(words)}"
+    if given is not None:
+        directory = Path(given)
+        if not directory.is_dir():
+            raise DataError(f"--precomputed {given}: found no such folder; {remedy}")
+    elif (
+        index is None
+        or not stored.can_precompute(checkpoint.model)
+        or not (directory := _precomputed(index, checkpoint.directory)).is_dir()
+    ):
+        return scorer
+    found = stored.open_precomputed(checkpoint.directory, directory, remedy)
+    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
+
+
+def precomputed_for(scorer: ModelScorer, posts: Sequence[Post], directory: Path) -> ModelScorer:
+    """The scorer with posts precomputed into a new folder, if they make it faster."""
+    checkpoint = scorer.checkpoint
+    if not stored.can_precompute(checkpoint.model):
+        return scorer
+    texts = [(post.text, post.url) for post in posts]
+    stored.precompute(checkpoint.directory, checkpoint.encoder.idf, texts, directory)
+    found = stored.open_precomputed(checkpoint.directory, directory, "precompute them again")
+    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
+
+
+def _precomputed(index: Path, checkpoint: Path) -> Path:
+    return index / PRECOMPUTED / stored.version_of(checkpoint)[:16]

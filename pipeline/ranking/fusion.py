@@ -1,0 +1,416 @@
+"""Learned fusion: the candidates of several rankers, ranked by a model over all their scores.
+
+What one ranker misses another may find. Neural scores of training topics come from models that
+have not seen these topics (stacking, Wolpert 1992), since a fusion would trust a model's memory
+otherwise; those of other topics come from the model trained on all training topics, which is a
+part of the fusion's checkpoint. :mod:`pipeline.training.fusion` makes its training sets.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.methods import METHODS
+from indexes.posts import Post
+from pipeline.collections.trec import Run, best_of, read_run
+from pipeline.command.defaults import DEFAULT_HITS
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.checkpoints import precomputed_for
+from pipeline.ranking.interpolation import normalize
+from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
+from pipeline.ranking.ranker import Ranking, Stopwatch, Topics, reranked_topic, topics_of
+from pipeline.ranking.retrievers import Candidates, doc_ids_of
+from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
+from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
+from rerankers.text.spaces import ADAPTED
+
+if TYPE_CHECKING:
+    from indexes.search import SearchIndex
+    from pipeline.collections.collection import Collection
+    from pipeline.collections.topics import Topic
+    from pipeline.explanation.contributions import FusionExplanation
+    from pipeline.ranking.retrievers import Retriever
+    from rerankers.base import Pairs
+
+JUDGED = "judged"
+"""The family of features of :mod:`rerankers.features.judged`."""
+
+OFFICIAL = "run_"
+"""Prefix of rankers that are a collection's official runs."""
+
+NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
+"""P pairs -> the scores [P] of a neural reranker."""
+
+
+@dataclass(frozen=True)
+class Rankers:
+    """The rankers whose scores a fusion reads.
+
+    Attributes:
+        lexical: methods of search, and official runs with :data:`OFFICIAL` before their names.
+        neural: names of neural rerankers.
+        candidate_rankers: those of ``lexical`` whose best posts are the candidates.
+        depth: best posts of each of these that are candidates.
+        judged: whether it also reads what judgments of other topics say of a post.
+    """
+
+    lexical: Sequence[str]
+    neural: Sequence[str]
+    candidate_rankers: Sequence[str]
+    depth: int = DEFAULT_HITS
+    judged: bool = False
+
+    @classmethod
+    def from_config(cls, config: Any) -> Rankers:
+        """The rankers of a fusion's configuration: its families ``signal:NAME``."""
+        from rerankers import models
+
+        families = config.families.split(",")
+        names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
+        lexical = [name for name in names if name in METHODS or name.startswith(OFFICIAL)]
+        neural = [name for name in names if name not in lexical]
+        chosen = config.candidate_rankers.split(",") if config.candidate_rankers else lexical
+        problems = [
+            f"signal:{name}: found no ranker of this name, expected one of "
+            f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
+            for name in neural
+            if name not in models.names()
+        ]
+        problems += [
+            f"candidate_rankers: found {name}, expected one of {', '.join(lexical)}: methods of "
+            "search and runs whose scores are a signal"
+            for name in chosen
+            if name not in lexical
+        ]
+        if not chosen:
+            problems.append(
+                "families: found no signal of a method of search or of a run, expected one at "
+                "least: these find the candidates"
+            )
+        if problems:
+            raise UsageError(problems)
+        return cls(lexical, neural, chosen, config.depth, JUDGED in families)
+
+
+@dataclass(frozen=True)
+class UnionRetriever:
+    """Finds the best candidates of several rankers, with the score of every lexical ranker.
+
+    A post of an official run whose text is not here is a candidate too, with an empty text: its
+    ranks alone speak for it.
+    """
+
+    collection: Collection
+    rankers: Rankers
+    judged: JudgedPosts | None = None
+
+    @property
+    def name(self) -> str:
+        """Origin of the candidates' first score, for reports."""
+        return "mean of min-max scores"
+
+    @cached_property
+    def index(self) -> SearchIndex:
+        """The collection's index, opened once."""
+        return self.collection.open_index()
+
+    def search(
+        self,
+        topics: Sequence[Topic],
+        hits: int = DEFAULT_HITS,
+        watch: Stopwatch | None = None,
+    ) -> Candidates:
+        """The best posts of each candidate ranker for each topic, as many as are to be scored.
+
+        Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
+        mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
+        Fox & Shaw 1994).
+
+        Raises:
+            UsageError: there is no index.
+            DataError: an official run is malformed, or there is no candidate ranker.
+        """
+        watch, rankers = watch or Stopwatch(), self.rankers
+        signals = self._signals(topics, hits, watch)
+        if not any(name in signals for name in rankers.candidate_rankers):
+            raise DataError(
+                f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
+                "whose posts this fusion ranks; use a collection that has it, or another fusion"
+            )
+        of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        best = mean_of_normalized([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
+        scores = mean_of_normalized(list(signals.values()))
+        run = restricted(scores, best)
+        rest = _without(restricted(scores, _joined_runs(of_candidates)), best)
+        doc_ids = doc_ids_of(run)
+        known = self.index.posts.get_many(doc_ids)
+        posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
+        found = self._candidates(topics, run, posts, signals, rest)
+        watch.stop(self.name)
+        return found
+
+    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
+        """Given candidates with every lexical ranker's score of them.
+
+        The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
+        """
+        watch = watch or Stopwatch()
+        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
+        scores = mean_of_normalized(list(signals.values()))
+        run = {
+            query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
+            for query_id, wanted in candidates.run.items()
+        }
+        scored = self._candidates(candidates.topics, run, candidates.posts, signals, {})
+        watch.stop(self.name)
+        return scored
+
+    def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
+        """The runs of the lexical rankers that the collection has."""
+        collection, signals, missing = self.collection, {}, []
+        for name in self.rankers.lexical:
+            if run := self._rank(name, topics, hits):
+                signals[name] = run
+                watch.stop(name)
+            # Own collections have no official runs, which nobody misses there.
+            elif collection.runs or not name.startswith(OFFICIAL):
+                missing.append(name)
+        if missing:
+            print(
+                f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
+                "with their scores and goes on without",
+                file=sys.stderr,
+            )
+        return signals
+
+    def _candidates(
+        self,
+        topics: Sequence[Topic],
+        run: Run,
+        posts: Mapping[str, Post],
+        signals: Mapping[str, Run],
+        rest: Run,
+    ) -> Candidates:
+        """Candidates with the signals of this retriever's rankers, judgments and spaces."""
+        signals = {name: restricted(scores, run) for name, scores in signals.items()}
+        if self.judged:
+            signals |= self.judged.signals(topics, run)
+        space = self.collection.adapted_space
+        spaces = {t.query_id: {ADAPTED: space} for t in topics} if space else {}
+        return Candidates(topics, run, posts, {}, signals, spaces, rest)
+
+    def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
+        """One ranker's run; empty if the collection does not have it."""
+        if not name.startswith(OFFICIAL):
+            if name not in self.collection.methods:
+                return {}
+            return self.index.search(topics, METHODS[name](), hits=hits)
+        path = self.collection.runs.get(name.removeprefix(OFFICIAL))
+        if path is None:
+            return {}
+        wanted = {topic.query_id for topic in topics}
+        return best_of({q: run for q, run in read_run(path).items() if q in wanted}, hits)
+
+
+def mean_of_normalized(runs: Sequence[Run]) -> Run:
+    """The mean over ``runs`` of each candidate's min-max score, 0 in runs without it."""
+    total: Run = {}
+    for run in runs:
+        for query_id, scores in run.items():
+            sums = total.setdefault(query_id, {})
+            for doc_id, score in normalize(scores, "minmax").items():
+                sums[doc_id] = sums.get(doc_id, 0.0) + score / len(runs)
+    return total
+
+
+def _joined_runs(runs: Sequence[Run]) -> Run:
+    """All candidates of several runs, with any of their scores."""
+    found: Run = {}
+    for run in runs:
+        for query_id, scores in run.items():
+            found.setdefault(query_id, {}).update(scores)
+    return found
+
+
+def _without(run: Run, others: Run) -> Run:
+    """The candidates of ``run`` that ``others`` lacks."""
+    return {
+        query_id: {d: score for d, score in scores.items() if d not in others.get(query_id, {})}
+        for query_id, scores in run.items()
+    }
+
+
+def restricted(run: Run, candidates: Run) -> Run:
+    """The scores that ``run`` has of ``candidates``, in their order and under their very strings.
+
+    A dictionary finds a string fastest that is the same object as its key.
+    """
+    return {
+        query_id: {d: scores[d] for d in wanted if d in scores}
+        for query_id, wanted in candidates.items()
+        for scores in [run.get(query_id, {})]
+    }
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A trained fusion.
+
+    Attributes:
+        retriever: finds the candidates, with the scores of several rankers.
+        scorer: the model over these scores, those of ``neural``, and further features.
+        neural: name -> neural reranker whose scores are features, too.
+        first_stage: gives the candidates in place of the rankers, which then only score them.
+    """
+
+    retriever: UnionRetriever
+    scorer: ModelScorer
+    neural: Mapping[str, ModelScorer]
+    first_stage: Retriever | None = None
+
+    @classmethod
+    def load(
+        cls,
+        collection: Collection,
+        scorer: ModelScorer,
+        load: Callable[[str, Path], ModelScorer],
+    ) -> Fusion:
+        """The fusion for a collection, from its trained model.
+
+        ``load``: name of a neural reranker, its folder in the fusion's -> the reranker.
+        """
+        from rerankers.checkpoint import part_of
+
+        if collection.given_candidates is not None:
+            raise UsageError(
+                f"`reranker`: found {scorer.name}, but {collection.name} is not searched, its "
+                "candidates are given; use another model"
+            )
+        rankers = Rankers.from_config(scorer.checkpoint.model.config)
+        directory = scorer.checkpoint.directory
+        folders = {name: part_of(directory, name) for name in rankers.neural}
+        if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
+            raise DataError(
+                f"{directory}: found no {', '.join(missing)} in this folder, expected one folder "
+                "each: the fusion reads their scores; restore it, or train the fusion again"
+            )
+        judgments = directory / JUDGMENTS
+        judged = JudgedPosts.read(judgments) if judgments.exists() else None
+        neural = {name: load(name, folder) for name, folder in folders.items()}
+        return cls(UnionRetriever(collection, rankers, judged), scorer, neural)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.scorer.name
+
+    @property
+    def description(self) -> str:
+        """The model's weights."""
+        return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"
+
+    @property
+    def collection(self) -> Collection:
+        """What is searched."""
+        return self.retriever.collection
+
+    def rank(
+        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
+    ) -> Ranking:
+        """Rank the best posts of several rankers; see :class:`pipeline.ranking.ranker.Ranker`.
+
+        Posts that are not scored follow below, in the order of their first score.
+        """
+        topics = topics_of(self.collection, topics)
+        if self.first_stage:
+            return self.rerank(self.first_stage.search(topics, hits), progress)
+        index = self.retriever.index  # Opened before the time counts.
+        assert index
+        watch = Stopwatch()
+        candidates = self.read(self.retriever.search(topics, hits, watch), watch)
+        return self._ranked(candidates, hits, progress, watch)
+
+    def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
+        """Rank given candidates by what all rankers say of them."""
+        name = self.first_stage.name if self.first_stage else "first stage"
+        given, watch = {name: candidates.run}, Stopwatch()
+        candidates = self.read(self.retriever.read(candidates, watch), watch)
+        hits = max(map(len, candidates.run.values()), default=1)
+        ranking = self._ranked(candidates, hits, progress, watch)
+        return ranking._replace(stages={**given, **ranking.stages})
+
+    def explain(
+        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
+    ) -> FusionExplanation:
+        """Contributions of feature families to the posts' scores."""
+        from pipeline.explanation import contributions
+
+        stages = {"mean of the rankers": ranking.candidates.run, "fused": ranking.run}
+        topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
+        return contributions.explain(topic, self.scorer.checkpoint)
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The best ``hits`` posts of each candidate ranker, with the scores of all rankers."""
+        return self.read(self.retriever.search(topics, hits))
+
+    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
+        """Candidates with the scores of the neural rerankers besides."""
+        for name, scorer in self.neural.items():
+            candidates = with_neural(candidates, name, scorer.checkpoint.score)
+            if watch:
+                watch.stop(name)
+        return candidates
+
+    def _ranked(
+        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
+    ) -> Ranking:
+        """The stages of candidates that have all signals."""
+        with progress(len(candidates)) as report:
+            run = best_of(self.score(candidates, report), hits)
+        watch.stop(self.name)
+        signals = candidates.signals.items()
+        stages = {
+            **{name: scores for name, scores in signals if name not in JUDGED_SIGNALS},
+            self.retriever.name: best_of(candidates.run, hits),
+            self.name: run,
+        }
+        return Ranking(stages, candidates, watch.seconds, self.collection)
+
+    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
+        """The score of each candidate with signals, higher is better; the rest follow below."""
+        run = self.scorer.score(candidates, progress)
+        for query_id, rest in candidates.rest.items():
+            scores = run.setdefault(query_id, {})
+            lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
+            scores.update({doc_id: lowest - 1.0 + score for doc_id, score in rest.items()})
+        return run
+
+    def precomputed_for(self, posts: Sequence[Post], directory: Path) -> Fusion:
+        """This fusion with posts precomputed into a folder."""
+        return replace(
+            self,
+            scorer=precomputed_for(self.scorer, posts, directory / "fusion"),
+            neural={
+                name: precomputed_for(scorer, posts, directory / name)
+                for name, scorer in self.neural.items()
+            },
+        )
+
+
+def with_neural(candidates: Candidates, name: str, score: NeuralScores) -> Candidates:
+    """Candidates with the scores of a neural reranker, for those whose texts are known."""
+    pairs = candidates.texts()
+    has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
+    rows = np.flatnonzero(has_text[pairs.post_index])
+    part = replace(pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows])
+    scores = np.full(len(pairs), np.nan, dtype=np.float32)
+    scores[rows] = score(part)
+    return replace(candidates, signals={**candidates.signals, name: candidates.run_of(scores)})

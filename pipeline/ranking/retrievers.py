@@ -1,0 +1,287 @@
+"""Candidates, and the retrievers that find them: in an index, in a run, or with the topics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from indexes.methods import METHODS, EngineQuery, Method
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, best_of, ranked, read_run
+from pipeline.command.defaults import DEFAULT_HITS, DEFAULT_METHOD
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import apply_changes, listed
+
+if TYPE_CHECKING:
+    from indexes.search import SearchIndex
+    from pipeline.collections.collection import Collection
+    from rerankers.base import Pairs
+    from rerankers.text.spaces import WordSpace
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Posts to rank for each topic.
+
+    Attributes:
+        topics: all topics of the search, those without a result too.
+        run: first-stage score of each candidate.
+        posts: doc_id -> post, for every candidate.
+        priors: query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent;
+            None takes the ranks of ``run``.
+        signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
+            ``signal:NAME``; a ranker need not have every candidate.
+        spaces: query_id -> name -> word vectors of the collection, for the features
+            ``meaning:NAME``.
+        rest: first-stage score of further posts, which are not scored and rank last.
+        memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
+            three.
+    """
+
+    topics: Sequence[Topic]
+    run: Run
+    posts: Mapping[str, Post]
+    priors: Run | None = None
+    signals: Mapping[str, Run] = field(default_factory=dict)
+    spaces: Mapping[str, Mapping[str, WordSpace]] = field(default_factory=dict, repr=False)
+    rest: Run = field(default_factory=dict, repr=False)
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
+
+    def keys(self) -> list[tuple[str, str]]:
+        """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
+        return [
+            (topic.query_id, doc_id)
+            for topic in self.topics
+            for doc_id in self.run.get(topic.query_id, {})
+        ]
+
+    def pairs(self) -> Pairs:
+        """The candidates as pairs of texts, for a model."""
+        from rerankers.base import FIRST_STAGE, PRIOR
+
+        priors = priors_of([self.run]) if self.priors is None else self.priors
+        spaces = [self.spaces.get(t.query_id, {}) for t in self.topics] if self.spaces else ()
+        signals = {
+            **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
+            FIRST_STAGE: self._scores(self.run, np.nan),
+            PRIOR: self._scores(priors, 0.0),
+        }
+        return replace(self.texts(), signals=signals, spaces=spaces)
+
+    def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
+        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""
+        run: Run = {}
+        left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
+        for topic in self.topics:
+            doc_ids = self.run.get(topic.query_id, {})
+            found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}
+            if found:
+                run[topic.query_id] = found
+        return run
+
+    def texts(self) -> Pairs:
+        """Pairs without signals; the same object for all copies that share ``memo``."""
+        from rerankers.base import Pairs
+
+        source = (self.topics, self.run, self.posts)
+        known, pairs = self.memo.get("pairs", ((None,) * 3, None))
+        if any(one is not other for one, other in zip(source, known, strict=True)):
+            query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
+            post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
+            keys = self.keys()
+            pairs = Pairs(
+                [topic.text for topic in self.topics],
+                [post.text for post in self.posts.values()],
+                [post.url for post in self.posts.values()],
+                np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
+                np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
+                {},
+                list(self.posts),
+            )
+            self.memo["pairs"] = source, pairs
+        return pairs
+
+    def _scores(self, run: Run, unknown: float) -> npt.NDArray[np.float32]:
+        """[P] scores of a run, in the order of :meth:`pairs`."""
+        if not run:
+            return np.full(len(self), unknown, dtype=np.float32)
+        found = (
+            map(run.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
+            for topic in self.topics
+        )
+        return np.fromiter(chain.from_iterable(found), dtype=np.float32)
+
+
+def priors_of(runs: Sequence[Run]) -> Run:
+    """The mean over ``runs`` of 1 / ln(rank + 1), ranks counted from 1, as trec_eval ranks.
+
+    A post outside a run counts 0 there (Severyn & Moschitti 2015, section 5).
+    """
+    from rerankers.base import prior_of_rank
+
+    priors: Run = {}
+    for run in runs:
+        for query_id, scores in run.items():
+            of_topic = priors.setdefault(query_id, {})
+            doc_ids = [doc_id for doc_id, _ in ranked(scores)]
+            values = prior_of_rank(np.arange(1, len(doc_ids) + 1)) / len(runs)
+            for doc_id, value in zip(doc_ids, values.tolist(), strict=True):
+                of_topic[doc_id] = of_topic.get(doc_id, 0.0) + value
+    return priors
+
+
+class Retriever(Protocol):
+    """Finds candidates."""
+
+    @property
+    def name(self) -> str:
+        """Origin of the candidates, for reports."""
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The best ``hits`` posts of each topic."""
+
+
+@dataclass(frozen=True)
+class IndexRetriever:
+    """Finds candidates in an index."""
+
+    index: SearchIndex
+    method: Method
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.name
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The best ``hits`` posts of each topic, none of them later than the topic."""
+        run = self.index.search(topics, self.method, hits=hits)
+        return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
+
+
+@dataclass(frozen=True)
+class RunRetriever:
+    """Takes candidates from a run.
+
+    Attributes:
+        run: the run.
+        find_posts: doc_ids -> those posts that the collection has.
+        name: of the run, for reports and messages.
+        skip_unknown: leave out posts that the collection lacks; else they are an error.
+    """
+
+    run: Run
+    find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
+    name: str
+    skip_unknown: bool = False
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The first ``hits`` posts of each topic in the run.
+
+        Where posts are left out, the others keep the prior of their rank in the whole run.
+
+        Raises:
+            DataError: the run has none of the topics, or posts that the collection lacks.
+        """
+        query_ids = [topic.query_id for topic in topics]
+        run = {query_id: self.run[query_id] for query_id in query_ids if self.run.get(query_id)}
+        if not run:
+            raise DataError(
+                f"{self.name}: found results for {listed(list(self.run))}, expected some for "
+                f"the topics {listed(query_ids)}"
+            )
+        if not self.skip_unknown:
+            run = best_of(run, hits)
+        doc_ids = doc_ids_of(run)
+        posts = self.find_posts(doc_ids)
+        unknown = [doc_id for doc_id in doc_ids if doc_id not in posts]
+        if not unknown:
+            return Candidates(topics, best_of(run, hits), posts)
+        found = f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection"
+        if not self.skip_unknown or not posts:
+            advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
+            raise DataError(
+                f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
+            )
+        print(f"{found}; left out before and after", file=sys.stderr)
+        known = {
+            query_id: {doc_id: score for doc_id, score in scores.items() if doc_id in posts}
+            for query_id, scores in run.items()
+        }
+        best = best_of({query_id: scores for query_id, scores in known.items() if scores}, hits)
+        return Candidates(topics, best, posts, priors=priors_of([run]))
+
+
+@dataclass(frozen=True)
+class GivenRetriever:
+    """Takes the candidates that come with a collection's topics; they have no scores."""
+
+    collection: Collection
+    name: str = "given, by id"
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """All given candidates of each topic, whatever ``hits``."""
+        given = self.collection.given_candidates or {}
+        run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
+        # Without scores there are no ranks to make priors of.
+        return Candidates(topics, run, self.collection.find_posts(doc_ids_of(run)), priors={})
+
+
+def retriever_for(
+    collection: Collection,
+    candidates: str | None = None,
+    method: str | None = None,
+    parameters: Sequence[str] = (),
+    skip_unknown: bool = False,
+) -> Retriever:
+    """The source of a collection's candidates.
+
+    Args:
+        collection: to be searched.
+        candidates: file of a TREC run, or name of an official run; None searches the index, or
+            takes the candidates that come with the topics.
+        method: one of :data:`indexes.methods.METHODS`; None is the default.
+        parameters: changes to the method's parameters, ``NAME=VALUE``.
+        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
+    """
+    if candidates:
+        path = collection.runs.get(candidates, Path(candidates))
+        return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
+    if collection.given_candidates is not None:
+        return GivenRetriever(collection)
+    return IndexRetriever(collection.open_index(), _method(collection, method, parameters))
+
+
+def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
+    """The method of this name with its changes; that of the index, if it has one of its own."""
+    offered = collection.methods
+    if collection.engine and not offered:
+        if name or parameters:
+            raise UsageError(
+                f"`first_stage`: {collection.engine} is ranked by its own query; leave it and "
+                "`parameters` out"
+            )
+        return EngineQuery()
+    found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
+    if found.name not in offered and collection.engine:
+        raise UsageError(
+            f"`first_stage`: found {found.name}, expected one of {', '.join(offered)}, which a "
+            "search engine offers"
+        )
+    return found
+
+
+def doc_ids_of(run: Run) -> list[str]:
+    """Every post of a run once."""
+    return list(dict.fromkeys(doc_id for scores in run.values() for doc_id in scores))

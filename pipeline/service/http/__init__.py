@@ -1,0 +1,1 @@
+"""The service's application, requests, scheduler and models."""

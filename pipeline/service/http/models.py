@@ -1,0 +1,231 @@
+"""The models that are served: checkpoint, mixing and calibration; reloading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+from orjson import Fragment
+
+from pipeline.command.defaults import UNTUNED_WEIGHT
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.checkpoints import (
+    Calibration,
+    calibration_of,
+    check_scores_alone,
+    tuned_weight,
+)
+from pipeline.ranking.interpolation import interpolate
+from pipeline.service.errors import RequestError
+from pipeline.service.formats.base import Mix, ScoreRequest, ScoreResponse
+from pipeline.service.http.processes import ParallelScorer
+from pipeline.service.record import LOG
+from rerankers import checkpoint as checkpoints
+from rerankers import features
+from rerankers.base import PRIOR, Pairs
+from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
+from rerankers.scoring.cached import CachedScorer
+from rerankers.scoring.precomputed import version_of
+
+NORMALIZATION = "minmax"
+"""Of scores before they are mixed."""
+
+Scores = npt.NDArray[np.float64]
+
+Scorer = CachedScorer | ParallelScorer
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that is ready to answer.
+
+    Attributes:
+        name: in requests.
+        checkpoint: the trained reranker, on the CPU.
+        scorer: scores pairs with it, in any thread.
+        weight: λ, the neural score's share in a mixture.
+        calibration: from scores to probabilities.
+        version: hash of everything that the model's scores depend on.
+    """
+
+    name: str
+    checkpoint: TrainedReranker
+    scorer: Scorer
+    weight: float
+    calibration: Calibration
+    version: str
+
+    @classmethod
+    def load(cls, name: str, directory: Path, cache: int, processes: int) -> ServedModel:
+        """Read a checkpoint folder.
+
+        Args:
+            name: of the model in requests.
+            directory: the folder.
+            cache: bytes of kept encodings.
+            processes: that score; 1 is the calling one.
+
+        Raises:
+            RerankerError: it is damaged, or the model needs more than a query and posts.
+            DataError: its λ or its calibration is damaged.
+        """
+        tuned = *_tuned(directory), version_of(directory)
+        checkpoint = checkpoints.load(directory)
+        check_scores_alone(checkpoint)
+        if processes > 1:
+            scorer: Scorer = ParallelScorer(directory, cache, processes)
+        else:
+            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, cache)
+        scorer.warm_up()
+        return cls(name, checkpoint, scorer, *tuned)
+
+    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
+        """Scores [P]; may be called by several threads."""
+        return self.scorer.score(pairs)
+
+    @property
+    def reads_prior(self) -> bool:
+        """Whether a score depends on the place in the first stage's ranking."""
+        return PRIOR in features.signals_of(self.checkpoint.model.feature_families)
+
+    def respond(
+        self, request: ScoreRequest, logits: npt.NDArray[np.float32], later_first: bool = False
+    ) -> ScoreResponse:
+        """Scores of the documents as the request wants them, and their order.
+
+        Args:
+            request: the request.
+            logits: [D] scores by the model.
+            later_first: of equal scores, in place of the earlier.
+        """
+        keys: Scores = logits.astype(np.float64).round(9)
+        mix: Mix = request.mix or "interpolated"
+        if request.first_stage is None or mix == "neural":
+            mix = "neural"
+        if mix != "neural":
+            keys = np.round(self._mixed(request, keys), 12)
+            texts = list(map(probability, keys.tolist()))
+        elif request.raw or request.shift:
+            keys = keys - keys.min() if request.shift else keys
+            texts = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in keys.tolist()]
+        else:
+            slope, intercept = self.calibration
+            chances = np.exp(-np.logaddexp(0.0, -(slope * keys + intercept)))
+            texts = list(map(probability, chances.tolist()))
+        if later_first:
+            order = np.argsort(keys, kind="stable")[::-1]
+        else:
+            order = np.argsort(-keys, kind="stable")
+        return ScoreResponse(request, self.name, mix, list(map(Fragment, texts)), order.tolist())
+
+    def _mixed(self, request: ScoreRequest, logits: Scores) -> Scores:
+        """[D] the tuned mixture of the model's scores and the first stage's, from 0 to 1."""
+        rows = [str(row) for row in range(len(logits))]
+        first = dict(zip(rows, request.first_stage or (), strict=True))
+        neural = dict(zip(rows, logits.tolist(), strict=True))
+        mixed = interpolate({"": first}, {"": neural}, self.weight, NORMALIZATION)[""]
+        return np.fromiter(mixed.values(), dtype=np.float64)
+
+
+def probability(value: float) -> str:
+    """A number from 0 to 1 in at most 16 characters; small ones keep ten digits."""
+    return f"{value:.12f}" if value >= 1e-3 or not value else f"{value:.9e}"
+
+
+def _tuned(directory: Path) -> tuple[float, Calibration]:
+    """λ and calibration of a checkpoint."""
+    tuned = tuned_weight(directory, NORMALIZATION)
+    weight = tuned[0] if tuned else UNTUNED_WEIGHT
+    return weight, calibration_of(directory) or Calibration()
+
+
+class Models:
+    """The served models by name.
+
+    Args:
+        checkpoints: names of shipped models, or folders.
+        cache: bytes of kept encodings, shared equally.
+        processes: of each model that score; 1 is the calling one.
+
+    Raises:
+        UsageError: two have the same name.
+        RerankerError: one cannot be loaded or served.
+    """
+
+    def __init__(self, checkpoints: Sequence[str], cache: int, processes: int = 1) -> None:
+        self._cache, self._processes = cache // len(checkpoints), processes
+        self._folders = _folders(checkpoints)
+        self._served = {
+            name: ServedModel.load(name, folder, self._cache, processes)
+            for name, folder in self._folders.items()
+        }
+        self._lock = Lock()
+
+    @property
+    def served(self) -> Mapping[str, ServedModel]:
+        """Name -> model; the first is the default."""
+        return self._served
+
+    @property
+    def default(self) -> ServedModel:
+        """The first model."""
+        return next(iter(self._served.values()))
+
+    def choose(self, name: str | None, takes_any: bool) -> ServedModel:
+        """The model of this name, or the only one.
+
+        Args:
+            name: as in a request.
+            takes_any: the only model answers to every name.
+
+        Raises:
+            RequestError: there is no such model, or several and no name.
+        """
+        if name in self._served:
+            return self._served[name]
+        if len(self._served) == 1 and (name is None or takes_any or name in _NO_NAMES):
+            return self.default
+        problem = "found no model" if name is None else f"found the model {name[:100]!r}"
+        kind = "value" if name is None else "model"
+        expected = ", ".join(self._served)
+        raise RequestError(kind, f"{problem}, expected one of {expected}", ("model",))
+
+    def reload(self) -> None:
+        """Load folders that have changed and swap them in; a damaged one is logged only."""
+        with self._lock:
+            for name, folder in self._folders.items():
+                old = self._served[name]
+                try:
+                    tuned = *_tuned(folder), version_of(folder)
+                    if tuned == (old.weight, old.calibration, old.version):
+                        LOG.info("%s: unchanged", name)
+                        continue
+                    model = ServedModel.load(name, folder, self._cache, self._processes)
+                except (RerankerError, DataError, OSError, ValueError) as error:
+                    LOG.error("%s: the old model stays: %s", name, error)
+                    continue
+                # A new dictionary: a request sees all of it or nothing.
+                self._served = {**self._served, name: model}
+                LOG.info("%s: loaded again from %s", name, folder)
+
+
+_NO_NAMES = ("", "default/not-specified")
+"""Names that clients send where nobody has chosen a model."""
+
+
+def _folders(names: Sequence[str]) -> dict[str, Path]:
+    """Name in requests -> checkpoint folder."""
+    folders: dict[str, Path] = {}
+    for given in names:
+        folder = checkpoints.find(given)
+        is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
+        name = given if is_shipped and given == folder.parent.name else folder.resolve().name
+        if name in folders:
+            raise UsageError(f"--checkpoint: found two models of the name {name}, expected one")
+        folders[name] = folder
+    return folders

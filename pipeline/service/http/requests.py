@@ -1,0 +1,220 @@
+"""From a request's body to a :class:`ScoreRequest`: limits, JSON, format, types."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from pipeline.service.errors import Location, RequestError, path_of
+from pipeline.service.formats.base import Format, ScoreRequest
+
+DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
+"""Headers with the milliseconds that the client, or a proxy before us, will wait."""
+
+LARGE = 256 * 1024
+"""Bytes of a body whose halves of surrogate pairs are mended in a thread of its own."""
+
+# Escapes from left to right, so that an escaped backslash before a "u" is none of them.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper bounds of a request, and of all requests together.
+
+    Attributes:
+        documents: of a request.
+        body: bytes of a request.
+        waiting_documents: in the queue and in work.
+        waiting_requests: the same.
+        held: bytes of all bodies that are being read or answered.
+        seconds: for the arrival of a body.
+    """
+
+    documents: int = 2000
+    body: int = 8_000_000
+    waiting_documents: int = 20_000
+    waiting_requests: int = 512
+    held: int = 256_000_000
+    seconds: float = 30.0
+
+    @classmethod
+    def of(cls, documents: int, body: int) -> Limits:
+        """Limits of all requests together that fit these limits of one."""
+        return cls(documents, body, 10 * documents, held=32 * body)
+
+
+class BodyReader:
+    """Reads bodies of requests, within limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self._held = limits, 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """A request's body, which counts among those that are held until it is left.
+
+        Raises:
+            RequestError: it is too large, too slow, cut, or too much beside those of others.
+        """
+        body = bytearray()
+        try:
+            await self._fill(body, request)
+            yield bytes(body)
+        finally:
+            self._held -= len(body)
+
+    async def _fill(self, body: bytearray, request: Request) -> None:
+        limit, most_held = self.limits.body, self.limits.held
+        problem = f"found a body of more than {limit} bytes, expected at most that"
+        with suppress(ValueError):
+            if int(request.headers.get("content-length", 0)) > limit:
+                raise RequestError("body", problem)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    self._held += len(chunk)
+                    if len(body) > limit:
+                        raise RequestError("body", problem)
+                    if self._held > most_held and self._held > len(body):
+                        raise RequestError("overload", "too many large requests at once", retry=1)
+        except ClientDisconnect:
+            raise RequestError("gone", "the client has gone") from None
+        except TimeoutError:
+            problem = f"found no whole body after {self.limits.seconds:g} s"
+            raise RequestError("slow_body", problem) from None
+
+
+async def read_json(body: bytes) -> dict[str, Any]:
+    """The object of a body. Halves of surrogate pairs, which cut posts have, become U+FFFD.
+
+    Raises:
+        RequestError: it is no JSON object.
+    """
+    if len(body) < LARGE or b"\\u" not in body:
+        return _parsed(body)
+    return await asyncio.to_thread(_parsed, body)
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            content = orjson.loads(_ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body))
+        except orjson.JSONDecodeError as error:
+            raise RequestError("json", f"found no JSON in the body: {error}") from None
+    if not isinstance(content, dict):
+        raise RequestError("json", f"found {_named(content)} as the body, expected an object")
+    return content
+
+
+def score_request(content: dict[str, Any], wire: Format, most: int) -> ScoreRequest:
+    """A request for scores, checked.
+
+    Raises:
+        RequestError: a field is missing, or has a wrong type, or there are no or too many
+            documents.
+    """
+    request = wire.read(validated(wire.request, content))
+    if not request.texts:
+        raise RequestError("empty", "found no documents, expected at least one", (wire.documents,))
+    if len(request.texts) > most:
+        problem = f"found {len(request.texts)} documents, expected at most {most}"
+        raise RequestError("many", problem, (wire.documents,))
+    return request
+
+
+def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
+    """The part ``at`` of a body as a model; raises RequestError for wrong types."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise _first_error(error, at) from None
+
+
+def _first_error(error: ValidationError, at: Location) -> RequestError:
+    """The first error of a body's part, and the locations of a few more."""
+    first, *others = error.errors(include_url=False, include_context=False)
+    message = first["msg"].removeprefix("Value error, ")
+    expected = message if message.startswith("expected") else message[0].lower() + message[1:]
+    missing = message == "Field required"
+    text = (
+        "found no value, expected one" if missing else f"found {_named(first['input'])}: {expected}"
+    )
+    if others:
+        text += f" (and {len(others)} more: {', '.join(path_of(o['loc']) for o in others[:3])})"
+    return RequestError("value", text, [*at, *first["loc"]])
+
+
+def _named(value: object) -> str:
+    """The JSON type of a value."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)[:30]
+    names = {str: "a string", dict: "an object", list: "an array", bool: "a boolean"}
+    return names.get(type(value), "null")
+
+
+def check_media_type(request: Request) -> None:
+    """Raise RequestError unless a body calls itself JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        problem = f"found {kind[:100] or 'no content type'}, expected application/json"
+        raise RequestError("media", problem)
+
+
+def deadline_of(request: Request) -> float | None:
+    """The time at which the client stops waiting, by ``time.perf_counter``; None without one.
+
+    Raises:
+        RequestError: a header of it is no number.
+    """
+    for name in DEADLINES:
+        if (text := request.headers.get(name)) is not None:
+            if not (text.isascii() and text.isdigit() and len(text) < 12):
+                problem = f"{name}: found {text[:100]!r}, expected milliseconds"
+                raise RequestError("value", problem)
+            if milliseconds := int(text):
+                started: float = request.state.record.started
+                return started + milliseconds / 1000
+    return None
+
+
+async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
+    """The result of ``work``, which is cancelled if the client goes away.
+
+    Raises:
+        RequestError: the client has gone; nobody will read it.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise RequestError("gone", "the client has gone")
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Wait until the client goes away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,165 @@
+"""From a request to its scores: read, queue, score, write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.service.errors import RequestError
+from pipeline.service.formats import format_of
+from pipeline.service.formats.base import Format, ScoreRequest, ScoreResponse
+from pipeline.service.http.metrics import Metrics
+from pipeline.service.http.models import Models, ServedModel
+from pipeline.service.http.requests import (
+    BodyReader,
+    Limits,
+    check_media_type,
+    deadline_of,
+    read_json,
+    score_request,
+    unless_gone,
+)
+from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
+from pipeline.service.http.statistics import Statistics
+from pipeline.service.record import Record
+from rerankers.base import PRIOR, prior_of_rank
+from rerankers.text.words import MAX_CHARACTERS
+
+
+class Service:
+    """Scores documents.
+
+    Args:
+        models: to serve.
+        limits: of requests.
+        threads: that score.
+        log_texts: whether texts are written to the log.
+        statistics: for the first stage's scores, where a request wants them computed.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        limits: Limits,
+        threads: int,
+        log_texts: bool = False,
+        statistics: Statistics | None = None,
+    ) -> None:
+        self.models, self.limits, self.log_texts = models, limits, log_texts
+        self.statistics, self.bodies = statistics, BodyReader(limits)
+        self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
+        self.scheduler = Scheduler(
+            *(threads, limits.waiting_documents, limits.waiting_requests, self.metrics.batch),
+            SLICE * threads,  # Each is divided among as many processes.
+        )
+
+    async def endpoint(self, request: Request) -> Response:
+        """The response to a request for scores; raises RequestError."""
+        state, path = request.state, request.scope["path"].rstrip("/")
+        state.record.format = state.format.name
+        async with self.bodies.read(request) as body:
+            content = await read_json(body)
+            # Null is as good as no value.
+            wire = format_of(path, {key for key, value in content.items() if value is not None})
+            state.format, state.record.format = wire, wire.name
+            if wire.needs_media_type:
+                check_media_type(request)
+            wanted = score_request(content, wire, self.limits.documents)
+            return await unless_gone(self._respond(wanted, wire, request), request)
+
+    async def _respond(self, wanted: ScoreRequest, wire: Format, request: Request) -> Response:
+        model = self.models.choose(wanted.model, wire.takes_any_model)
+        record: Record = request.state.record
+        if wanted.mix == "lexical":
+            wanted = replace(wanted, first_stage=await self._lexical(wanted))
+        deadline = deadline_of(request)
+        response = await self.score(wanted, model, record, deadline, wire.later_first)
+        content = orjson.dumps(wire.write(response, record))
+        record.total = time.perf_counter() - record.started
+        headers = record.headers() | {"x-mix": response.mix}
+        return Response(content, headers=headers, media_type="application/json")
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        model: ServedModel,
+        record: Record,
+        deadline: float | None,
+        later_first: bool = False,
+    ) -> ScoreResponse:
+        """The scores of a request, whose sizes and times are added to the record.
+
+        Raises:
+            RequestError: the queue is full, or the deadline is past.
+        """
+        record.model = model.name
+        record.documents += len(request.texts)
+        record.characters += sum(map(len, request.texts)) + sum(map(len, request.queries))
+        if self.log_texts:
+            record.texts = [*record.texts, *request.queries, *request.texts]
+        queued, rows = distinct_pairs(request, model)
+        queued.deadline = deadline
+        record.words += sum(text.count(" ") + 1 for text in [*queued.queries, *queued.texts])
+        hits_before = model.scorer.hits
+        logits = await self.scheduler.score(queued)
+        record.queue = max(record.queue, (queued.started or queued.queued) - queued.queued)
+        record.inference += queued.inference
+        # Of other requests too, at the same time.
+        record.cache_hits += min(model.scorer.hits - hits_before, len(queued.texts))
+        return model.respond(request, logits[rows], later_first)
+
+    async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
+        """[D] the first stage's scores, computed here.
+
+        Raises:
+            RequestError: the service has no statistics, or their index does not respond.
+        """
+        if self.statistics is None:
+            problem = "found lexical, expected neural or interpolated, as this service was started "
+            raise RequestError("value", f"{problem}without --statistics", ("mix",))
+        queries, texts = (
+            [text[:MAX_CHARACTERS] for text in texts] for texts in (request.queries, request.texts)
+        )
+        return await self.statistics.scores(queries, texts)
+
+
+def distinct_pairs(
+    request: ScoreRequest, model: ServedModel
+) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
+    """The distinct pairs of a request, cut to what models read, and the pair [D] of each document.
+
+    Equal documents are scored once, so that they get the same score.
+    """
+    queries = list(dict.fromkeys(query[:MAX_CHARACTERS] for query in request.queries))
+    rows_of = {query: row for row, query in enumerate(queries)}
+    owners = [rows_of[query[:MAX_CHARACTERS]] for query in request.queries]
+    if len(owners) == 1:
+        owners *= len(request.texts)
+    priors = _priors(request) if model.reads_prior else [0.0] * len(request.texts)
+    places: dict[tuple[int, str, str, float], int] = {}
+    rows = [
+        places.setdefault((owner, text[:MAX_CHARACTERS], url[:MAX_CHARACTERS], prior), len(places))
+        for owner, text, url, prior in zip(owners, request.texts, request.urls, priors, strict=True)
+    ]
+    index, texts, urls, kept = zip(*places, strict=True)
+    signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
+    query_index = np.array(index, dtype=np.int64)
+    queued = QueuedRequest(model, queries, query_index, texts, urls, signals)
+    return queued, np.array(rows, dtype=np.int64)
+
+
+def _priors(request: ScoreRequest) -> Sequence[float]:
+    """[D] the prior of each document's rank by the first stage; 0 if there is none."""
+    if request.first_stage is None:
+        return [0.0] * len(request.texts)
+    order = np.argsort(-np.array(request.first_stage), kind="stable")
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(1, len(order) + 1)
+    return [float(prior) for prior in prior_of_rank(ranks)]

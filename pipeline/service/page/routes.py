@@ -1,0 +1,334 @@
+"""The page of the service, and its JSON: searches and explanations.
+
+The page orders posts itself, from the normalised scores of both stages: its λ needs no request.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from indexes.errors import CollectionError
+from pipeline.collections.topics import Topic
+from pipeline.command.defaults import DEFAULT_METHOD
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import did_you_mean, listed
+from pipeline.explanation import contributions, matches
+from pipeline.explanation.rank_changes import grade_text
+from pipeline.ranking.interpolation import normalized_pair
+from pipeline.service.errors import PlainErrors, RequestError
+from pipeline.service.page.searching import FREE, PageModel, SearchPage, SearchRequest
+from rerankers.errors import RerankerError
+from rerankers.features.temporal import milliseconds, newest_doc_id
+
+FOLDER = Path(__file__).parent
+
+MOST_HITS = 1000
+USUAL_HITS = 100
+LONGEST_QUERY = 1000
+"""Characters of a query."""
+MOST_TOPICS = 500
+"""Topics that the page suggests."""
+
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+NO_COLLECTION = (
+    "found no collection to search; start the service with --collection NAME or --index DIR"
+)
+
+ERRORS = PlainErrors()
+
+
+def routes(page: SearchPage | None) -> list[Route]:
+    """The page and its JSON; without a collection a page that says how to name one."""
+
+    def opened() -> SearchPage:
+        if page is None:
+            raise RequestError("path", NO_COLLECTION)
+        return page
+
+    async def collection(request: Request) -> Any:
+        return await opened().run(lambda: describe(opened()))
+
+    async def search(request: Request) -> Any:
+        given = request.query_params
+        return await opened().run(lambda: results(opened(), search_request(opened(), given)))
+
+    async def explain(request: Request) -> Any:
+        given = request.query_params
+        doc_ids = given.getlist("doc_id")
+        return await opened().run(
+            lambda: reasons(opened(), search_request(opened(), given), doc_ids)
+        )
+
+    return [
+        _file("/", "index.html" if page else "start.html", "text/html"),
+        _file("/page.css", "page.css", "text/css"),
+        _file("/page.js", "page.js", "text/javascript"),
+        *(_json(endpoint) for endpoint in (collection, search, explain)),
+    ]
+
+
+def _file(path: str, name: str, kind: str) -> Route:
+    content = (FOLDER / name).read_bytes()
+
+    async def endpoint(request: Request) -> Response:
+        return Response(content, media_type=kind, headers=HEADERS)
+
+    return Route(path, endpoint)
+
+
+def _json(content: Callable[[Request], Awaitable[Any]]) -> Route:
+    """A path below ``/api``, with errors as ``{"error": …}``."""
+
+    async def endpoint(request: Request) -> Response:
+        request.state.format = ERRORS
+        try:
+            return JSONResponse(await content(request), headers=HEADERS)
+        except (UsageError, DataError, CollectionError, RerankerError) as error:
+            raise RequestError("internal", str(error)) from None
+
+    return Route(f"/api/{content.__name__}", endpoint)
+
+
+# --- Requests -------------------------------------------------------------------------------------
+
+
+def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
+    """The search of a request's parameters.
+
+    Raises:
+        RequestError: they cannot be used; the message names each such parameter.
+    """
+    problems: list[str] = []
+    topic = _topic(page, given, problems)
+    methods, models = page.collection.methods, page.models
+
+    def choice(name: str, default: str, known: Sequence[str]) -> str:
+        value = given.get(name, default)
+        if value not in known:
+            similar = did_you_mean(value, known)
+            problems.append(f"{name}: found {value!r}, expected one of {', '.join(known)}{similar}")
+        return value
+
+    method = choice("method", DEFAULT_METHOD, methods) if methods else ""
+    model = choice("model", next(iter(models), ""), list(models))
+    text = given.get("hits", str(USUAL_HITS))
+    hits = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    if not 0 < hits <= MOST_HITS:
+        problems.append(f"hits: found {text!r}, expected a whole number from 1 to {MOST_HITS}")
+    if problems:
+        raise RequestError("value", "; ".join(problems))
+    return SearchRequest(topic, "" if models[model].reads_rankers else method, model, hits)
+
+
+def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> Topic:
+    """The query with its time limit."""
+    text, query_id = given.get("q", ""), given.get("query_id", "")
+    topic = Topic(FREE, text)
+    if query_id:
+        known = page.topics.get(query_id)
+        if known is None:
+            problems.append(
+                f"query_id: found {query_id!r}, expected a topic of {page.collection.name}: "
+                f"{listed(list(page.topics), 8) or 'it has none'}"
+            )
+        elif text and text != known.text:
+            problems.append(
+                f"query_id: found {query_id!r}, the topic {known.text!r}, with another query; "
+                "leave query_id or q out"
+            )
+        else:
+            topic = known
+    if not topic.text.strip() and not problems:
+        problems.append("q: found nothing, expected a query")
+    if len(topic.text) > LONGEST_QUERY:
+        problems.append(f"q: found {len(topic.text)} characters, expected at most {LONGEST_QUERY}")
+    if limit := given.get("time"):
+        topic = topic._replace(time=limit, max_doc_id=_newest(page, limit, problems))
+    return topic
+
+
+def _newest(page: SearchPage, limit: str, problems: list[str]) -> str | None:
+    """The newest id up to a time in UTC; None with a problem."""
+    if not page.has_times:
+        problems.append(
+            f"time: found {limit!r}, but the ids of {page.collection.name} have no time in them; "
+            "leave it out"
+        )
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(limit)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return newest_doc_id(math.floor(moment.timestamp() * 1000))
+    except (ValueError, OverflowError):
+        problems.append(
+            f"time: found {limit!r}, expected a time since 2010 in UTC, such as 2012-02-12T16:20:05"
+        )
+        return None
+
+
+def time_of(doc_id: str | None) -> str | None:
+    """The time in an id, in UTC; None without one."""
+    since_1970 = milliseconds(doc_id) if doc_id else None
+    if since_1970 is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(since_1970 // 1000, datetime.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{since_1970 % 1000:03}Z"
+
+
+# --- Responses ------------------------------------------------------------------------------------
+
+
+def describe(page: SearchPage) -> dict[str, Any]:
+    """The collection, and its methods, models and topics."""
+    collection, has_times = page.collection, page.has_times
+    judged, methods = collection.qrels or {}, list(collection.methods)
+    topics = list(page.topics.values())[:MOST_TOPICS]
+    return {
+        "name": collection.name,
+        "posts": page.index.size,
+        "methods": methods,
+        "method": DEFAULT_METHOD if methods else "",
+        "models": [_described(page, model) for model in page.models.values()],
+        "hits": USUAL_HITS,
+        "most_hits": MOST_HITS,
+        "clocks": has_times,
+        "times": [time_of(doc_id) for doc_id in page.index.id_range or ()] if has_times else None,
+        "grades": {str(grade): grade_text(grade) for grade in range(3)},
+        "topics": [
+            {
+                "query_id": topic.query_id,
+                "text": topic.text,
+                "time": time_of(topic.max_doc_id) if has_times else None,
+                "judged": topic.query_id in judged,
+            }
+            for topic in topics
+        ],
+        "steps": list(matches.STEPS),
+    }
+
+
+def _described(page: SearchPage, model: PageModel) -> dict[str, Any]:
+    """A model; ``seen``: it was trained on the collection's judgments."""
+    weight, origin = model.weight(page.collection)
+    return {
+        "name": model.name,
+        "weight": weight,
+        "origin": origin.partition("; ")[0],  # Without the path that follows.
+        "explains": model.explains,
+        "seen": page.collection.name in model.trained_on,
+    }
+
+
+def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
+    """A search's results, best first by the first stage."""
+    is_kept, result, topic = page.is_kept(request), page.search(request), request.topic
+    neural = {topic.query_id: result.neural}
+    units = normalized_pair(topic.query_id, result.first, neural, "minmax")
+    grades = (page.collection.qrels or {}).get(topic.query_id, {})
+    posts = result.ranking.candidates.posts
+    return {
+        "query": {
+            "q": topic.text,
+            "query_id": None if topic.query_id == FREE else topic.query_id,
+            "time": time_of(topic.max_doc_id) if page.has_times else None,
+            "judged": bool(grades),
+        },
+        "first_stage": result.first_stage,
+        "model": _described(page, result.model),
+        "kept": is_kept,
+        "milliseconds": {
+            stage: round(seconds * 1000, 1) for stage, seconds in result.ranking.seconds.items()
+        },
+        "posts": [
+            {
+                "doc_id": doc_id,
+                "text": posts[doc_id].text,
+                "url": posts[doc_id].url,
+                "time": time_of(doc_id) if page.has_times else None,
+                "first": score,
+                "first_unit": units[0][doc_id],
+                "neural": result.neural[doc_id],
+                "neural_unit": units[1][doc_id],
+                "grade": grades.get(doc_id),
+            }
+            for doc_id, score in result.first.items()
+        ],
+    }
+
+
+def reasons(page: SearchPage, request: SearchRequest, doc_ids: Sequence[str]) -> dict[str, Any]:
+    """Reasons for the ranks of a search's posts; raises RequestError."""
+    explanation = page.explain(request, doc_ids)
+    if isinstance(explanation, matches.MatchExplanation):
+        return _matches(explanation)
+    return _contributions(explanation, doc_ids)
+
+
+def _matches(explanation: matches.MatchExplanation) -> dict[str, Any]:
+    """Texts are lists of [characters, shade]."""
+    return {
+        "kind": "matches",
+        "measure": explanation.measure,
+        "bounds": explanation.bounds,
+        "groups": explanation.groups,
+        "columns": [column.heading for column in explanation.columns],
+        "posts": {
+            doc_id: {
+                "text": post.text,
+                "url": post.url,
+                "rows": [
+                    {**row._asdict(), "cells": [cell._asdict() for cell in row.cells]}
+                    for row in post.rows
+                ],
+                "further": [shading._asdict() for shading in post.further],
+            }
+            for doc_id, post in explanation.posts.items()
+        },
+    }
+
+
+def _contributions(
+    explanation: contributions.FusionExplanation, doc_ids: Sequence[str]
+) -> dict[str, Any]:
+    """Values that are not known are null."""
+
+    def features(parts: Sequence[contributions.Contribution]) -> list[dict[str, Any]]:
+        return [
+            {**part._asdict(), "value": None if math.isnan(part.value) else part.value}
+            for part in parts
+        ]
+
+    return {
+        "kind": "contributions",
+        "meaning": explanation.meaning,
+        "base": explanation.base,
+        "extent": explanation.extent,
+        "posts": {
+            doc_id: {
+                "families": [
+                    {"family": family, "added": added}
+                    for family, added in explanation.posts[doc_id].families.items()
+                ],
+                "most": features(explanation.posts[doc_id].most),
+                "least": features(explanation.posts[doc_id].least),
+            }
+            for doc_id in doc_ids
+        },
+    }

@@ -1,0 +1,558 @@
+"""Searches and their responses in the engines' JSON: the window to rerank, and its page.
+
+Responses are cut into pieces of text: what is not changed stays as the engine wrote it. Numbers of
+any length, halves of surrogate pairs and keys in their order come through, which they would not if
+the response were read as a whole and written again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+
+from pipeline.service.errors import RequestError
+from pipeline.service.http.requests import validated
+
+Json = dict[str, Any]
+
+# --- The search -----------------------------------------------------------------------------------
+
+UNCHANGED = ("search_after", "pit", "slice", "collapse", "scroll")
+"""Parts of a search with which a window of the best hits has no meaning."""
+
+UNCHANGED_PARAMETERS = ("filter_path", "source", "scroll", "search_pipeline")
+"""Parameters of a path with which the response, or the search, is not to be read here."""
+
+_COMPOUND: Mapping[str, Sequence[str]] = {
+    "bool": ("must", "should", "filter"),
+    "boosting": ("positive",),
+    "constant_score": ("filter",),
+    "dis_max": ("queries",),
+    "function_score": ("query",),
+    "has_child": ("query",),
+    "has_parent": ("query",),
+    "hybrid": ("queries",),
+    "nested": ("query",),
+    "script_score": ("query",),
+}
+"""Queries of queries -> their keys, the scoring ones first."""
+
+_WITH_TEXT = ("multi_match", "query_string", "simple_query_string")
+
+
+@dataclass(frozen=True)
+class SearchDefaults:
+    """Options of searches that do not say otherwise.
+
+    Attributes:
+        text_fields: fields of the posts' texts.
+        url_field: field of their links.
+        window: hits to rerank.
+        most: hits to rerank at most; larger searches pass unchanged.
+        seconds: for the scores.
+    """
+
+    text_fields: Sequence[str] = ("contents",)
+    url_field: str | None = "url"
+    window: int = 100
+    most: int = 2000
+    seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """The best hits of a search, to be reranked, and the page of them that is shown.
+
+    Attributes:
+        query: text of the search.
+        start: place of the page's first hit.
+        size: hits of the page.
+        text_fields: joined by blanks.
+        url_field: of the posts' links.
+        added: fields that only the reranker needs.
+        model: its name; None is the default.
+        body: the search of the window.
+        short: the same without the added fields, for hits that show their whole source; None if
+            they do not.
+    """
+
+    query: str
+    start: int
+    size: int
+    text_fields: Sequence[str]
+    url_field: str | None
+    added: Sequence[str]
+    model: str | None
+    body: bytes
+    short: bytes | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search as the engine is to see it, and its window; None if it passes unchanged."""
+
+    body: bytes
+    window: Window | None = None
+
+
+class _QueryContext(BaseModel):
+    query_text: StrictStr | None = None
+    query_text_path: StrictStr | None = None
+
+
+class _Rerank(BaseModel):
+    """``ext.rerank``, in the form of OpenSearch's processor."""
+
+    query_context: _QueryContext | None = None
+    document_fields: Annotated[list[StrictStr], Field(min_length=1)] | None = None
+    rerank_window: Annotated[StrictInt, Field(gt=0)] | None = None
+    model: StrictStr | None = None
+
+
+def read_search(
+    body: bytes, parameters: Sequence[tuple[str, str]], defaults: SearchDefaults
+) -> Search:
+    """Read a search.
+
+    Args:
+        body: JSON; anything else is the engine's to refuse.
+        parameters: of the path, or of the header in a search of several; they come first.
+        defaults: for all that it does not say.
+
+    Raises:
+        RequestError: its ``ext.rerank`` is wrong.
+    """
+    given = {name: value for name, value in parameters if value}
+    try:
+        content = _strict(body) if body.strip() else {}
+        if "search_pipeline" in given or "search_pipeline" in content:
+            return Search(body)
+        content, rerank = _without_rerank(content)
+        own = body if rerank is None else _dumped(content)
+        if rerank is False or any(name in given for name in UNCHANGED_PARAMETERS):
+            return Search(own)
+        options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
+        return Search(own, _window(content, given, options, defaults))
+    except (ValueError, RecursionError):
+        return Search(body)
+
+
+def _dumped(content: Any) -> bytes:
+    """JSON without blanks; raises ValueError for numbers that JSON does not have."""
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _strict(body: bytes) -> Json:
+    """A JSON object in which no key is twice: Elasticsearch refuses such objects."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("found a key twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"found {constant}")
+
+    content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    if not isinstance(content, dict):
+        raise ValueError("found no object")
+    return content
+
+
+def _without_rerank(content: Json) -> tuple[Json, Any]:
+    """A search without its ``ext.rerank``, and that; None without one."""
+    ext = content.get("ext")
+    if not isinstance(ext, dict) or ext.get("rerank") is None:
+        return content, None
+    others = {name: value for name, value in ext.items() if name != "rerank"}
+    rest = {name: value for name, value in content.items() if name != "ext"}
+    return (rest | {"ext": others} if others else rest), ext["rerank"]
+
+
+def _window(
+    content: Json, given: Mapping[str, str], options: _Rerank, defaults: SearchDefaults
+) -> Window | None:
+    """The window of a search; None if it passes unchanged."""
+    start, size = _number("from", 0, content, given), _number("size", 10, content, given)
+    fields, text = content.get("fields"), _text(content, given, options)
+    if (
+        any(name in content for name in UNCHANGED)
+        or not size
+        or start is None
+        or start + size > defaults.most
+        or not all(map(_by_score, (given.get("sort", "_score").split(","), content.get("sort"))))
+        or not (text and text.strip())
+        or not (fields is None or isinstance(fields, list))
+        or any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
+    ):
+        return None
+    text_fields, url_field = defaults.text_fields, defaults.url_field
+    if options.document_fields is not None:
+        text_fields = [name for name in options.document_fields if name != url_field]
+        url_field = url_field if url_field in options.document_fields else None
+    needed = [*text_fields, *([url_field] if url_field else [])]
+    patterns = [
+        *_names(fields),
+        *(name for part in (given, content) for name in _names(part.get("docvalue_fields"))),
+        *_names(content.get("script_fields")),
+    ]
+    added = [name for name in needed if not any(_matches(p, name) for p in patterns)]
+    hits = min(max(options.rerank_window or defaults.window, start + size), defaults.most)
+    short = content | {"from": 0, "size": hits}
+    body = _dumped(short | {"fields": [*(fields or []), *added]} if added else short)
+    is_short = bool(added) and _shows_source(content, given)
+    first = _dumped(short) if is_short else None
+    return Window(text, start, size, text_fields, url_field, added, options.model, body, first)
+
+
+def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
+    """Whether hits have their whole source."""
+    limited = any(
+        name == "stored_fields" or name.startswith("_source")
+        for name in (*given, *(content.keys() - {"_source"}))
+    )
+    return content.get("_source", True) is True and not limited
+
+
+def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
+    """A number of the path, else of the body; None if one of both is none."""
+    inside = _whole(content.get(name, default))
+    return None if inside is None else _whole(given.get(name, inside))
+
+
+def _whole(value: Any) -> int | None:
+    """A number as the engines read it, also from a text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _by_score(sort: Any) -> bool:
+    """Whether hits come by their scores, best first."""
+    first = sort[0] if isinstance(sort, list) and sort else sort
+    if isinstance(first, dict) and first:
+        name, order = next(iter(first.items()))
+        order = order.get("order", "desc") if isinstance(order, dict) else order
+        return name == "_score" and order == "desc"
+    return first in (None, "_score", "_score:desc") or first == []
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Names of fields in one of the forms that the engines take."""
+    if isinstance(value, str):
+        yield from value.split(",")
+    elif isinstance(value, dict):
+        yield from value
+    elif isinstance(value, list):
+        for item in value:
+            name = item.get("field") if isinstance(item, dict) else item
+            if isinstance(name, str):
+                yield name
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a name has the form of a pattern, in which ``*`` is any text."""
+    parts = re.split(r"\*+", pattern)
+    return re.fullmatch(".*".join(map(re.escape, parts)), name, re.DOTALL) is not None
+
+
+def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | None:
+    """The text of the query: as told, else of the first query inside that has a text."""
+    context = options.query_context or _QueryContext()
+    if context.query_text is not None:
+        return context.query_text
+    if context.query_text_path is None:
+        return given.get("q") or next(_texts(content.get("query")), None)
+    text = _at(content, context.query_text_path.split("."))
+    if not isinstance(text, str):
+        problem = "found something else, expected the path of a text in the search"
+        location = ("ext", "rerank", "query_context", "query_text_path")
+        raise RequestError("value", problem, location)
+    return text
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    """The value at a path; names may have dots in them."""
+    if not path:
+        return value
+    if isinstance(value, list) and path[0].isascii() and path[0].isdigit():
+        place = int(path[0][:6])
+        return _at(value[place], path[1:]) if place < len(value) else None
+    if isinstance(value, dict):
+        for length in range(1, len(path) + 1):
+            inner = value.get(".".join(path[:length]))
+            if inner is not None and (text := _at(inner, path[length:])) is not None:
+                return text
+    return None
+
+
+def _texts(query: Any) -> Iterator[str]:
+    """The texts of the queries inside a query, in their order."""
+    if isinstance(query, list):
+        yield from chain.from_iterable(map(_texts, query))
+    if not isinstance(query, dict):
+        return
+    for kind, inner in query.items():
+        if not isinstance(inner, dict):
+            continue
+        text = None
+        if kind == "match":
+            text = next(iter(inner.values()), None)
+            text = text.get("query") if isinstance(text, dict) else text
+        elif kind in _WITH_TEXT:
+            text = inner.get("query")
+        if isinstance(text, str | int | float) and not isinstance(text, bool):
+            yield str(text)
+        for key in _COMPOUND.get(kind, ()):
+            yield from _texts(inner.get(key))
+
+
+# --- The response ---------------------------------------------------------------------------------
+
+FIRST_STAGE = "_first_stage_score"
+"""Field of a hit with the engine's own score."""
+
+MARK = '"_reranked":false,'
+"""At the start of a response that should have been reranked."""
+
+_GROUPS = ("fields", "ignored_field_values")
+"""Members of a hit with values of fields."""
+
+_KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
+_NEXT = re.compile(r"[\s,]*")
+_HALVES = re.compile("[\ud800-\udfff]")
+
+Value = TypeVar("Value")
+Reader = Callable[[str, int], tuple[Any, int]]
+"""Text and place of a value -> the value, and its end."""
+
+_scan: Reader = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+class Member(NamedTuple):
+    """A key and its value; the key starts at ``start``, the value at ``begin``."""
+
+    start: int
+    begin: int
+    stop: int
+    value: Any
+
+
+class Hit(NamedTuple):
+    """A hit from ``start`` to ``stop``, and its content."""
+
+    start: int
+    stop: int
+    content: Mapping[str, Any]
+
+    @property
+    def score(self) -> float | None:
+        """The engine's score."""
+        value = self.content.get("_score")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number else None  # type: ignore[arg-type]
+
+    def text(self, names: Sequence[str]) -> str:
+        """The values of fields, joined by blanks."""
+        return " ".join(chain.from_iterable(map(self._texts, names)))
+
+    def has(self, names: Sequence[str]) -> bool:
+        """Whether its source has all of these fields."""
+        source = self.content.get("_source")
+        return all(_inside(source, name) is not None for name in names)
+
+    def _texts(self, name: str) -> Iterator[str]:
+        for group in _GROUPS:
+            fields = self.content.get(group)
+            if fields and name in fields:
+                return _leaves(fields[name])
+        return _leaves(_inside(self.content.get("_source"), name))
+
+
+@dataclass(frozen=True)
+class SearchResponse:
+    """The response to a search, in a text that may hold several.
+
+    Attributes:
+        text: of all of them.
+        start, stop: of this one in the text.
+        first, last: of the list of hits in the text.
+        hits: in the engine's order; None if there is no list.
+    """
+
+    text: str
+    start: int
+    stop: int
+    first: int = 0
+    last: int = 0
+    hits: Sequence[Hit] | None = None
+
+    def page(
+        self,
+        rows: Sequence[tuple[int, str | None]],
+        dropped: Collection[str],
+        marked: bool = False,
+    ) -> str:
+        """The response with these hits alone: row and new score, None for the engine's own."""
+        assert self.hits is not None
+        shown = [self._hit(self.hits[row], dropped, score) for row, score in rows]
+        head, tail = self.text[self.start + 1 : self.first], self.text[self.last : self.stop]
+        return f"{{{MARK if marked else ''}{head}[{','.join(shown)}]{tail}"
+
+    def _hit(self, hit: Hit, dropped: Collection[str], score: str | None) -> str:
+        """A hit without some fields, with another score."""
+        if score is None and not dropped:
+            return self.text[hit.start : hit.stop]
+        members = self._changed(hit)
+        extra = []
+        if score is not None:
+            dropped, first = {*dropped, FIRST_STAGE}, members["_score"]
+            extra = [f'"{FIRST_STAGE}":[{self.text[first.begin : first.stop]}]']
+        parts, end = [], hit.start + 1
+        for name, member in members.items():
+            end = member.stop
+            if name in _GROUPS:
+                kept = self._kept(member, dropped)
+                if name == "fields":
+                    kept, extra = [*kept, *extra], []
+                if kept:
+                    parts.append(f'"{name}":{{{",".join(kept)}}}')
+            elif name == "_score" and score is not None:
+                parts.append(f'"_score":{score}')
+            else:
+                parts.append(self.text[member.start : end])
+        if extra:
+            parts.append(f'"fields":{{{extra[0]}}}')
+        return f"{{{','.join(parts)}{self.text[end : hit.stop]}"
+
+    def _changed(self, hit: Hit) -> Mapping[str, Member]:
+        """The members of a hit up to the last that changes."""
+        left = {"_score", *_GROUPS} & hit.content.keys()
+        members = {}
+        for name, member in _members(self.text, hit.start + 1):
+            members[name] = member
+            left.discard(name)
+            if not left:
+                break
+        return members
+
+    def _kept(self, group: Member, dropped: Collection[str]) -> list[str]:
+        """The fields of a group that stay."""
+        fields = _members(self.text, group.begin + 1)
+        return [self.text[f.start : f.stop] for name, f in fields if name not in dropped]
+
+
+def read_response(text: str) -> SearchResponse:
+    """The response to a search; raises ValueError for another text."""
+    return _checked(lambda: _response(text, _end(_NEXT, text, 0)))[0]
+
+
+def read_responses(text: str) -> tuple[Sequence[SearchResponse], int, int]:
+    """The responses to several searches, and the start and end of their list.
+
+    Raises:
+        ValueError: there is no such list.
+    """
+    readers = {"responses": _list_of(_response)}
+    members, _ = _checked(lambda: _object(text, _end(_NEXT, text, 0), readers))
+    if "responses" not in members:
+        raise ValueError("found no list of responses")
+    _, begin, stop, responses = members["responses"]
+    return responses, begin, stop
+
+
+def _checked(read: Callable[[], Value]) -> Value:
+    try:
+        return read()
+    except (StopIteration, IndexError, RecursionError):
+        raise ValueError("found no JSON of the expected form") from None
+
+
+def _response(text: str, at: int) -> tuple[SearchResponse, int]:
+    members, stop = _object(text, at, {"hits": _hits})
+    if "hits" not in members or "hits" not in members["hits"].value:
+        return SearchResponse(text, at, stop), stop
+    _, first, last, hits = members["hits"].value["hits"]
+    return SearchResponse(text, at, stop, first, last, hits), stop
+
+
+def _hits(text: str, at: int) -> tuple[Mapping[str, Member], int]:
+    return _object(text, at, {"hits": _list_of(_hit)})
+
+
+def _hit(text: str, at: int) -> tuple[Hit, int]:
+    content, stop = _scan(text, at)
+    if not isinstance(content, dict):
+        raise ValueError("found no object")
+    return Hit(at, stop, content), stop
+
+
+def _object(text: str, at: int, readers: Mapping[str, Reader]) -> tuple[Mapping[str, Member], int]:
+    """The members of the object at a place; some values are read in their own ways."""
+    if text[at] != "{":
+        raise ValueError("found no object")
+    members = dict(_members(text, at + 1, readers))
+    at = max((member.stop for member in members.values()), default=at + 1)
+    at = _end(_NEXT, text, at)
+    if text[at] != "}":
+        raise ValueError("found no }")
+    return members, at + 1
+
+
+def _members(
+    text: str, at: int, readers: Mapping[str, Reader] = MappingProxyType({})
+) -> Iterator[tuple[str, Member]]:
+    """The members of an object from a place on."""
+    while match := _KEY.match(text, at):
+        key = match[1]
+        name = json.loads(key) if "\\" in key else key[1:-1]
+        value, at = readers.get(name, _scan)(text, match.end())
+        yield name, Member(match.start(1), match.end(), at, value)
+
+
+def _list_of(reader: Reader) -> Reader:
+    def read_list(text: str, at: int) -> tuple[Any, int]:
+        if text[at] != "[":
+            raise ValueError("found no list")
+        values, at = [], at + 1
+        while text[at := _end(_NEXT, text, at)] != "]":
+            value, at = reader(text, at)
+            values.append(value)
+        return values, at + 1
+
+    return read_list
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """The end of a pattern that begins at a place."""
+    match = pattern.match(text, at)
+    return match.end() if match else at
+
+
+def _inside(value: Any, name: str) -> Any:
+    """The values of a field in a source: with dots in its key, or an object for each dot."""
+    if isinstance(value, list):
+        return [_inside(item, name) for item in value]
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        return value[name]
+    head, _, rest = name.partition(".")
+    return _inside(value.get(head), rest) if rest else None
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """The texts of a field."""
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(_leaves, value))
+    elif isinstance(value, str):
+        yield value if value.isascii() else _HALVES.sub("\ufffd", value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)

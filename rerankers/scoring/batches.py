@@ -1,0 +1,333 @@
+"""Scoring of many pairs by a model.
+
+Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
+has little padding. A model with a fast path (:mod:`rerankers.scoring.fast_paths`) takes that on a
+CPU. Several GPUs share the topics; a batch that does not fit into memory is scored in halves.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rerankers.base import Pairs, Reranker
+from rerankers.devices import in_threads, one_thread_each
+from rerankers.errors import RerankerError, require_choice, warn
+from rerankers.features import CandidateLists, KnownPosts
+from rerankers.scoring import fast_paths
+from rerankers.scoring.tokenized import Scorable, Tokenized
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.ragged import Rows
+
+PRECISIONS = ("fp32", "bf16")
+"""Number formats of a model's arithmetic. With bf16, PyTorch's autocast chooses the operations
+(matrix products, convolutions); all others stay in single precision."""
+
+Scored = tuple[Rows, torch.Tensor]
+"""Rows of pairs, and their scores."""
+
+BATCH_SIZE = 256
+"""Pairs in a batch: enough for two cores, and the matrices fit into their caches."""
+
+SHARING = 4
+"""Batch size multiplier for models whose fast path shares work between pairs."""
+
+HELD = 64
+"""Batches whose scores are fetched from a GPU together."""
+
+
+def score(
+    model: Reranker,
+    pairs: Pairs,
+    encoder: TextEncoder,
+    batch_size: int = BATCH_SIZE,
+    progress: Callable[[int], None] = lambda pairs_done: None,
+    precision: str = "fp32",
+    devices: Sequence[torch.device] = (),
+    known: KnownPosts | None = None,
+) -> npt.NDArray[np.float32]:
+    """Score all pairs.
+
+    Args:
+        model: on the device to use.
+        pairs: queries and posts.
+        encoder: of the model's checkpoint.
+        batch_size: pairs in a forward pass; fewer, with a warning, if they do not fit into memory.
+        progress: called with the number of pairs of each finished batch.
+        precision: one of :data:`PRECISIONS`.
+        devices: share the topics; the model is on the first. Empty means the model's own device.
+        known: posts that the features of the model's checkpoint have read before.
+
+    Returns:
+        [P] scores, higher is better.
+
+    Raises:
+        RerankerError: a score is not a finite number, a single pair does not fit into memory, or
+            there is no such precision.
+    """
+    on_cpu = model.device_of().type == "cpu" and precision == "fp32"
+    if on_cpu and not model.post_inputs and len(devices) < 2:
+        return score_lists(model, pairs, encoder, progress, known)
+    tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
+    return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
+
+
+def score_lists(
+    model: Reranker,
+    pairs: Pairs,
+    encoder: TextEncoder,
+    progress: Callable[[int], None],
+    known: KnownPosts | None,
+) -> npt.NDArray[np.float32]:
+    """Scores [P] of a model that reads features only, query by query.
+
+    Threads share the queries: while features of one are computed, most of which needs Python's
+    lock, trees score another. Arguments and errors are those of :func:`score`.
+    """
+    scores = np.zeros(len(pairs), dtype=np.float32)
+    lists = CandidateLists(pairs, model.feature_families, encoder.idf, known)
+
+    def score_list(rows: npt.NDArray[np.int64]) -> None:
+        features = torch.from_numpy(lists.features(rows))
+        with torch.inference_mode():
+            scores[rows] = model({}, {}, torch.zeros(len(rows), dtype=torch.long), features).numpy()
+        progress(len(rows))
+
+    with _evaluating(model):
+        in_threads(score_list, lists.rows)
+    check_finite(scores)
+    return scores
+
+
+def score_tokenized(
+    model: Reranker,
+    pairs: Scorable,
+    batch_size: int = BATCH_SIZE,
+    progress: Callable[[int], None] = lambda pairs_done: None,
+    precision: str = "fp32",
+    devices: Sequence[torch.device] = (),
+) -> npt.NDArray[np.float32]:
+    """Score tokenized pairs; see :func:`score`."""
+    require_choice("precision", precision, PRECISIONS)
+    scores = np.zeros(len(pairs.query_index), dtype=np.float32)
+    held: list[Scored] = []
+    with _evaluating(model):
+        batch_scorers = [BatchScorer(model, pairs, precision)]
+        has_fast_path = batch_scorers[0].fast_path is not None
+        size = batch_size
+        if has_fast_path:
+            # Larger batches share more windows, but all threads need work until the end.
+            share = -(-len(scores) // (4 * torch.get_num_threads()))
+            size = min(SHARING * batch_size, max(batch_size, share))
+        # A fast path needs no padding: mixed lengths give batches of equal duration.
+        parts = batches_of(pairs, size, is_mixed=has_fast_path)
+        if parts and not model.post_inputs and len(devices) < 2:
+            # Features need neither padding nor encoding.
+            parts = [np.concatenate(parts)]
+        shares = deal(parts, pairs.query_index, max(1, len(devices)))
+        for device in devices[1 : len(shares)]:
+            batch_scorers.append(BatchScorer(copy.deepcopy(model).to(device), pairs, precision))
+        for scored in _each(batch_scorers, shares):
+            held += scored
+            progress(sum(len(rows) for rows, _ in scored))
+            if len(held) >= HELD:
+                _fetch(held, scores)
+                held = []
+        _fetch(held, scores)
+    check_finite(scores)
+    return scores
+
+
+def check_finite(scores: npt.NDArray[np.float32]) -> None:
+    """Raise RerankerError unless all scores are finite numbers."""
+    if not np.isfinite(scores).all():
+        raise RerankerError(
+            f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers among "
+            f"{len(scores)}, expected none: the checkpoint's weights are damaged or training "
+            "diverged; train again with a smaller learning rate or restore the checkpoint"
+        )
+
+
+def _each(
+    batch_scorers: Sequence[BatchScorer], shares: Sequence[Sequence[Rows]]
+) -> Iterator[list[Scored]]:
+    """Score each batch: several at a time on a CPU, one at a time on each GPU.
+
+    A batch is too small for several threads, and NumPy uses one thread only.
+    """
+    threads, is_only = torch.get_num_threads(), len(batch_scorers) == 1
+    on_gpu = batch_scorers[0].device.type != "cpu"
+    if is_only and (on_gpu or threads == 1 or len(shares[0]) == 1):
+        yield from map(batch_scorers[0].score, shares[0])
+        return
+    with one_thread_each():
+        pools = [ThreadPoolExecutor(threads if is_only else 1) for _ in batch_scorers]
+        try:
+            work = [
+                pool.submit(batch_scorer.score, rows)
+                for pool, batch_scorer, share in zip(pools, batch_scorers, shares, strict=True)
+                for rows in share
+            ]
+            for done in as_completed(work):
+                yield done.result()
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+            for pool in pools:
+                pool.shutdown()
+
+
+def _fetch(scored: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
+    """Copy scores to their rows, with one transfer from each device."""
+    for device in {values.device for _, values in scored}:
+        here = [(rows, values) for rows, values in scored if values.device == device]
+        values = torch.cat([values for _, values in here])
+        scores[np.concatenate([rows for rows, _ in here])] = values.cpu().numpy()
+
+
+class BatchScorer:
+    """Scores batches of pairs by a model on its device, in halves where memory is short.
+
+    Args:
+        model: in evaluation mode.
+        pairs: tokenized, or cached interactions.
+        precision: one of :data:`PRECISIONS`.
+    """
+
+    def __init__(self, model: Reranker, pairs: Scorable, precision: str) -> None:
+        self.model, self.pairs, self.precision = model, pairs, precision
+        self.device = model.device_of()
+        self.largest, self._lock = sys.maxsize, Lock()
+        with torch.inference_mode():
+            self.fast_path = fast_paths.find(model, pairs, precision)
+
+    def score(self, rows: Rows) -> list[Scored]:
+        """Scores of the pairs ``rows``, in parts if memory is short; of one query for a fast path.
+
+        Raises:
+            RerankerError: one pair does not fit into memory.
+        """
+        if len(rows) <= self.largest:
+            try:
+                return [(rows, self._forward(rows))]
+            except (MemoryError, RuntimeError) as error:
+                of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+                if not of_memory and "DefaultCPUAllocator" not in str(error):
+                    raise
+                self._shrink(len(rows))
+        # Outside of the except block, the error no longer holds the failed pass's tensors.
+        return [part for half in np.array_split(rows, 2) for part in self.score(half)]
+
+    def _forward(self, rows: Rows) -> torch.Tensor:
+        # The current GPU and the inference mode are states of a thread.
+        gpu = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        # A fast path chooses its own operations in bfloat16.
+        by_torch = self.precision == "bf16" and self.fast_path is None
+        narrow = torch.autocast(self.device.type, torch.bfloat16, by_torch)
+        with gpu, narrow, torch.inference_mode():
+            if self.fast_path:
+                return self.fast_path.scores_of(rows).float()
+            return self.pairs.scores_of(self.model, rows, self.device).float()
+
+    def _shrink(self, pairs: int) -> None:
+        """Halve the number of pairs in a forward pass, with a warning the first time."""
+        if pairs == 1:
+            on_cpu = self.device.type == "cpu"
+            advice = "use fewer `threads`" if on_cpu else "use the `device` cpu"
+            raise RerankerError(
+                f"found too little memory on {self.device}, expected enough to score one pair at "
+                f"a time; end other programs there, or {advice}"
+            ) from None
+        with self._lock:
+            first, self.largest = self.largest == sys.maxsize, min(self.largest, -(-pairs // 2))
+        if first:
+            warn(
+                f"the memory of {self.device} is too small for {pairs} pairs at once; going on "
+                "with smaller batches, as a smaller `batch_size` does from the start"
+            )
+
+
+@contextmanager
+def _evaluating(model: Reranker) -> Iterator[None]:
+    """Evaluation mode, and cuDNN in full single precision, as on a CPU."""
+    training, is_coarse = model.training, torch.backends.cudnn.allow_tf32
+    model.eval()
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = is_coarse
+        model.train(training)
+
+
+def represent_tokenized(model: Reranker, pairs: Scorable) -> torch.Tensor:
+    """Input [P, K] of the model's head for each pair, on the CPU."""
+    device = model.device_of()
+    parts, order = [], []
+    with _evaluating(model), torch.inference_mode():
+        for rows in batches_of(pairs, BATCH_SIZE):
+            parts.append(model.represent(pairs.compared(model, rows, device)).float().cpu())
+            order.append(rows)
+    places = np.argsort(np.concatenate(order), kind="stable")
+    # Outside of inference mode, a copy can take part in later gradients.
+    return torch.cat(parts)[torch.from_numpy(places)].clone()
+
+
+def batches_of(
+    pairs: Scorable, batch_size: int, is_mixed: bool = False
+) -> list[npt.NDArray[np.int64]]:
+    """Rows of all pairs by batch: of one query, and of similar lengths against padding.
+
+    Mixed batches start with the largest: later ones reuse its memory, and threads end together.
+    """
+    lengths = pairs.lengths()
+    order = np.lexsort((lengths, pairs.query_index))
+    cut = batches(order, pairs.query_index, batch_size, is_mixed)
+    if is_mixed:
+        cut.sort(key=lambda rows: -int(lengths[rows].sum()))
+    return cut
+
+
+def batches(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False) -> list[Rows]:
+    """Cut ``order`` [P] where the query changes, and each query's part into equal batches.
+
+    A batch has neighbours in ``order``; a mixed one has pairs of the whole part, so that all
+    batches of a query are the same amount of work.
+    """
+    borders = np.flatnonzero(np.diff(query_index[order])) + 1
+    cut = []
+    for part in np.split(order, borders):
+        count = -(-len(part) // batch_size)
+        if is_mixed:
+            cut += [part[start::count] for start in range(count)]
+        elif count:
+            cut += np.array_split(part, count)
+    return cut
+
+
+def deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
+    """Distribute batches over ``count`` shares, by whole topics, with similar numbers of pairs.
+
+    The largest topics come first, each for the share with the fewest pairs. Fewer topics than
+    ``count`` give fewer shares, at least one.
+    """
+    topics: Counter[int] = Counter()
+    for rows in batches:
+        topics[int(query_index[rows[0]])] += len(rows)
+    owner, pairs = {}, [0] * count
+    for topic, size in topics.most_common():
+        owner[topic] = pairs.index(min(pairs))
+        pairs[owner[topic]] += size
+    shares: list[list[Rows]] = [[] for _ in range(min(count, max(1, len(topics))))]
+    for rows in batches:
+        shares[owner[int(query_index[rows[0]])]].append(rows)
+    return shares

@@ -1,0 +1,1 @@
+"""Samples and stand-ins that several tests share."""

@@ -1,0 +1,67 @@
+"""Rows of batch jobs, shared by their tests."""
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from helpers.reranking_samples import POSTS, QUERIES
+
+Row = dict[str, Any]
+
+
+def nested(copies: int = 1, first_stage: bool = False) -> list[Row]:
+    """A row for each query, with all posts; of several copies each has its own ids."""
+    return [
+        {
+            "query_id": f"q{number}-{copy}",
+            "query": query,
+            "lang": "en",
+            "posts": [_post(place, number, first_stage) for place in range(len(POSTS))],
+        }
+        for copy in range(copies)
+        for number, query in enumerate(QUERIES)
+    ]
+
+
+def _post(place: int, query: int, first_stage: bool) -> Row:
+    text, url = POSTS[place]
+    found: Row = {"doc_id": f"d{place}", "text": text, "likes": place}
+    if url:
+        found["url"] = url
+    if first_stage:
+        found["first_stage_score"] = 10.0 - (place * 7 + query) % 11
+    return found
+
+
+def pairs(rows: Iterable[Row]) -> list[Row]:
+    """Nested rows as pairs."""
+    return [
+        {**{name: value for name, value in row.items() if name != "posts"}, **post}
+        for row in rows
+        for post in row["posts"]
+    ]
+
+
+def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
+    """Write rows, or lines as they are, compressed if the name says so."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def read_lines(folder: Path) -> list[Row]:
+    """All rows of an output folder, in order."""
+    found: list[Row] = []
+    for path in sorted(folder.glob("part-*")):
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        found += map(json.loads, content.splitlines())
+    return found
+
+
+def scores(rows: Sequence[Row]) -> list[float]:
+    """Scores of all posts of nested rows or pairs, in order."""
+    return [post["score"] for row in rows for post in row.get("posts") or [row]]

@@ -1,0 +1,43 @@
+"""Random posts, topics about them, and a writer of JSON lines."""
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from indexes.posts import Post
+from indexes.search import Topic
+
+# None of these is a stop word or changes under stemming.
+_NAMES = "alpha bravo delta echo foxtrot golf hotel juliet kilo lima oscar papa romeo tango"
+WORDS = _NAMES.split()
+
+
+def random_posts(count: int, seed: int = 0) -> list[Post]:
+    """Posts of 1 to 20 words, common and rare ones, with ids of different lengths."""
+    drawn = random.Random(seed)
+    weights = [1 / (n + 1) for n in range(len(WORDS))]
+    ids = drawn.sample(range(5, 200 * count), count)
+    return [
+        Post(str(n), " ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20)))) for n in ids
+    ]
+
+
+POSTS = [*random_posts(400), Post("1", ""), Post("2", "?! ...")]
+TOPICS = [
+    *(Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n)) for n in range(1, 10)),
+    *(Topic(f"all {n}", " ".join(WORDS[n:14:5])) for n in range(5)),
+    Topic("twice", "kilo kilo lima"),
+    Topic("stop words", "the of and"),
+    Topic("nothing", "?! zebra"),
+    Topic("empty", ""),
+    Topic("late", "alpha", None, "3"),
+    Topic("odd", 'ALPHA\0 (bravo) \ud83d 💥 "AND" +delta~2 *'),
+]
+
+
+def write_posts(path: Path, posts: Iterable[Post]) -> Path:
+    """Write posts as JSON lines."""
+    lines = [json.dumps({"id": p.doc_id, "text": p.text, "url": p.url}) for p in posts]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path

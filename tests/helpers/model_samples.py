@@ -1,0 +1,72 @@
+"""Comparison of models with their papers' formulas, written out for one pair in the tests."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, small_model
+from rerankers.base import Pairs, Reranker
+from rerankers.scoring import batches as scoring
+from rerankers.text.words import words
+
+Vector = npt.NDArray[np.float64]
+Weights = dict[str, Vector]
+
+CPU = torch.device("cpu")
+LONG = " ".join(f"cuts{n % 7} water" for n in range(50))
+CASES: list[tuple[str, str]] = [
+    (QUERIES[0], POSTS[0][0]),
+    (QUERIES[1], "egypt " * 5 + "has no water and shortages of water in many other places"),
+    (QUERIES[2], POSTS[10][0]),  # one word against one word
+    (QUERIES[1], QUERIES[1]),
+    ("xyzzy the plugh", "plugh xyzzy xyzzy a 5 nothing"),  # words without vectors
+    (QUERIES[0], ""),
+    ("", POSTS[2][0]),
+    ("", ""),
+    (LONG, LONG),
+]
+"""Pairs of a query and a post."""
+
+
+def varied(name: str, configuration: str, **changes: Any) -> Reranker:
+    """A small model none of whose biases is 0."""
+    model = small_model(name, configuration, seed=3, **changes)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "bias" in key:
+                parameter += torch.randn(parameter.shape, generator=generator) * 0.2
+    return model
+
+
+def weights_of(model: Reranker, prefix: str = "") -> Weights:
+    """Parameters in double precision, those below ``prefix`` by the rest of their names."""
+    return {
+        key.removeprefix(prefix): value.detach().double().numpy()
+        for key, value in model.named_parameters()
+        if key.startswith(prefix)
+    }
+
+
+def word_vectors(model: Reranker, text: str) -> Vector:
+    """Vectors [L, E] of the words of a text."""
+    lookup: Any = model.get_submodule("vectors")
+    ids = encoder().vocabulary.ids(words(text))
+    vectors = lookup(torch.tensor(ids, dtype=torch.long)).detach().double().numpy()
+    return np.asarray(vectors).reshape(-1, VECTOR_SIZE)
+
+
+def assert_naive_scores(
+    model: Reranker, naive: Callable[..., float], cases: Sequence[tuple[str, ...]] = CASES
+) -> None:
+    """Scores of (query, text) or (query, text, URL), in one batch, are those of ``naive``."""
+    rows = np.arange(len(cases))
+    queries, texts = [case[0] for case in cases], [case[1] for case in cases]
+    urls = ["".join(case[2:]) for case in cases]
+    found = scoring.score(model, Pairs(queries, texts, urls, rows, rows), encoder())
+    expected = np.array([naive(*case) for case in cases])
+    assert len(cases) == 1 or np.ptp(expected) > 1e-4, "all pairs score the same"
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

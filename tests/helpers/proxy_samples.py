@@ -1,0 +1,177 @@
+"""A small search engine in this process, which writes JSON in its own way, and its posts."""
+
+import asyncio
+import fnmatch
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from helpers.reranking_samples import POSTS
+from helpers.service_samples import QUERY, listening
+
+VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
+MOST = 500
+"""Largest number of hits, with those before the page."""
+
+KEYS = {"query", "size", "from", "sort", "fields", "_source", "aggs", "highlight", "search_after"}
+KEYS |= {"stored_fields", "track_total_hits", "ext", "explain", "pit", "collapse", "scroll"}
+
+
+def post(row: int) -> dict[str, str]:
+    """A post of the engine."""
+    text, url = POSTS[row % len(POSTS)]
+    return {"contents": f"{text} {'cuts ' * (row % 5)}{row}", "url": url}
+
+
+class RefusedError(Exception):
+    """The engine refuses a search."""
+
+
+class StubEngine:
+    """A search engine: 120 posts, each found by every query.
+
+    Attributes:
+        requests: all until now, with their bodies.
+        fail: status of each answer, in place of an answer.
+        wait: seconds before each answer.
+        largest: largest window that it takes.
+        outside: fields that the sources of hits lack.
+    """
+
+    def __init__(self) -> None:
+        self.posts = [post(row) for row in range(120)]
+        self.clear()
+
+    def clear(self) -> None:
+        self.requests: list[tuple[Request, bytes]] = []
+        self.fail, self.wait, self.largest = 0, 0.0, MOST
+        self.outside: set[str] = set()
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [json.loads(body) for _, body in self.requests]
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.body()
+        self.requests.append((request, body))
+        await asyncio.sleep(self.wait)
+        headers = {
+            "x-elastic-product": "Elasticsearch",
+            "warning": '299 "old"',
+            "set-cookie": "a=b",
+        }
+        name = request.url.path.rpartition("/")[2]
+        if self.fail:
+            content = '{"error":{"type":"busy"} , "status":503}'
+            return Response(content, self.fail, headers, media_type=VENDOR)
+        if name == "_msearch":
+            lines = body.split(b"\n")[:-1]
+            found = [self.search(one, {}) for one in lines[1::2]]
+            answers = [f'{text[:-1]},"status":{status}}}' for status, text in found]
+            content = f'{{"took":4,"responses":[{", ".join(answers)}]}}'
+            return Response(content, 200, headers, media_type=VENDOR)
+        if name == "_search":
+            status, content = self.search(body, dict(request.query_params))
+            return Response(content, status, headers, media_type=VENDOR)
+        return Response('{"tagline":"You Know"}', 200, headers, media_type=VENDOR)
+
+    def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
+        try:
+            return 200, self._found(_strict(body), parameters)
+        except (RefusedError, ValueError, TypeError, AttributeError) as error:
+            reason = json.dumps(str(error))
+            return (
+                400,
+                f'{{"error":{{"type":"parsing_exception", "reason":{reason}}},"status":400}}',
+            )
+
+    def _found(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
+        if unknown := body.keys() - KEYS:
+            raise RefusedError(f"unknown key {sorted(unknown)[0]}")
+        if body.get("ext") not in (None, {}):
+            raise RefusedError("unknown ext")
+        size = _number(parameters.get("size", body.get("size", 10)))
+        start = _number(parameters.get("from", body.get("from", 0)))
+        if start + size > self.largest:
+            raise RefusedError("too many hits")
+        if not isinstance(body.get("query", {}), dict):
+            raise RefusedError("query is no object")
+        fields = body.get("fields", [])
+        if not isinstance(fields, list) or not all(isinstance(one, str) for one in fields):
+            raise RefusedError("fields are no names")
+        sort = body.get("sort", "_score")
+        by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
+        rows = range(len(self.posts)) if by_score else range(len(self.posts) - 1, -1, -1)
+        shown = rows[start : start + size]
+        hits = ",".join(self._hit(row, body, by_score, fields) for row in shown)
+        total = '"total":{"value":120,"relation":"eq"},'
+        if body.get("track_total_hits") is False:
+            total = ""
+        aggs = '"aggregations" : {"hits":{"hits":[1.50]}} ,' if "aggs" in body else ""
+        best = "9.0" if by_score else "null"
+        return (
+            f'{{"took":3, "timed_out":false,"_shards":{{"total":1}},{aggs}'
+            f'"hits":{{{total}"max_score":{best},"hits":[{hits}]}}}}'
+        )
+
+    def _hit(self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]) -> str:
+        """Numbers that no double holds, a half of a surrogate pair, a key that is there twice."""
+        score = f"{9 - row / 20:.4f}" if by_score else "null"
+        doc_id = f'{row}\\"_score\\":1' if row % 3 else str(row)
+        parts = [f'"_index":"posts","_id":"{doc_id}","_score":{score}']
+        source = body.get("_source", True)
+        if source is True and "stored_fields" not in body:
+            strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"'
+            kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
+            members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
+            parts.append(f'"_source":{{{",".join([strange, *members])}}}')
+        found = {
+            name: [value]
+            for name, value in self.posts[row].items()
+            if any(fnmatch.fnmatchcase(name, one) for one in fields)
+        }
+        if found:
+            parts.append(f'"fields":{json.dumps(found)}')
+        if "highlight" in body:
+            parts.append('"highlight":{"contents":["<em>a</em>"]}')
+        if "sort" in body:
+            parts.append(f'"sort":[{score},"{row}"]')
+        return f"{{{','.join(parts)}}}"
+
+
+def _strict(body: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise RefusedError("a key is there twice")
+        return dict(pairs)
+
+    found = json.loads(body, object_pairs_hook=unique) if body.strip() else {}
+    if not isinstance(found, dict):
+        raise RefusedError("no object")
+    return found
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str) or int(value) < 0:
+        raise RefusedError("no number")
+    return int(value)
+
+
+@contextmanager
+def stub_engine() -> Iterator[tuple[str, StubEngine]]:
+    """The engine and its address."""
+    engine = StubEngine()
+    methods = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+    with listening(Starlette(routes=[Route("/{p:path}", engine.answer, methods=methods)])) as url:
+        yield url, engine
+
+
+def search(query: str = QUERY, **more: Any) -> dict[str, Any]:
+    """The body of a search."""
+    return {"query": {"match": {"contents": query}}, **more}

@@ -1,0 +1,136 @@
+"""Small vocabulary, texts and models, shared by the tests of ``rerankers``."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rerankers import models
+from rerankers.base import Pairs, Reranker
+from rerankers.scoring.batches import represent_tokenized
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.text.inputs import TextEncoder
+from rerankers.text.ragged import Ragged
+from rerankers.text.vocabulary import Idf, Vocabulary
+from rerankers.text.words import words
+
+# On matrices as small as these, threads only wait for each other.
+torch.set_num_threads(1)
+
+VECTOR_SIZE = 10
+BUCKETS = 64
+
+# Fields that any model may have -> a value that makes it small.
+SMALL: dict[str, Any] = {
+    "trigram_size": 8,
+    "word_filters": 6,
+    "trigram_filters": 6,
+    "filters": 6,
+    "hidden": 8,
+    "layers": 2,
+    "heads": 2,
+    "kernels": 5,
+    "sentence_size": 7,
+    "lstm_units": 6,
+    "channel_share": 0.05,
+    "local_filters": 5,
+    "trigram_buckets": 2000,
+    "deep_filters": 6,
+    "trees": 8,
+    "parts": 0,
+    "leaves": 4,
+    "minimum_leaf": 1,
+    "learning_rate": 0.1,
+}
+
+QUERIES = ["bbc world service cuts", "water shortages in egypt", "protests", "café in münchen"]
+
+# (text, URL) of posts; the first three words of each query are spread over them.
+POSTS = [
+    ("RT @bbc: World Service cuts 650 jobs #bbc", "http://www.bbc.co.uk/news/world-service-cuts"),
+    ("the bbc world service faces deep cuts", ""),
+    ("water shortages hit egypt again", "http://guardian.co.uk/world/egypt-water"),
+    ("Egypt has no water sooooo sad", ""),
+    ("protests in Cairo tonight", "http://t.co/abc123"),
+    ("lunch was good today", ""),
+    ("I cut my hair, new world me", "http://example.com/a/b?c=d#e"),
+    ("nice café in München", "https://cafe.example.de/münchen"),
+    ("cuts cuts cuts", ""),
+    ("no service on my phone", "http://phone.example.org/"),
+    ("water", ""),
+    ("service with a smile at the world cafe", ""),
+]
+
+AWKWARD = {
+    "empty": "",
+    "spaces": " \t\n ",
+    "only mentions": "@bob @alice http://t.co/x",
+    "only punctuation": "!!! ... ??? -- ''",
+    "one letter": "a",
+    "emoji": "\U0001f602\U0001f602 \U0001f1ea\U0001f1ec",
+    "right to left": "احتجاجات في القاهرة water",
+    "NUL bytes": "water\0short\0\0ages\0",
+    "long": ("water shortages in egypt " * 500)[:10_000],
+    "long word": "w" + "ater" * 2_500,
+    "lone surrogate": "water \ud83d shortages",
+    "combining marks": "w" + "\u0301" * 2_000,
+}
+
+
+def vocabulary() -> Vocabulary:
+    """A word in two of the posts has a random vector; the others are unknown."""
+    known = sorted({word for text, _ in POSTS for word in words(text)})[::2]
+    vectors = np.random.default_rng(5).normal(size=(len(known), VECTOR_SIZE))
+    return Vocabulary(known, vectors.astype(np.float32), BUCKETS)
+
+
+def encoder() -> TextEncoder:
+    """Reads texts with :func:`vocabulary` and made-up document frequencies."""
+    frequencies = {"the": 900, "in": 800, "world": 90, "water": 40, "service": 30, "bbc": 20}
+    return TextEncoder(vocabulary(), Idf.from_document_frequencies(frequencies, 1000, "made up"))
+
+
+def small_config(name: str, configuration: str, **changes: Any) -> Any:
+    """A named configuration with sizes for tests; changes of fields that it lacks are left out."""
+    config = models.find(name).configurations[configuration]
+    fields = {field.name for field in dataclasses.fields(config)}
+    sizes = {key: value for key, value in (SMALL | changes).items() if key in fields}
+    return dataclasses.replace(config, **sizes)
+
+
+def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) -> Reranker:
+    """A small model with random weights, or fitted to random labels, in evaluation mode."""
+    torch.manual_seed(seed)
+    model_type: Any = models.find(name)
+    model: Reranker = model_type(small_config(name, configuration, **changes), vocabulary())
+    if not model.trained_by_gradients:
+        tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+        relevant = np.random.default_rng(seed).random(len(tokenized.query_index)) < 0.4
+        queries = torch.from_numpy(tokenized.query_index)
+        model.fit(represent_tokenized(model, tokenized), torch.from_numpy(relevant), queries)
+    return model.eval()
+
+
+def every_model() -> list[tuple[str, str]]:
+    """Each model's name with each of its configurations' names."""
+    return [(name, key) for name in models.names() for key in models.find(name).configurations]
+
+
+def ragged(rows: Sequence[Sequence[int]]) -> Ragged:
+    """Lists of int32 as a ragged array."""
+    values = np.array([value for row in rows for value in row], dtype=np.int32)
+    return Ragged.from_lengths(values, np.array([len(row) for row in rows], dtype=np.int64))
+
+
+def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS) -> Pairs:
+    """Every query with every post, query by query."""
+    query_index, post_index = np.divmod(np.arange(len(queries) * len(posts)), len(posts))
+    return Pairs(
+        list(queries),
+        [text for text, _ in posts],
+        [url for _, url in posts],
+        query_index,
+        post_index,
+    )

@@ -1,0 +1,203 @@
+"""A service in this process, shared by its tests, and its wire formats as requests and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import uvicorn
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp
+
+from helpers.reranking_samples import POSTS
+from pipeline.service.app import build
+from pipeline.service.http.models import Models
+from pipeline.service.http.requests import Limits
+from pipeline.service.http.service import Service
+from pipeline.service.page.routes import routes
+from pipeline.service.proxy.routes import Proxy
+from pipeline.service.proxy.search import SearchDefaults
+from pipeline.service.proxy.upstream import Upstream
+from rerankers.base import Pairs
+from rerankers.errors import RerankerError
+
+QUERY = "bbc world service cuts"
+TEXTS = [text for text, _ in POSTS]
+DOCUMENTS = [{"text": text, "url": url} for text, url in POSTS]
+
+
+@functools.cache
+def models() -> Models:
+    """The shipped model, loaded once for all tests."""
+    return Models(["mp_hcnn"], 10_000_000)
+
+
+def chance(logit: float) -> float:
+    """P(relevant) of a score by the shipped model."""
+    slope, intercept = models().default.calibration
+    return 1 / (1 + math.exp(-(slope * logit + intercept)))
+
+
+def app_of(
+    limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
+) -> ASGIApp:
+    """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
+    engine, defaults = options.pop("engine", None), options.pop("defaults", SearchDefaults())
+    ca = options.pop("ca", None)
+    service = Service(
+        options.pop("models", None) or models(), limits or Limits(), threads, **options
+    )
+    proxy = Proxy(service, Upstream(engine.split(","), ca), defaults) if engine else None
+    return build(service, keys, routes(None), proxy=proxy)
+
+
+@contextmanager
+def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
+    """A client of :func:`app_of`, without a network."""
+    with TestClient(app_of(*arguments, **options), raise_server_exceptions=True) as client:
+        yield client
+
+
+@contextmanager
+def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
+    """The address, without a slash at its end, where an application answers in this process."""
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def scored_by(scorer: Any) -> Models:
+    """The shipped model's place, with another scorer in it."""
+    found = copy.copy(models())
+    found._served = {"mp_hcnn": replace(models().default, scorer=scorer)}
+    return found
+
+
+class GatedScorer:
+    """Scores by the length of a text, when it may.
+
+    Attributes:
+        gate: closed until it is set.
+        seen: number of pairs of each call.
+        begun: set by the first call.
+        first_texts: first text of each query in each call.
+    """
+
+    def __init__(self) -> None:
+        self.hits = self.misses = self.bytes = 0
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.seen: list[int] = []
+        self.first_texts: list[list[str]] = []
+
+    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
+        self.seen.append(len(pairs))
+        _, rows = np.unique(pairs.query_index, return_index=True)
+        self.first_texts.append([pairs.texts[pairs.post_index[row]] for row in rows])
+        self.begun.set()
+        assert self.gate.wait(30)
+        if "fail" in pairs.texts:
+            raise RerankerError("found the text fail")
+        lengths = [len(pairs.texts[row]) for row in pairs.post_index]
+        queries = [len(pairs.queries[row]) for row in pairs.query_index]
+        return np.array(lengths, dtype=np.float32) + 100 * np.array(queries, dtype=np.float32)
+
+
+class Wire(NamedTuple):
+    """A wire format.
+
+    Attributes:
+        documents: field of the documents.
+        extra: fields that make it this format.
+        results: field of the results in the answer; "" if the answer is the list of them.
+        score: field of the score in a result.
+        fields: of the answer.
+        result: fields of a result.
+        raw: fields that ask for logits, if it has any.
+        echo: fields that ask for the texts.
+        top: field of the number of results, if it has one.
+    """
+
+    path: str
+    documents: str
+    extra: dict[str, Any]
+    results: str
+    score: str
+    fields: set[str]
+    result: set[str]
+    raw: dict[str, Any]
+    echo: dict[str, Any]
+    top: str
+
+    def body(self, documents: Sequence[Any] = TEXTS, **more: Any) -> dict[str, Any]:
+        """A request."""
+        return {"query": QUERY, self.documents: documents, **self.extra, **more}
+
+    def found(self, answer: Any) -> list[dict[str, Any]]:
+        """The results of an answer."""
+        results = answer[self.results] if self.results else answer
+        assert isinstance(results, list)
+        return results
+
+
+_SCORED = {"index", "relevance_score"}
+WIRES = {
+    "tei": Wire(
+        *("/rerank", "texts", {}, "", "score", set(), {"index", "score"}),
+        *({"raw_scores": True}, {"return_text": True}, "top_n"),
+    ),
+    "cohere": Wire(
+        *("/v2/rerank", "documents", {"model": "rerank-v3.5"}, "results", "relevance_score"),
+        *({"id", "model", "mix", "results", "meta"}, _SCORED, {}, {}, "top_n"),
+    ),
+    "jina": Wire(
+        *("/v1/rerank", "documents", {"model": "jina-reranker-v2"}, "results", "relevance_score"),
+        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED),
+        *({}, {"return_documents": True}, "top_n"),
+    ),
+    "voyage": Wire(
+        *("/v1/rerank", "documents", {"model": "rerank-2.5", "truncation": True}, "data"),
+        *("relevance_score", {"object", "data", "model", "mix", "usage"}, _SCORED),
+        *({}, {"return_documents": True}, "top_k"),
+    ),
+    "infinity": Wire(
+        *("/rerank", "documents", {"return_documents": False}, "results", "relevance_score"),
+        {"object", "results", "model", "mix", "usage", "id", "created"},
+        *(_SCORED | {"document"}, {"raw_scores": True}, {"return_documents": True}, "top_n"),
+    ),
+    "vllm": Wire(
+        *("/rerank", "documents", {}, "results", "relevance_score"),
+        {"id", "model", "mix", "usage", "results"},
+        *(_SCORED | {"document"}, {"use_activation": False}, {}, "top_n"),
+    ),
+    "score": Wire(
+        *("/score", "text_2", {}, "data", "score"),
+        {"id", "object", "created", "model", "mix", "data", "usage"},
+        *({"index", "object", "score"}, {"use_activation": False}, {}, ""),
+    ),
+}
+"""Name -> wire format."""
+WIRES["score"] = WIRES["score"]._replace(extra={"text_1": QUERY})
+
+
+def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The result of a coroutine, from a thread of its own: a browser's loop may run in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(main())).result()

@@ -1,0 +1,196 @@
+"""Connections that break, users without rights, and nodes that die, at real servers."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command
+from helpers.engine_servers import SERVERS, Server, running
+from helpers.engine_stub import Proxy
+from helpers.index_samples import TOPICS, random_posts
+
+from indexes.engines import building, client
+from indexes.engines.address import EngineAddress
+from indexes.engines.building import build
+from indexes.engines.client import Engine, EngineError, repeated
+from indexes.engines.index import open_index
+from indexes.errors import CollectionError
+from indexes.methods import BM25
+
+POSTS = random_posts(2000, seed=5)
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(request.param) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "DELAYS", (0.02, 0.05, 0.1, 0.2, 0.4))
+    monkeypatch.setattr(building, "CHUNK", 20_000)
+
+
+def through(proxy: Proxy, address: EngineAddress) -> EngineAddress:
+    return EngineAddress(proxy.url, address.index)
+
+
+def assert_complete(address: EngineAddress, folder: Path) -> None:
+    """Every post is there once, and searches give what they should."""
+    with open_index(address, folder / "other") as index:
+        assert sorted(index.posts) == sorted(POSTS)
+        found = index.search(TOPICS, BM25())
+    engine = Engine.connect(address)
+    stats = engine.request("GET", f"/{address.index}/_stats/docs")
+    assert stats["_all"]["primaries"]["docs"]["count"] == len(POSTS)
+    settings = engine.request("GET", f"/{address.index}")[address.index]["settings"]["index"]
+    assert settings.get("refresh_interval") is None
+    assert found["all 0"]
+
+
+class Cuts:
+    """Cuts some answers before their end, and delays some; counts the cuts."""
+
+    def __init__(self, share: float) -> None:
+        self._share, self._drawn, self.count = share, random.Random(1), 0
+
+    def __call__(self, size: int, part: bytes) -> bytes:
+        if self._drawn.random() < 0.05:
+            time.sleep(0.05)
+        if self._drawn.random() >= self._share:
+            return part
+        self.count += 1
+        return part[: self._drawn.choice((0, len(part) // 2))]
+
+
+def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Path) -> None:
+    """The posts have been taken, or not."""
+    address = server.address()
+    with Proxy(server.url) as proxy:
+        part = through(proxy, address)
+        Engine.connect(part)
+        # A handshake of TLS has several parts.
+        proxy.broken = Cuts(0.3 if server.url.startswith("http:") else 0.08)
+        done = repeated(lambda: build(part, POSTS, [], tmp_path / "kept", "again"))
+        assert proxy.broken.count > 2
+    assert 0 <= done.sent <= len(POSTS)
+    assert_complete(address, tmp_path)
+
+
+def test_an_engine_that_is_gone_while_posts_are_sent(server: Server, tmp_path: Path) -> None:
+    """The run fails with a message; the next one sends what is missing."""
+    address = server.address()
+    with Proxy(server.url) as proxy:
+        part = through(proxy, address)
+
+        def posts() -> Any:
+            for number, post in enumerate(POSTS):
+                yield post
+                assert number < len(POSTS)
+
+        send = building._Sender.send
+        count = [0]
+
+        def sometimes(self: Any, chunk: Any, report: Any) -> Any:
+            count[0] += 1
+            if count[0] == 6:
+                proxy.refuses = True
+                proxy.cut()
+            return send(self, chunk, report)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(building._Sender, "send", sometimes)
+            with pytest.raises(CollectionError, match="no answer"):
+                build(part, posts(), [], tmp_path / "kept", "again")
+        with pytest.raises(CollectionError, match="is not complete; send the posts that it lacks"):
+            open_index(address, tmp_path / "kept")
+        proxy.refuses = False
+        done = build(part, POSTS, [], tmp_path / "kept", "again")
+        assert 0 < done.sent < len(POSTS)
+    assert_complete(address, tmp_path)
+
+
+def test_searches_that_are_cut(server: Server, tmp_path: Path) -> None:
+    address = server.address()
+    build(address, POSTS, [], tmp_path / "kept", "again")
+    with Proxy(server.url) as proxy, open_index(address, tmp_path / "kept") as whole:
+        expected = whole.search(TOPICS, BM25(), hits=100)
+        with open_index(through(proxy, address), tmp_path / "kept") as index:
+            proxy.broken = cuts = Cuts(0.1)
+            while cuts.count < 3:
+                assert index.search(TOPICS, BM25(), hits=100) == expected
+            proxy.refuses = True
+            proxy.cut()
+            with pytest.raises(EngineError, match=r"topics 1, 2, 3, 4, 5 and \d+ more without an"):
+                index.search(TOPICS, BM25())
+
+
+def test_a_run_is_whole_or_absent(
+    server: Server, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "DELAYS", (0.01,))
+    with Proxy(server.url) as proxy:
+        index = server.address().index
+        options = ["--engine", proxy.url, "--engine-index", index]
+        assert command("index", "--collection", "sample", *options).code == 0
+        output = tmp_path / "sample.run"
+        search = ["--topics", "sample", *options, "--reranker", "none", "--output", output]
+        assert command("search", *search, "--show", "none").code == 0
+        whole = output.read_bytes()
+        output.unlink()
+        # Whether or not it can be read here, only an answer with hits is so long.
+        proxy.broken = lambda size, part: b"" if size + len(part) > 8_000 else part
+        failed = command("search", *search)
+        assert failed.code == 1
+        assert "no answer" in failed.err
+        assert not output.exists()
+        proxy.broken, proxy.refuses = lambda size, part: part, False
+        assert command("search", *search).code == 0
+        assert output.read_bytes() == whole
+
+
+# --- users and certificates -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(server: Server) -> Server:
+    """A server that asks for a password."""
+    if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
+        pytest.skip("this server asks for no password")
+    return server
+
+
+def test_an_unknown_authority(guarded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWEETRERANK_ENGINE_CA")
+    with pytest.raises(EngineError, match=r"not from a known authority .*TWEETRERANK_ENGINE_CA"):
+        Engine.connect(guarded.address())
+    plain = EngineAddress(guarded.url.replace("https", "http"), "x")
+    with pytest.raises(EngineError, match="https://"):
+        Engine.connect(plain)
+
+
+def test_an_index_that_becomes_read_only(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As engines make it when their disks are full."""
+    address = server.address()
+    engine, path = Engine.connect(address), f"/{address.index}/_settings"
+    send, calls = building._Sender.send, [0]
+
+    def block(self: Any, chunk: Any, report: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 5:
+            engine.request("PUT", path, {"index.blocks.write": True})
+        return send(self, chunk, report)
+
+    monkeypatch.setattr(building._Sender, "send", block)
+    with pytest.raises(CollectionError, match=r"the index cannot be written to .*free space"):
+        build(address, POSTS, [], tmp_path / "kept", "again")
+    monkeypatch.setattr(building._Sender, "send", send)
+    engine.request("PUT", path, {"index.blocks.write": None})
+    assert 0 < build(address, POSTS, [], tmp_path / "kept", "again").sent < len(POSTS)
+    assert_complete(address, tmp_path)

@@ -1,0 +1,489 @@
+"""Requests to search engines: searches in their language, feedback, and every kind of refusal."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.engine_stub import OPENSEARCH, Answer, Request, stub
+
+from indexes.engines import building, client, dsl
+from indexes.engines.address import EngineAddress, check_url
+from indexes.engines.building import build
+from indexes.engines.client import Credentials, Engine, EngineError, repeated
+from indexes.engines.feedback import Term, expanded
+from indexes.engines.index import open_index
+from indexes.engines.searching import search
+from indexes.errors import CollectionError
+from indexes.methods import RM3
+from indexes.posts import Post
+
+POSTS = [Post(str(n), f"post number {n} " + "x" * 50) for n in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waiting, and no user of the environment."""
+    monkeypatch.setattr(client, "DELAYS", (0.01,) * 4)
+    for name in list(os.environ):
+        if name.startswith("TWEETRERANK_ENGINE_"):
+            monkeypatch.delenv(name)
+
+
+def connect(url: str, **fields: Any) -> Engine:
+    return Engine.connect(EngineAddress(url, "things", **fields))
+
+
+# --- addresses and users --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["localhost:9200", "ftp://x", "http://", "http://x:port", ""])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(CollectionError, match="expected the address of a search engine"):
+        check_url(url)
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(CollectionError, match="user or password in the engine's address") as error:
+        EngineAddress("http://reader:hush@localhost:9200", "x")
+    assert "hush" not in str(error.value)
+
+
+def test_users_come_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Credentials.read(None).headers == {}
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    monkeypatch.setenv("TWEETRERANK_ENGINE_USER", "reader")
+    monkeypatch.setenv("TWEETRERANK_ENGINE_PASSWORD", "hush")
+    monkeypatch.setenv("TWEETRERANK_ENGINE_CA", str(ca))
+    found = Credentials.read(None)
+    assert found.headers == {"authorization": "Basic cmVhZGVyOmh1c2g="}
+    assert "hush" not in repr(found)
+    path = tmp_path / "engine.toml"
+    path.write_text('api_key = "hush"\n')
+    found = Credentials.read(path)
+    assert (found.headers, found.ca) == ({"authorization": "ApiKey hush"}, str(ca))
+    assert "hush" not in repr(found)
+    for text in ('pasword = "hush"', "hush", "user = 1"):
+        path.write_text(text)
+        with pytest.raises(CollectionError, match="expected texts under the keys user, ") as error:
+            Credentials.read(path)
+        assert "hush" not in str(error.value)
+    path.write_text('ca = "nowhere.pem"')
+    with pytest.raises(CollectionError, match=r"no file nowhere\.pem with the engine's authority"):
+        Credentials.read(path)
+    with pytest.raises(CollectionError, match="cannot be read: No such file"):
+        Credentials.read(tmp_path / "none")
+
+
+# --- which engine it is ---------------------------------------------------------------------------
+
+
+def test_engines_are_told_apart() -> None:
+    number = {"number": "8.19.3"}
+    for content, expected in (
+        (OPENSEARCH, ("opensearch", (3, 1))),
+        ({"version": number, "tagline": "You Know, for Search"}, ("elasticsearch", (8, 19))),
+    ):
+        with stub(lambda request, content=content: (200, content)) as url:  # type: ignore[misc]
+            engine = connect(url)
+            assert (engine.kind, engine.version) == expected
+            assert engine.request("GET", "/x") == content
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((200, "<html>Welcome to nginx</html>"), "not a search engine's .*; name the address of"),
+        ((404, "<html>no</html>"), r"not a search engine's \(404"),
+        ((200, {"hello": "world"}), "not a search engine's"),
+        ((401, {"error": "x"}), "does not accept the user and password, .*`address.auth`"),
+        ((401, "Unauthorized"), "does not accept the user and password"),
+        ((502, "Bad gateway"), r"not a search engine's \(502"),
+    ],
+)
+def test_what_is_no_engine(answer: Answer, message: str) -> None:
+    with stub(lambda request: answer) as url, pytest.raises(EngineError, match=message) as error:
+        connect(url)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_answers() -> None:
+    with pytest.raises(EngineError, match=r"no answer \(.*refused.*\); is an engine running"):
+        connect("http://127.0.0.1:9")
+    with stub(lambda request: (200, OPENSEARCH)) as url:
+        # Another node of the cluster does.
+        assert connect(f"http://127.0.0.1:9, {url}").kind == "opensearch"
+        with pytest.raises(EngineError, match="no TLS there; use http:// in place of https://"):
+            connect(url.replace("http", "https"))
+
+
+def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opensearchpy", None)
+    with (
+        stub(lambda request: (200, OPENSEARCH)) as url,
+        pytest.raises(EngineError, match=r"pip install 'tweetrerank\[opensearch\]'"),
+    ):
+        connect(url)
+
+
+@pytest.mark.parametrize("version", [OPENSEARCH, {"version": {"number": "9.1.0"}}])
+@pytest.mark.parametrize(
+    ("status", "content", "message"),
+    [
+        (
+            403,
+            {"error": {"type": "security_exception", "reason": "no"}},
+            "lacks a right .no.",
+        ),
+        (404, {"error": {"type": "index_not_found_exception"}}, "/things: there is no such index"),
+        (
+            403,
+            {"error": {"type": "cluster_block_exception", "reason": "read-only / allow delete"}},
+            r"cannot be written to \(read-only.*read_only_allow_delete",
+        ),
+        (400, {"error": {"reason": "a", "caused_by": {"reason": "b\nc"}}}, "answers 400: b c"),
+        (200, "<html>", "not a search engine's"),
+        (500, "", "not a search engine's"),
+    ],
+)
+def test_refusals(version: Any, status: int, content: Any, message: str) -> None:
+    def answer(request: Request) -> Answer:
+        return (200, version) if request.path == "/" else (status, content)
+
+    with stub(answer) as url, pytest.raises(EngineError, match=message) as error:
+        connect(url).request("POST", "/things/_search", {})
+    assert "\n" not in str(error.value)
+
+
+def test_errors_that_pass_are_waited_for() -> None:
+    statuses = iter([503, 429, 200])
+    assert repeated(lambda: answered(next(statuses)), lambda seconds: None) == 200
+    with pytest.raises(EngineError):
+        repeated(lambda: answered(400), pytest.fail)
+    waits: list[float] = []
+    with pytest.raises(EngineError):
+        repeated(lambda: answered(503), waits.append)
+    assert len(waits) == 4
+
+
+def answered(status: int) -> int:
+    if status != 200:
+        raise EngineError("x", status)
+    return status
+
+
+# --- searches -------------------------------------------------------------------------------------
+
+
+def test_queries_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "query.json"
+    path.write_text('{"bool": {"should": [{"match": {"a": "{{query}}!"}}], "boost": 2}}')
+    filled = dsl.filled(dsl.read_query(path), '"}{ {{query}}')
+    assert filled["query"]["bool"]["should"] == [{"match": {"a": '"}{ {{query}}!'}}]
+    for text, problem in (
+        ("{", "found no JSON"),
+        ("[]", "found no {{query}} in it"),
+        ('{"query": {"match": {"a": "x"}}}', "found no {{query}} in it"),
+        ('{"query": {"match": {"a": "{{query}}"}}, "sort": ["at"]}', "found sort beside the query"),
+    ):
+        path.write_text(text)
+        with pytest.raises(CollectionError, match=problem):
+            dsl.read_query(path)
+
+
+def test_feedback_by_hand() -> None:
+    """Worked out on paper: shares of the words in each post, weighted by the post's score."""
+    best = [
+        (3.0, {"sea": Term(2, 5), "ship": Term(1, 3), "a": Term(9, 1), "über": Term(1, 1)}),
+        (1.0, {"sea": Term(1, 5), "port": Term(1, 2), "common": Term(4, 11)}),
+    ]
+    found = expanded({"sea": 1, "storm": 1}, best, 100, RM3(3, 2, 0.5, 50))
+    sea, ship, port = 3 * 2 / 3 + 1 / 2, 3 / 3, 1 / 2
+    total = sea + ship + port
+    assert found == pytest.approx(
+        {
+            "sea": 0.5 * 0.5 + 0.5 * sea / total,
+            "storm": 0.25,
+            "ship": 0.5 * ship / total,
+            "port": 0.5 * port / total,
+        }
+    )
+    # Of equal weights the first in the alphabet stay; each post gives so many words, too.
+    few = expanded({"x": 1}, [(1.0, {w: Term(1, 1) for w in ["dd", "cc", "bb"]})], 100, RM3(2, 1))
+    assert list(few or {}) == ["x", "bb", "cc"]
+    assert expanded({"x": 1}, [(0.0, {"sea": Term(1, 1)})], 100, RM3()) is None
+    assert np.isclose(sum((expanded({"x": 2}, [(1.0, {})], 9, RM3()) or {}).values()), 0.3)
+
+
+def hits(*scores: float) -> dict[str, Any]:
+    found = [{"sort": [score, str(n)], "_score": score} for n, score in enumerate(scores)]
+    return {"hits": {"hits": found}, "_shards": {"failed": 0}}
+
+
+def test_topics_without_an_answer_are_asked_again_and_named() -> None:
+    asked: list[list[str]] = []
+    fate: dict[str, list[Any]] = {}
+
+    def answer(request: Request) -> Answer:
+        if request.path == "/":
+            return 200, OPENSEARCH
+        bodies = request.body[1::2]
+        assert all(h["allow_partial_search_results"] is False for h in request.body[::2])
+        asked.append([body["query"]["label"] for body in bodies])
+        return 200, {"responses": [(fate.get(label) or [hits(1.0)]).pop(0) for label in asked[-1]]}
+
+    bodies = {label: {"query": {"label": label}, "size": 5} for label in "abc"}
+    busy = {"error": {"type": "rejected", "reason": "queue full"}, "status": 429}
+    partial = {"hits": {"hits": []}, "_shards": {"failed": 1}}
+    wrong = {"error": {"type": "parsing", "reason": "no field"}, "status": 400}
+    with stub(answer) as url:
+        engine = connect(url)
+        fate.update(b=[busy, partial, hits(2.0)])
+        found = search(engine, bodies, 100, several_shards=False)
+        assert list(found) == ["a", "b", "c"]
+        assert asked == [["a", "b", "c"], ["b"], ["b"]]
+        assert [hit["_score"] for hit in found["b"]] == [2.0]
+        fate.update(b=[busy] * 9, c=[busy] * 9)
+        with pytest.raises(EngineError, match=r"topics b, c without an answer: .*queue full"):
+            search(engine, bodies, 100, several_shards=False)
+        fate.update(b=[wrong], c=[])
+        with pytest.raises(EngineError, match=r"topic b without an answer: .*400: no field"):
+            search(engine, bodies, 100, several_shards=False)
+
+
+# --- filling an index -----------------------------------------------------------------------------
+
+
+class FakeIndex:
+    """As much of an engine as filling an index needs; ``bulk`` may answer in its place."""
+
+    def __init__(self) -> None:
+        self.posts: dict[str, Any] = {}
+        self.description: dict[str, Any] = {}
+        self.settings: list[Any] = []
+        self.bulks: list[list[str]] = []
+        self.bulk: Callable[[list[str]], Answer | None] = lambda ids: None
+        self.item: Callable[[str], tuple[int, str] | None] = lambda doc_id: None
+        self.lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Answer:
+        with self.lock:
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Answer:
+        method, path, body, _ = request
+        match method, path:
+            case "GET", "/":
+                return 200, OPENSEARCH
+            case "GET", "/things":
+                missing = {"error": {"type": "index_not_found_exception"}, "status": 404}
+                return (200, {"things": self.description}) if self.description else (404, missing)
+            case "PUT", "/things":
+                settings = {**body["settings"], "uuid": "u1"}
+                self.description = {
+                    "settings": {"index": settings},
+                    "mappings": body["mappings"],
+                }
+            case "PUT", "/things/_settings":
+                self.settings.append(body["index"]["refresh_interval"])
+                self.description["settings"]["index"] |= body["index"]
+            case "PUT", "/things/_mapping":
+                self.description["mappings"] |= body
+            case "GET", "/things/_count":
+                return 200, {"count": len(self.posts)}
+            case "POST", "/things/_search":
+                found = [{"fields": {"id": [doc_id]}} for doc_id in self.posts]
+                return 200, {"hits": {"hits": found}, "_scroll_id": "s"}
+            case "POST", "/_search/scroll":
+                return 200, {"hits": {"hits": []}, "_scroll_id": "s"}
+            case "POST", "/things/_bulk":
+                return self._bulk(body)
+        return 200, {}
+
+    def _bulk(self, lines: list[Any]) -> Answer:
+        ids = [line["create"]["_id"] for line in lines[::2]]
+        self.bulks.append(ids)
+        if refused := self.bulk(ids):
+            return refused
+        items = []
+        for doc_id, post in zip(ids, lines[1::2], strict=True):
+            status, reason = self.item(doc_id) or (201, "")
+            if status == 201:
+                status = 409 if doc_id in self.posts else 201
+                self.posts.setdefault(doc_id, post)
+            error = {"error": {"type": "x", "reason": reason}} if reason else {}
+            items.append({"create": {"_id": doc_id, "status": status, **error}})
+        return 200, {"errors": True, "items": items}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeIndex, str]]:
+    monkeypatch.setattr(building, "CHUNK", 1000)
+    index = FakeIndex()
+    with stub(index) as url:
+        yield index, url
+
+
+def fill(url: str, folder: Path) -> int:
+    return build(EngineAddress(url, "things"), POSTS, [], folder, "pipeline.index …").sent
+
+
+def test_posts_are_sent_in_chunks(fake: tuple[FakeIndex, str], tmp_path: Path) -> None:
+    index, url = fake
+    assert fill(url, tmp_path) == 40
+    assert len(index.bulks) > 5
+    assert sorted(index.posts) == sorted(post.doc_id for post in POSTS)
+    assert index.posts["7"]["contents"] == POSTS[7].text
+    assert index.settings == ["-1", None]
+    assert index.description["mappings"]["_meta"]["tweetrerank"]["complete"] is True
+    assert [path.name for path in tmp_path.iterdir()] == ["posts-u1.sqlite"]
+    with open_index(EngineAddress(url, "things"), tmp_path) as opened:
+        assert opened.posts.get_many(["3"]) == {"3": POSTS[3]}
+    bulks = len(index.bulks)
+    assert fill(url, tmp_path) == 0
+    assert len(index.bulks) == bulks
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"],
+)
+def test_refusals_that_pass(fake: tuple[FakeIndex, str], tmp_path: Path, refusal: Any) -> None:
+    """Also answers that are lost: what has been taken is sent again, and changes nothing."""
+    index, url = fake
+    left = [5]
+
+    def bulk(ids: list[str]) -> Answer | None:
+        if refusal == (413, "too large"):
+            return refusal if len(ids) > 2 else None  # type: ignore[no-any-return]
+        if len(index.bulks) % 2 and left[0]:
+            left[0] -= 1
+            if refusal == "lost":
+                index.posts |= {doc_id: {"contents": "taken"} for doc_id in ids}
+                return 503, {"error": "x"}
+            return refusal  # type: ignore[no-any-return]
+        return None
+
+    index.bulk = bulk
+    assert fill(url, tmp_path) == 40
+    assert len(index.posts) == 40
+    assert index.settings[-1] is None
+
+
+def test_busy_items_are_sent_again_alone(fake: tuple[FakeIndex, str], tmp_path: Path) -> None:
+    index, url = fake
+    busy = {"3": 2, "17": 1}
+
+    def item(doc_id: str) -> tuple[int, str] | None:
+        if busy.get(doc_id):
+            busy[doc_id] -= 1
+            return 429, "queue full"
+        return None
+
+    index.item = item
+    assert fill(url, tmp_path) == 40
+    assert [ids for ids in index.bulks if len(ids) == 1 and ids != ["0"]].count(["3"]) == 2
+    index.posts.clear()
+    index.item = lambda doc_id: (429, "queue full") if doc_id == "3" else None
+    with pytest.raises(CollectionError, match=r"too busy to take 1 posts \(such as 3\); try"):
+        fill(url, tmp_path)
+
+
+def test_refused_posts_are_named_and_the_others_are_there(
+    fake: tuple[FakeIndex, str], tmp_path: Path
+) -> None:
+    index, url = fake
+    bad = {"4", "9", "13", "21"}
+    index.item = lambda doc_id: (400, f"no {doc_id}") if doc_id in bad else None
+    with pytest.raises(CollectionError, match=r"refused 4 of 40 posts: post \d+: no \d+; .* 1"):
+        fill(url, tmp_path)
+    assert index.posts.keys() == {post.doc_id for post in POSTS} - bad
+    assert index.settings == ["-1", None]
+    with pytest.raises(CollectionError, match=r"not complete; send .*\n  pipeline\.index …"):
+        open_index(EngineAddress(url, "things"), tmp_path)
+    index.item = lambda doc_id: None
+    assert fill(url, tmp_path) == 4
+    assert {doc_id for ids in index.bulks[-2:] for doc_id in ids} >= {"4"}
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    fake: tuple[FakeIndex, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, url = fake
+    lines = building._lines
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        for number, line in enumerate(lines(*arguments)):
+            if number == 25:
+                raise KeyboardInterrupt
+            yield line
+
+    monkeypatch.setattr(building, "_lines", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fill(url, tmp_path)
+    monkeypatch.setattr(building, "_lines", lines)
+    assert 0 < len(index.posts) < 26
+    assert index.settings == ["-1", None]
+    assert not list(tmp_path.iterdir())
+    there = len(index.posts)
+    # A killed process leaves the index without refreshes; its user had set another time.
+    index.description["settings"]["index"]["refresh_interval"] = "-1"
+    assert fill(url, tmp_path) == 40 - there
+    assert len(index.posts) == 40
+    assert index.settings[2:] == ["-1", None]
+    index.description["settings"]["index"]["refresh_interval"] = "30s"
+    fill(url, tmp_path)
+    assert index.settings[4:] == ["-1", "30s"]
+
+
+def test_an_index_of_other_posts(fake: tuple[FakeIndex, str], tmp_path: Path) -> None:
+    index, url = fake
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    address = EngineAddress(url, "things")
+    build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "pipeline.index …")
+    with pytest.raises(CollectionError, match=r"an index with posts of one, expected two; choose"):
+        build(address, POSTS, [tmp_path / "two"], tmp_path / "kept", "")
+    with pytest.raises(CollectionError, match=r"built from \['one'\], expected \['two'\]; choose"):
+        open_index(address, tmp_path / "kept", [tmp_path / "two"])
+    open_index(address, tmp_path / "kept", [tmp_path / "one"]).close()
+    (tmp_path / "one").write_text("other")
+    with pytest.raises(CollectionError, match=r"\['one'\], which have changed since; choose"):
+        open_index(address, tmp_path / "kept", [tmp_path / "one"])
+    with pytest.raises(CollectionError, match="posts of one, expected one of another content"):
+        build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
+    index.posts["stranger"] = {}
+    index.description["mappings"]["_meta"]["tweetrerank"]["complete"] = False
+    (tmp_path / "one").write_text("one")
+    with pytest.raises(CollectionError, match="found 41 posts after sending all, expected 40"):
+        build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
+    index.description["mappings"]["_meta"] = {}
+    with pytest.raises(CollectionError, match=r"was not made by this program; .* fields: id, "):
+        build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
+
+
+def test_secrets_go_to_the_engine_and_nowhere_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    auth = tmp_path / "engine.toml"
+    auth.write_text('user = "reader"\npassword = "hush-hush"\n')
+    seen: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        seen.append(request.headers.get("authorization", ""))
+        return (200, OPENSEARCH) if request.path == "/" else (403, {"error": "forbidden"})
+
+    with stub(answer) as url, caplog.at_level("DEBUG"):
+        engine = connect(url, auth=auth)
+        with pytest.raises(EngineError) as error:
+            engine.request("POST", "/x", {})
+    assert set(seen) == {"Basic cmVhZGVyOmh1c2gtaHVzaA=="}
+    shown = "".join([*capsys.readouterr(), caplog.text, repr(engine), str(error.value)])
+    assert "hush-hush" not in shown
+    assert "cmVhZGVyOmh1c2gtaHVzaA" not in shown

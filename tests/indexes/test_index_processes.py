@@ -1,0 +1,110 @@
+"""Several processes at one index: killed builds, and searches while another one is written."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.index_samples import random_posts, write_posts
+
+from indexes import lucene
+from indexes.lucene import LuceneIndex
+from indexes.posts import Post
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+POSTS = random_posts(10_000)
+NOTE = "was being written when its process was killed"
+
+
+def started(*words: object, **streams: int) -> subprocess.Popen[str]:
+    command = [sys.executable, *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **streams)
+
+
+def has_come_to(stage: str, folder: Path) -> bool:
+    """Whether a build in a folder has written a file."""
+    try:
+        return bool([*folder.glob(f".index.*/{stage}")])
+    except FileNotFoundError:  # What was left of an earlier one is being removed.
+        return False
+
+
+def test_a_build_that_is_killed_leaves_the_old_index_and_the_next_one_says_so(
+    tmp_path: Path,
+) -> None:
+    index, posts = tmp_path / "index", write_posts(tmp_path / "posts.jsonl", POSTS)
+    lucene.build([Post("1", "old")], index, [])
+    words = ["-m", "pipeline.index", "--posts", posts, "--index", index]
+    drawn = random.Random(1)
+    for stage in ("posts.sqlite", "*.tvd", "*.doc", "manifest.json"):
+        process = started(*words, stdout=subprocess.DEVNULL)
+        while not has_come_to(stage, tmp_path) and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(drawn.random() * 0.1)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        left = list(tmp_path.glob(".index.*"))
+        with LuceneIndex.open(index) as found:
+            is_old = len(found.posts) == 1
+            assert is_old or len(found.posts) == len(POSTS)
+        assert len(left) == 1 if is_old else len(left) <= 1
+        if not is_old:  # It came too late.
+            lucene.build([Post("1", "old")], index, [])
+            left = []
+    done = started(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    output, errors = done.communicate()
+    assert done.returncode == 0 and output.startswith("10,000 posts")
+    assert (NOTE in errors) is bool(left)
+    with LuceneIndex.open(index, [posts]) as found:
+        assert len(found.posts) == len(POSTS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "posts.jsonl"]
+
+
+SEARCHER = """
+import sys, time
+from typing import NamedTuple
+from indexes.lucene import LuceneIndex
+from indexes.methods import QueryLikelihood
+
+class Topic(NamedTuple):
+    query_id: str = "q"
+    text: str = "alpha"
+    max_doc_id: None = None
+
+end, seen = time.time() + float(sys.argv[2]), set()
+while time.time() < end or (len(seen) < 2 and time.time() < end + 60):
+    with LuceneIndex.open(sys.argv[1]) as index:
+        size = len(index.posts)
+        time.sleep(0.02)
+        found = index.search([Topic()], QueryLikelihood())["q"]
+        texts = {post.text.split()[1] for post in index.posts.get_many(found).values()}
+    assert found.keys() == {str(n) for n in range(size)} and len(texts) == 1, (size, texts)
+    seen |= texts
+print(*sorted(seen))
+"""
+
+
+def test_a_search_sees_one_version_whole_while_others_are_written(tmp_path: Path) -> None:
+    versions = {
+        name: [Post(str(n), f"alpha {name}") for n in range(size)]
+        for name, size in (("even", 40), ("odd", 60))
+    }
+    index = tmp_path / "index"
+    lucene.build(versions["even"], index, [])
+    searchers = [
+        started("-c", SEARCHER, index, 3, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    while any(searcher.poll() is None for searcher in searchers):
+        for posts in versions.values():
+            lucene.build(posts, index, [])
+    for searcher in searchers:
+        output, errors = searcher.communicate()
+        assert output == "even odd\n", errors

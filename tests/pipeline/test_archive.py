@@ -1,0 +1,248 @@
+"""Question retrieval against brute force: equation 4 over every pair of a small archive."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reranking_samples import POSTS, QUERIES, encoder, small_model
+
+from indexes.errors import CollectionError
+from indexes.posts import Post
+from pipeline import retrieve
+from pipeline.collections import named
+from pipeline.collections.collection import home_directory
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, read_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking import archive
+from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix, tune_alpha
+from rerankers import checkpoint
+from rerankers.base import Pairs
+from rerankers.reranker import TrainedReranker
+
+# Every post's first words as a question, with one answer; the first two have a second one.
+QUESTIONS = {f"q{n}": " ".join(text.split()[:3]) for n, (text, _) in enumerate(POSTS)}
+PAIRS = [
+    *(ArchivedPair(f"q{n}", QUESTIONS[f"q{n}"], Post(f"a{n}", POSTS[-n][0])) for n in range(12)),
+    ArchivedPair("q0", QUESTIONS["q0"], Post("a20", "world service with a smile")),
+    ArchivedPair("q1", QUESTIONS["q1"], Post("a21", "no cuts")),
+]
+TOPICS = [Topic(f"t{n}", text) for n, text in enumerate(QUERIES)]
+
+
+@cache
+def trained(model: str = "cntn", configuration: str = "cntn_v", seed: int = 0) -> Any:
+    return TrainedReranker(
+        model, small_model(model, configuration, seed), encoder(), {}, Path("checkpoint")
+    )
+
+
+@pytest.fixture(scope="module")
+def opened() -> QuestionArchive:
+    return QuestionArchive.build(PAIRS, trained())
+
+
+@cache
+def vector(text: str) -> np.ndarray:
+    """Normalized vector of one question, computed alone."""
+    model = trained().model
+    inputs = encoder().queries([text], model.query_inputs)
+    with torch.no_grad():
+        batch = {n: each.batch(np.array([0]), torch.device("cpu")) for n, each in inputs.items()}
+        found = model.encode_queries(batch)[0].double().numpy()
+    return found / np.linalg.norm(found)
+
+
+def brute_force(alpha: float, topic: Topic) -> Any:
+    """The archive's query_id -> equation 4 of its best answer."""
+    best: dict[str, float] = {}
+    zero = np.zeros(1, dtype=np.int64)
+    for query_id, question, answer in PAIRS:
+        alone = Pairs([topic.text], [answer.text], [""], zero, zero)
+        similarity = float(vector(topic.text) @ vector(question))
+        mixed = alpha * similarity + (1 - alpha) * float(trained().score(alone)[0])
+        best[query_id] = max(best.get(query_id, mixed), mixed)
+    return best
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.35, 1.0])
+def test_the_whole_archive_is_ranked_as_by_brute_force(
+    opened: QuestionArchive, alpha: float
+) -> None:
+    run = mix(opened.search(TOPICS, hits=12), alpha)
+    assert list(run) == [topic.query_id for topic in TOPICS]
+    for topic in TOPICS:
+        expected = brute_force(alpha, topic)
+        assert run[topic.query_id] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_alpha_is_tuned_by_steps_of_a_twentieth(opened: QuestionArchive) -> None:
+    topics = [*TOPICS, Topic("empty", ""), Topic("long", "water shortages " * 300)]
+    seen: list[Run] = []
+    found = opened.search(topics, hits=2)
+    assert tune_alpha(found, lambda run: seen.append(run) or len(seen) % 5) == (0.15, 4)  # type: ignore[func-returns-value]
+    assert seen == [mix(found, step / 20) for step in range(21)]
+    assert all(len(scores) == 2 for scores in seen[0].values())
+    assert all(np.isfinite(list(scores.values())).all() for scores in seen[0].values())
+    assert opened.search([], hits=2) == {}
+
+
+def test_a_kept_index_is_written_again_only_if_it_does_not_fit(
+    opened: QuestionArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, built = tmp_path / "index", []
+    usual = QuestionArchive.build
+
+    def count(*arguments: Any) -> QuestionArchive:
+        built.append(arguments)
+        return usual(*arguments)
+
+    monkeypatch.setattr(QuestionArchive, "build", count)
+    for seed, times in ((0, 1), (0, 1), (1, 2), (0, 3)):
+        found = QuestionArchive.cached(folder, PAIRS, trained(seed=seed), "build me").search(TOPICS)
+        assert len(built) == times
+    assert mix(found, 0.5) == mix(opened.search(TOPICS), 0.5)
+    (folder / "ids.json").write_text("[")
+    QuestionArchive.cached(folder, PAIRS, trained(), "build me")
+    more = [*PAIRS, ArchivedPair("q99", "one more", Post("a99", "answer"))]
+    QuestionArchive.cached(folder, more, trained(), "build me")
+    assert len(built) == 5
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mine.txt").write_text("dear")
+    with pytest.raises(CollectionError, match="left as it is"):
+        QuestionArchive.cached(tmp_path / "letters", PAIRS, trained(), "build me")
+
+
+def test_pairs_that_make_no_archive_are_refused() -> None:
+    with pytest.raises(DataError, match="no question–answer pair"):
+        QuestionArchive.build([], trained())
+    with pytest.raises(DataError, match="question q0: found the texts"):
+        QuestionArchive.build([PAIRS[0], PAIRS[0]._replace(question="else")], trained())
+    with pytest.raises(DataError, match="no sentence vectors"):
+        QuestionArchive.build(PAIRS, trained("mp_hcnn", "robust"))
+
+
+class Answers:
+    """The parts of an AnswerCollection that the archive reads; all parts are the same."""
+
+    name = "answers"
+
+    def __init__(self, judged: bool = True) -> None:
+        self.judged = judged
+
+    def part(self, name: str) -> "Answers":
+        assert name == "train"
+        return self
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [Topic(name, text) for name, text in QUESTIONS.items()]
+
+    def posts(self) -> list[Post]:
+        return [pair.answer for pair in PAIRS]
+
+    @property
+    def qrels(self) -> dict[str, dict[str, int]] | None:
+        grades = {name: {"a5": 0, "a6": -1} for name in QUESTIONS}
+        for pair in PAIRS[2:]:
+            grades[pair.query_id][pair.answer.doc_id] = 1
+        return grades if self.judged else None
+
+    @property
+    def missing_judgments(self) -> str:
+        return "answers has no judgments here"
+
+
+def test_the_archive_is_the_questions_with_relevant_answers() -> None:
+    found = archived_pairs(Answers())  # type: ignore[arg-type]
+    assert sorted(found) == sorted(PAIRS[2:])
+    with pytest.raises(DataError, match="no judgments here"):
+        archived_pairs(Answers(judged=False))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint on disk, and a collection ``answers`` for it."""
+    idf = tmp_path / "idf.tsv"
+    idf.write_text("1000\nwater\t40\n")
+    reader = checkpoint.TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
+    model = small_model("cntn", "cntn_v")
+    checkpoint.save(tmp_path / "saved", "cntn", model, reader, {})
+    monkeypatch.setattr(named, "find_answers", lambda name, data: Answers(), raising=False)
+    return tmp_path / "saved"
+
+
+def options(checkpoint: Path, **changes: Any) -> retrieve.Options:
+    return retrieve.Options(**{"archive": "answers", "checkpoint": checkpoint} | changes)
+
+
+def written_questions(folder: Path) -> Path:
+    path = folder / "questions.tsv"
+    path.write_text("".join(f"{topic.query_id}\t{topic.text}\n" for topic in TOPICS))
+    return path
+
+
+def test_the_command_shows_answered_questions(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    retrieve.main(options(saved, question=QUESTIONS["q3"], alpha=1.0, device="cpu"))
+    found = capsys.readouterr()
+    lines = found.out.splitlines()
+    assert lines[0] == f"question “{QUESTIONS['q3']}”:"
+    assert lines[1].split(maxsplit=3)[:3] == ["1", "1.0000", "[q3]"]
+    assert lines[2].strip() == POSTS[-3][0]
+    assert len(lines) == 11
+    assert "12 of 12 questions for 1 in" in found.err
+    folder = home_directory() / "indexes" / "answers-questions"
+    assert "--archive answers" in json.loads((folder / "dense.json").read_text())["rebuild"]
+
+
+def test_the_command_writes_a_run(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, index = written_questions(tmp_path), tmp_path / "index"
+    output = tmp_path / "runs" / "run.txt"
+    retrieve.main(options(saved, questions=questions, hits=4, output=output, index=index))
+    assert capsys.readouterr().out == ""
+    assert index.is_dir()
+    expected = mix(
+        QuestionArchive.build(PAIRS[2:], trained()).search(TOPICS, 4), archive.DEFAULT_ALPHA
+    )
+    run = read_run(output)
+    assert run.keys() == expected.keys()
+    for name, scores in run.items():
+        assert scores == pytest.approx(expected[name], abs=1e-5)
+
+
+def test_the_command_searches_alpha_by_judgments(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, qrels = written_questions(tmp_path), tmp_path / "qrels.txt"
+    archived = QuestionArchive.build(PAIRS[2:], trained()).search(TOPICS, 12)
+    # What α = 0 puts first is declared to be the only right question.
+    first = {name: max(run, key=run.__getitem__) for name, run in mix(archived, 0.0).items()}
+    qrels.write_text("".join(f"{name} 0 {found} 1\n" for name, found in first.items()))
+    output = tmp_path / "run.txt"
+    retrieve.main(options(saved, questions=questions, qrels=qrels, hits=12, output=output))
+    assert capsys.readouterr().out == f"α = 0: AP 1.0000 on {len(TOPICS)} judged questions\n"
+    best = {name: max(scores, key=scores.__getitem__) for name, scores in read_run(output).items()}
+    assert best == first
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({}, "--question"),
+        ({"question": "a", "questions": Path("x")}, "--question"),
+        ({"question": " "}, "--question"),
+        ({"question": "a", "qrels": Path("x")}, "--qrels"),
+        ({"questions": Path("x"), "qrels": Path("x"), "alpha": 0.5}, "--qrels"),
+    ],
+)
+def test_the_command_says_what_is_wrong(saved: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        retrieve.main(options(saved, **wrong))

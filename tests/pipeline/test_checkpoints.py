@@ -1,0 +1,67 @@
+"""Which checkpoint a collection's searches take, and whether it is a fusion."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.collections.named import find
+from pipeline.command.errors import DataError
+from pipeline.ranking.build import default_reranker
+from pipeline.ranking.checkpoints import default_directory, directory_for
+from rerankers import checkpoint
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of shipped fusions in the place of ours: ``all`` has seen mb2012 and stackfaq."""
+    folder = tmp_path / "shipped"
+    monkeypatch.setattr(checkpoint, "SHIPPED", folder)
+    for ending in ("", "-adapted"):
+        add(folder / "fusion" / f"all{ending}", "mb2012", "stackfaq-train")
+    add(folder / "mp_hcnn" / "all", "mb2012")
+    return folder
+
+
+def add(folder: Path, *trained_on: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "metrics.json").write_text(json.dumps({"trained_on": trained_on}))
+    return folder
+
+
+def test_adapted_fusions_are_preferred_where_there_is_a_table(shipped: Path) -> None:
+    for is_adapted, name in ((False, "all"), (True, "all-adapted")):
+        assert default_directory("fusion", "mine", is_adapted=is_adapted).name == name
+        collection: Any = SimpleNamespace(key="mine", file=None, adapted_space=is_adapted or None)
+        assert directory_for("fusion", collection) == shipped / "fusion" / name
+        # Other models read no table.
+        assert directory_for("mp_hcnn", collection) == shipped / "mp_hcnn" / "all"
+    (shipped / "fusion" / "all-adapted" / "config.json").unlink()
+    assert default_directory("fusion", "mine", is_adapted=True).name == "all"
+
+
+def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
+    for name in ("mb2012", "stackfaq-train"):
+        for is_adapted in (False, True):
+            with pytest.raises(DataError, match=f"no fusion trained for {name}"):
+                default_directory("fusion", name, is_adapted=is_adapted)
+    # A model for one collection was trained without it.
+    mine = add(shipped / "fusion" / "mb2012", "mb2011", "mb2013")
+    assert default_directory("fusion", "mb2012") == mine
+    assert default_directory("fusion", "mb2012", is_adapted=True) == mine
+    adapted = add(shipped / "fusion" / "mb2012-adapted", "mb2011", "mb2013")
+    assert default_directory("fusion", "mb2012", is_adapted=True) == adapted
+
+
+def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:
+    def taken(name: str, fits: bool = True, checkpoint: Path | None = None) -> str:
+        return default_reranker(find(name, data_dir), lambda name: fits, checkpoint)
+
+    assert taken("sample") == taken("mb2013") == "fusion"
+    assert taken("mb2012") == "mp_hcnn"  # which the fusion has seen
+    assert taken("mb2013", fits=False) == "mp_hcnn"
+    assert taken("mb2013", checkpoint=shipped / "mp_hcnn" / "all") == "mp_hcnn"
+    assert taken("wikiqa") == "mp_hcnn"  # whose candidates are given

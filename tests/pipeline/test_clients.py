@@ -1,0 +1,169 @@
+"""Clients of other projects, as the README shows them, against the service at an address."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from helpers.service_samples import QUERY, TEXTS, app_of, chance, listening, models
+
+README = Path(__file__).parents[2] / "pipeline" / "service" / "README.md"
+SHOWN = "http://127.0.0.1:8080"
+KEY = "correct-horse"
+REFUSED = "found no known key"
+EMPTY = "found no documents"
+
+
+class Errors(NamedTuple):
+    """Exceptions of a client, as their names and words of theirs.
+
+    Attributes:
+        refused: after a wrong key.
+        empty: for no posts; None if it answers by itself, with no posts.
+    """
+
+    refused: tuple[str, str | None]
+    empty: tuple[str, str | None] | None
+
+
+CLIENTS = {
+    "cohere.ClientV2": Errors(("UnauthorizedError", REFUSED), ("BadRequestError", EMPTY)),
+    "cohere.Client": Errors(("UnauthorizedError", REFUSED), ("BadRequestError", EMPTY)),
+    "voyageai.Client": Errors(("AuthenticationError", REFUSED), ("InvalidRequestError", EMPTY)),
+    "TextEmbeddingInference": Errors(("AssertionError", None), None),
+    "HuggingFaceTEIRanker": Errors(("RuntimeError", REFUSED), None),
+    "JinaRerank": Errors(("RuntimeError", REFUSED), None),
+}
+"""Word of its snippet -> what it raises. LlamaIndex only counts the results."""
+
+
+class Other(NamedTuple):
+    """A client that does not fit beside ours: it has our name, or needs another version.
+
+    Attributes:
+        packages: arguments of pip for a folder of its own.
+        python: arguments of Python; -S is without the packages of these tests.
+        refused, empty: as in :class:`Errors`, but the last words of what it raises.
+    """
+
+    packages: Sequence[str]
+    python: Sequence[str]
+    refused: str
+    empty: str | None
+
+
+OTHERS = {
+    "InfinityRerank": Other(
+        ["--no-deps", "infinity_client==0.0.78", "httpx==0.27.2"],
+        *([], "'NoneType' object is not iterable", None),
+    ),
+    "APIRanker": Other(
+        ["rerankers[api]==0.10.0", "pydantic", "tqdm"],
+        *(["-S"], "string indices must be integers", "list index out of range"),
+    ),
+}
+
+
+def snippets() -> list[str]:
+    """The Python that the README shows for clients."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    return [block for block in blocks if SHOWN in block]
+
+
+def snippet(client: str) -> str:
+    """The one of a client."""
+    (found,) = (block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block))
+    return found
+
+
+def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top: int = 3) -> str:
+    """A client's snippet with these values; what it shows is called ``ranking``."""
+    source = re.sub(r"\bKEY\b", key, snippet(client).replace(SHOWN, address))
+    source = re.sub(r"\b(top_[nk][=(])3\b", rf"\g<1>{top}", source)
+    steps, _, shown = source.rstrip().rpartition("\n")
+    return f"query, posts = {QUERY!r}, {posts!r}\n{steps}\nranking = {shown}"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with listening(app_of(keys=[KEY])) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client reports its use to its makers."""
+    monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+
+
+def ranking_of(source: str) -> list[tuple[str, float]]:
+    """What a snippet shows."""
+    names: dict[str, Any] = {}
+    exec(compile(source, str(README), "exec"), names)
+    return list(names["ranking"])
+
+
+def check(ranking: Sequence[tuple[str, float]], top: int) -> None:
+    """It is that of the model in this process."""
+    expected = models().default.checkpoint.rank(QUERY, TEXTS, top)
+    assert [text for text, _ in ranking] == [one.text for one in expected]
+    right = [chance(one.score) for one in expected]
+    assert [score for _, score in ranking] == pytest.approx(right, abs=1e-6)
+
+
+def test_each_snippet_is_that_of_a_client() -> None:
+    assert sorted(snippets()) == sorted(map(snippet, [*CLIENTS, *OTHERS]))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_ranks_as_the_model(client: str, address: str) -> None:
+    for top in (3, len(TEXTS)):
+        check(ranking_of(program(client, address, TEXTS, top=top)), top)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_raises_its_own_errors(client: str, address: str) -> None:
+    refused, empty = CLIENTS[client]
+    with pytest.raises(Exception, match=refused[1]) as raised:
+        ranking_of(program(client, address, TEXTS, key="wrong"))
+    assert raised.type.__name__ == refused[0]
+    if not empty:
+        assert ranking_of(program(client, address, [])) == []
+        return
+    with pytest.raises(Exception, match=empty[1]) as raised:
+        ranking_of(program(client, address, []))
+    assert raised.type.__name__ == empty[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", OTHERS)
+def test_a_client_with_packages_of_its_own(client: str, address: str, tmp_path: Path) -> None:
+    other = OTHERS[client]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--retries", "1", "--target", tmp_path]
+    done = subprocess.run([*pip, *other.packages], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"pip cannot install {other.packages}: {done.stderr[-300:]}")
+
+    def outcome(posts: Sequence[str], key: str = KEY) -> subprocess.CompletedProcess[str]:
+        source = f"{program(client, address, posts, key)}\nimport json\nprint(json.dumps(ranking))"
+        return subprocess.run(
+            [sys.executable, *other.python, "-c", source],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+
+    ranked = outcome(TEXTS)
+    assert not ranked.returncode, ranked.stderr
+    check(json.loads(ranked.stdout), 3)
+    assert other.refused in outcome(TEXTS, "wrong").stderr.splitlines()[-1]
+    if other.empty is None:
+        assert json.loads(outcome([]).stdout) == []
+    else:
+        assert other.empty in outcome([]).stderr.splitlines()[-1]

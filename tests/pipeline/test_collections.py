@@ -1,0 +1,310 @@
+"""Named collections, those in forms of others or in memory, and the locations of data."""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command
+
+import indexes
+from indexes import CollectionError, Post, QueryLikelihood
+from pipeline.collections import named
+from pipeline.collections.collection import Collection, data_directory, home_directory
+from pipeline.collections.topics import Topic
+from pipeline.command.errors import DataError, UsageError
+
+
+def test_names_and_aliases() -> None:
+    assert {"mb2011", "sample", "trecqa-raw", "trecqa-clean", "wikiqa"} <= {*named.names()}
+    assert named.find("mb11").name == "mb2011"
+    with pytest.raises(UsageError, match="did you mean 'mb2012'"):
+        named.find("mb20012")
+    folders = {name: named.find(name).index_directory for name in named.names()}
+    # Two years share their tweets.
+    assert folders["mb2011"] == folders["mb2012"] != folders["mb2013"] == folders["mb2014"]
+
+
+def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
+    monkeypatch.delenv("TWEETRERANK_DATA", raising=False)
+    assert data_directory() == tmp_path / "data"
+    monkeypatch.setenv("TWEETRERANK_DATA", "/data")
+    assert data_directory() == Path("/data")
+    assert data_directory(Path("mine")) == Path("mine")
+    monkeypatch.delenv("TWEETRERANK_HOME")
+    assert home_directory().name == "tweetrerank"
+
+
+def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
+    collection = named.find("mb2012", tmp_path)
+    for read in (lambda: collection.topics, lambda: list(collection.posts())):
+        with pytest.raises(DataError, match=r"scripts/fetch_data\.py mb2012"):
+            read()
+    assert collection.qrels is None
+    assert "mb2012 has no judgments" in collection.missing_judgments
+    with pytest.raises(DataError, match=r"scripts/fetch_data\.py"):
+        named.training_collections("mb2012", tmp_path)
+
+
+def make_pair_folder(folder: Path, rows: list[tuple[str, str, str]]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "a.toks").write_text("query\n" * len(rows))
+    (folder / "b.toks").write_text("".join(f"{text}\n" for _, text, _ in rows))
+    (folder / "url.txt").write_text("".join(f"{url}\n" for *_, url in rows))
+    (folder / "id.txt").write_text(
+        "".join(f"1 Q0 {doc_id} {r} 1.0 x\n" for r, (doc_id, *_) in enumerate(rows, start=1))
+    )
+
+
+def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
+    folder = tmp_path / "microblog"
+    make_pair_folder(folder / "trec-2011", [("30", "c", ""), ("9", "", "http://u")])
+    make_pair_folder(folder / "trec-2012", [("9", "a", ""), ("100", "d", ""), ("30", "other", "")])
+    (folder / "topics.microblog2011.txt").write_text("1\tquery\n")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "run.microblog2011.RM3.txt").write_text("")
+    posts = list(named.find("mb2011", tmp_path).posts())
+    assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
+
+
+def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
+    judged = named.training_collections(None, data_dir)
+    assert "mb2012" in judged
+    assert named.training_collections("mb12", data_dir) == [
+        name for name in judged if name != "mb2012"
+    ]
+    with pytest.raises(UsageError):
+        named.training_collections("mb2020", data_dir)
+
+
+GENERAL = [name for name in named.names() if name.endswith("-train")]
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_training_parts_of_other_kinds_of_posts(data_dir: Path, name: str) -> None:
+    """Their judged topics are those of the training part, whose posts are there."""
+    collection = named.find(name, data_dir)
+    if not collection.topics_path.exists():
+        pytest.skip(f"no {name}")
+    qrels, topics = collection.training_qrels, collection.training_topics
+    assert qrels and len(topics) >= 50
+    assert {topic.query_id for topic in topics} <= {topic.query_id for topic in collection.topics}
+    posts = {post.doc_id for post in collection.posts()}
+    judged = {doc_id for grades in qrels.values() for doc_id, grade in grades.items() if grade > 0}
+    assert judged <= posts and not collection.runs
+
+
+def test_a_fusion_of_any_kind_learns_from_all(data_dir: Path) -> None:
+    years = named.training_collections("mb2012", data_dir)
+    assert years == ["mb2011", "mb2013", "mb2014"][: len(years)] and "mb2012" not in years
+    every = named.training_collections(None, data_dir, of_any_kind=True)
+    assert every[: len(years) + 1] == sorted([*years, "mb2012"])
+    if (data_dir / "general").exists():
+        assert every[len(years) + 1 :] == GENERAL
+        rest = named.training_collections("stackfaq-train", data_dir, of_any_kind=True)
+        assert rest == [name for name in every if name != "stackfaq-train"]
+
+
+# Forms of others, and values in memory
+
+POSTS = [
+    {"_id": "d1", "title": "Harbour", "text": "storm closes the harbour"},
+    {"_id": "d2", "title": "", "text": "ferry tickets"},
+    {"_id": "d3", "title": "storm", "text": "storm is over"},
+]
+TEXTS = {"d1": "Harbour storm closes the harbour", "d2": "ferry tickets", "d3": "storm is over"}
+QUERIES = {"a": "storm harbour", "b": "ferry tickets", "c": "storm"}
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """A folder in BEIR's form, with a training and a test part."""
+    folder = tmp_path / "harbour"
+    (folder / "qrels").mkdir(parents=True)
+    write_lines(folder / "corpus.jsonl", POSTS)
+    write_lines(folder / "queries.jsonl", [{"_id": q, "text": t} for q, t in QUERIES.items()])
+    for part, line in {"test": "a\td1\t2", "train": "b\td2\t1"}.items():
+        (folder / "qrels" / f"{part}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{line}\n")
+    return folder
+
+
+def write_lines(path: Path, records: list[dict[str, str]]) -> None:
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def texts_of(collection: Collection) -> dict[str, str]:
+    return {post.doc_id: post.text for post in collection.posts()}
+
+
+def test_a_folder_of_beir(beir: Path) -> None:
+    collection = named.open_collection(beir=beir)
+    assert (collection.name, texts_of(collection)) == ("harbour", TEXTS)
+    assert [topic.query_id for topic in collection.topics] == ["a"]
+    assert collection.qrels == {"a": {"d1": 2}}
+    assert [topic.query_id for topic in collection.training_topics] == ["b"]
+    assert collection.training_qrels == {"a": {"d1": 2}, "b": {"d2": 1}}
+    assert named.find(str(beir)) == named.open_collection(beir) == collection
+
+
+def test_files_of_beir_in_an_own_collection(beir: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text(
+        'posts = "harbour/corpus.jsonl"\ntopics = "harbour/queries.jsonl"\n'
+        'qrels = "harbour/qrels/test.tsv"\ntrain_qrels = "harbour/qrels/train.tsv"\n'
+    )
+    collection, folder = named.find(str(toml)), named.open_collection(beir)
+    assert (collection.topics, collection.qrels) == (folder.topics, folder.qrels)
+    assert collection.training_topics == folder.training_topics
+    given = named.open_collection(toml, qrels=beir / "qrels" / "train.tsv")
+    assert [topic.query_id for topic in given.topics] == ["b"]
+
+
+@pytest.mark.slow
+def test_commands_take_a_folder_of_beir(beir: Path, tmp_path: Path, command: Command) -> None:
+    run = tmp_path / "run"
+    searched = command(
+        "search", "--collection", beir, "--reranker", "none", "--output", run, "--show", "none"
+    )
+    assert searched.code == 0, searched.err
+    assert run.read_text().split()[:3] == ["a", "Q0", "d1"]
+    assert "1 judged topic" in command("evaluate", beir, run, "-m", "AP").out
+    index = tmp_path / "index"
+    corpus = beir / "corpus.jsonl"
+    assert command("index", "--posts", corpus, "--index", index).code == 0
+    files = ["--topics", beir / "queries.jsonl", "--qrels", beir / "qrels" / "test.tsv"]
+    again = command("search", *files, "--index", index, "--reranker", "none", "--output", run)
+    assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "queries.jsonl",
+            '{"_id": "a"}',
+            r'queries\.jsonl:1: found the keys "_id", expected a text',
+        ),
+        (
+            "queries.jsonl",
+            '{"text": "a"}',
+            r'found the keys "text", expected an id under "query_id"',
+        ),
+        ("queries.jsonl", "{", r"queries\.jsonl:1: found '{', expected one JSON object a line"),
+        (
+            "qrels/test.tsv",
+            "query-id corpus-id score\na d1",
+            r"tsv:2: found 2 columns in 'a d1', exp",
+        ),
+        ("qrels/test.tsv", "query-id corpus-id score\na d1 x", r"tsv:2: found the relevance 'x'"),
+        (
+            "qrels/test.tsv",
+            "a d1 1",
+            r"tsv:1: found 3 columns .*, expected query_id 0 doc_id relev",
+        ),
+        ("corpus.jsonl", '{"_id": "1", "text": "a", "title": 1}', r"jsonl:1: found title '1', exp"),
+    ],
+)
+def test_malformed_files_of_beir(beir: Path, name: str, content: str, message: str) -> None:
+    (beir / name).write_text(f"{content}\n")
+    with pytest.raises((DataError, CollectionError), match=message):
+        collection = named.open_collection(beir=beir)
+        _ = collection.topics, collection.qrels, texts_of(collection)
+
+
+def test_a_folder_of_beir_without_queries(beir: Path) -> None:
+    (beir / "queries.jsonl").unlink()
+    with pytest.raises(DataError, match=r"found no queries\.jsonl, expected one beside corpus"):
+        named.open_collection(beir)
+
+
+def frame(rows: list[dict[str, Any]]) -> Any:
+    return importlib.import_module("pandas").DataFrame(rows)
+
+
+@pytest.mark.parametrize("of", [list, frame], ids=["dictionaries", "frame"])
+def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
+    topics = of([{"qid": q, "query": text} for q, text in QUERIES.items()])
+    qrels = of([{"qid": "a", "docno": "d1", "label": 1}, {"qid": "b", "docno": "d2", "label": 0}])
+    collection = named.open_collection(posts=of(POSTS), topics=topics, qrels=qrels)
+    assert texts_of(collection) == TEXTS
+    assert {topic.query_id: topic.text for topic in collection.topics} == QUERIES
+    assert collection.qrels == {"a": {"d1": 1}, "b": {"d2": 0}}
+    with collection.open_index() as index:
+        assert list(index.search(collection.topics, QueryLikelihood())["b"]) == ["d2"]
+    # Other topics search the same index; the command line sees the latest.
+    again = named.open_collection(posts=POSTS, topics={"x": "ferry"}, qrels={"x": {"d2": 1}})
+    assert again.index_directory == collection.index_directory and again.index_directory.exists()
+    assert named.find(str(again.file)).topics == again.topics == [Topic("x", "ferry")]
+    assert collection.topics[0].query_id == "a"
+
+
+def test_posts_alone_have_no_topics() -> None:
+    collection = named.open_collection(posts=[Post("1", "storm")])
+    assert not collection.has_topics
+    with pytest.raises(DataError, match="found no topics, expected a file of them"):
+        _ = collection.topics
+
+
+def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
+    indexes.build([Post("1", "storm")], tmp_path / "index")
+    collection = named.open_collection(
+        topics={"a": "storm"}, index=tmp_path / "index", qrels={"a": {"1": 1}}
+    )
+    assert collection.topics == [Topic("a", "storm")] and collection.qrels == {"a": {"1": 1}}
+    assert texts_of(collection) == {"1": "storm"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"posts": [{"text": "a"}]}, r'posts\[0\]: found the keys "text", expected an id under'),
+        ({"posts": ["a"]}, r"posts\[0\]: found '\"a\"', expected a dictionary"),
+        ({"topics": {"a": 1}}, r"topics\[0\]: found text '1', expected a text"),
+        ({"topics": [{"qid": "a"}]}, r'topics\[0\]: found the keys "qid", expected a text under'),
+        ({"qrels": {"a": {"1": "x"}}}, r"qrels\[0\]: found the relevance .*x.*, expected a whole"),
+        ({"qrels": {"a": {"1": 0.5}}}, r"qrels\[0\]: found relevance '0.5', expected a whole"),
+        ({"qrels": {}}, "qrels: found no judgment, expected rows"),
+        ({"qrels": {"x": {"1": 1}}}, "has judgments for no topic of"),
+    ],
+)
+def test_malformed_values(values: dict[str, Any], message: str) -> None:
+    good = {"posts": [{"id": 1, "text": "a"}], "topics": {"a": "storm"}}
+    with pytest.raises((DataError, CollectionError), match=message):
+        named.open_collection(**good | values)
+
+
+def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
+    for values in ({}, {"name": "sample", "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
+        with pytest.raises(
+            UsageError, match="expected one of name, posts, topics, beir and ir_data"
+        ):
+            named.open_collection(**values)
+    given = named.open_collection("sample", qrels={"1": {"101": 1}})
+    assert given.qrels == {"1": {"101": 1}}
+
+
+def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ir_datasets = pytest.importorskip("ir_datasets")
+    for name, text in {
+        "docs": "d1\tstorm closes\nd2\tferry\n",
+        "queries": "a\tstorm\n",
+        "qrels": "a 0 d1 1\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    dataset = ir_datasets.create_dataset(
+        docs_tsv=str(tmp_path / "docs"),
+        queries_tsv=str(tmp_path / "queries"),
+        qrels_trec=str(tmp_path / "qrels"),
+    )
+    monkeypatch.setattr(ir_datasets.registry, "_registered", {})
+    ir_datasets.registry.register("tests/harbour", dataset)
+    for given in (dataset, "tests/harbour", ir_datasets.load("tests/harbour")):
+        collection = named.open_collection(ir_dataset=given)
+        assert texts_of(collection) == {"d1": "storm closes", "d2": "ferry"}
+        assert collection.topics == [Topic("a", "storm")] and collection.qrels == {"a": {"d1": 1}}
+    assert collection.name == "tests-harbour"
+    with pytest.raises(UsageError, match="did you mean 'tests/harbour'"):
+        named.open_collection(ir_dataset="tests/harbor")

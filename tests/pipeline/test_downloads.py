@@ -1,0 +1,303 @@
+"""Downloads against a local server that truncates, stalls, lies and fails."""
+
+import hashlib
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import fetch_data as script
+import pytest
+from helpers.data_samples import write_archive
+
+from indexes.files import sha256_of
+from pipeline.collections import downloads
+from pipeline.collections.downloads import (
+    Entry,
+    Patience,
+    UnreachableError,
+    catalogue,
+    fetch,
+    fetch_all,
+    select,
+    state,
+)
+from pipeline.command.errors import DataError, UsageError
+from rerankers.text.vectors import read_vectors
+
+CONTENT = bytes(range(256)) * 2000
+PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")
+QUICK = Patience(attempts=4, timeout=0.3, pause=0.0)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers request n by the n-th behaviour; the last one goes on for ever."""
+
+    behaviours: list[str]
+    ranges: list[str | None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        requested = self.headers.get("Range")
+        self.server.ranges.append(requested)
+        behaviours = self.server.behaviours
+        behaviour = behaviours.pop(0) if len(behaviours) > 1 else behaviours[0]
+        if behaviour.isdigit():
+            self.send_error(int(behaviour))
+            return
+        begin = int(re.fullmatch(r"bytes=(\d+)-", requested).group(1)) if requested else 0
+        if behaviour == "no ranges":
+            begin = 0
+        content = b"x" * len(CONTENT) if behaviour == "wrong bytes" else CONTENT
+        content = content + b"more" if behaviour == "too long" else content
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        body = content[begin:]
+        if behaviour in ("truncate", "stall"):
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            if behaviour == "stall":
+                # Holds the connection open and silent until the client gives up.
+                self.connection.settimeout(5)
+                self.rfile.read(1)
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.behaviours, server.ranges = ["serve"], []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def entry(server: Server) -> Entry:
+    return Entry(
+        "some/file.bin",
+        len(CONTENT),
+        hashlib.sha256(CONTENT).hexdigest(),
+        ("mb2011",),
+        f"http://127.0.0.1:{server.server_port}/file.bin",
+    )
+
+
+def place(folder: Path) -> Path:
+    return folder / "some" / "file.bin"
+
+
+def test_a_file_is_fetched_and_progress_is_told(entry: Entry, tmp_path: Path) -> None:
+    told: list[int] = []
+    fetch(entry, tmp_path, QUICK, told.append)
+    assert place(tmp_path).read_bytes() == CONTENT
+    assert sum(told) == len(CONTENT)
+    assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
+
+
+@pytest.mark.parametrize("first", ["truncate", "stall"])
+def test_a_broken_off_download_is_continued(
+    first: str, entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    server.behaviours = [first, "serve"]
+    fetch(entry, tmp_path, QUICK)
+    assert place(tmp_path).read_bytes() == CONTENT
+    first_range, second_range = server.ranges
+    assert first_range is None
+    continued_at = int(str(second_range).removeprefix("bytes=").removesuffix("-"))
+    # At most the block that was being read is fetched twice.
+    assert len(CONTENT) // 2 - downloads.BLOCK < continued_at <= len(CONTENT) // 2
+
+
+def test_what_an_earlier_call_left_is_continued_or_thrown_away(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    for left, ranges in ((CONTENT[:1000], ["bytes=1000-"]), (b"x" * 1000, ["bytes=1000-", None])):
+        server.ranges.clear()
+        place(tmp_path).parent.mkdir(exist_ok=True)
+        place(tmp_path).unlink(missing_ok=True)
+        place(tmp_path).with_name("file.bin.part").write_bytes(left)
+        fetch(entry, tmp_path, QUICK)
+        assert server.ranges == ranges
+        assert place(tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
+def test_bad_content_never_gets_the_final_name(
+    behaviour: str, entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    server.behaviours = [behaviour]
+    entry = Entry(entry.path, entry.size, "0" * 64, entry.groups, entry.url)
+    with pytest.raises(DataError) as error:
+        fetch(entry, tmp_path, QUICK)
+    assert not place(tmp_path).exists()
+    assert entry.url in str(error.value)
+    assert str(place(tmp_path)) in str(error.value)
+
+
+def test_files_that_are_there_are_checked_before_they_are_trusted(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    assert state(entry, tmp_path) == "missing"
+    place(tmp_path).parent.mkdir()
+    place(tmp_path).write_bytes(b"y" * len(CONTENT))
+    assert "SHA-256" in state(entry, tmp_path)
+    assert fetch_all([entry], tmp_path, QUICK) == (1, [])
+    assert place(tmp_path).read_bytes() == CONTENT
+    assert fetch_all([entry], tmp_path, QUICK) == (0, [])
+    assert len(server.ranges) == 1
+
+
+def test_one_failure_does_not_stop_the_others(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/x"
+    files = (("local", None), ("no_server", url), ("nor_here", url))
+    entries = [Entry(name, 3, "0" * 64, (), address) for name, address in files]
+    fetched, failures = fetch_all([*entries, entry], tmp_path, QUICK)
+    assert fetched == 1
+    assert "4 of 4: some/file.bin (0.5 MB)\n" in capsys.readouterr().err
+    assert len(failures) == 2
+    assert str(tmp_path / "local") in failures[0]
+    host = url.split("/")[2]
+    assert failures[1].startswith(f"cannot reach {host} ([Errno 111] Connection refused): 2 files")
+    assert f"put them into {tmp_path} by hand" in failures[1]
+
+
+def test_an_unreachable_host_is_given_up_in_time(tmp_path: Path) -> None:
+    gone = Entry("gone", 3, "0" * 64, (), "http://nowhere.invalid/x")
+    told: list[str] = []
+    with pytest.raises(UnreachableError, match=r"cannot reach nowhere\.invalid \(.+\)$"):
+        fetch(gone, tmp_path, Patience(pause=0.1, reach=0.4), say=told.append)
+    assert len(told) == 2  # after 0.1 and 0.3 s, and not after 0.7
+
+
+def test_the_catalogue_is_sound() -> None:
+    entries = catalogue()
+    assert len({entry.path for entry in entries}) == len(entries)
+    for entry in entries:
+        assert re.fullmatch("[0-9a-f]{64}", entry.sha256)
+        assert entry.size > 0
+        assert not Path(entry.path).is_absolute() and ".." not in Path(entry.path).parts
+        if entry.url and not entry.cuts:
+            assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
+        assert entry.groups
+        assert all(group.startswith(tuple(downloads.terms())) for group in entry.groups)
+
+
+def test_an_archive_is_not_needed_once_its_cuts_are_there(
+    entry: Entry, server: Server, tmp_path: Path
+) -> None:
+    entry = entry._replace(cuts=(("some/a.bin", "--size", "1"), ("some/b.bin",)))
+    assert state(entry, tmp_path) == "missing"
+    place(tmp_path).parent.mkdir()
+    (tmp_path / "some" / "a.bin").write_text("")
+    assert entry.missing_cuts(tmp_path) == [("some/b.bin",)]
+    assert state(entry, tmp_path) == "missing"
+    (tmp_path / "some" / "b.bin").write_text("")
+    assert state(entry, tmp_path) == "present"
+    assert fetch_all([entry], tmp_path, QUICK) == (0, [])
+    assert server.ranges == []
+
+
+def test_selecting() -> None:
+    assert select([]) == list(catalogue())
+    assert select(["mb12"]) == select(["mb2012"])
+    paths = {entry.path for entry in select(["mb2012"])}
+    # Both years search the same tweets.
+    assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= paths
+    assert "microblog/qrels.microblog2013.txt" not in paths
+    raw, clean = ({entry.path for entry in select([f"trecqa-{kind}"])} for kind in ("raw", "clean"))
+    assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
+    assert raw - clean == {f"trecqa/raw-{p}/{name}" for p in ("dev", "test") for name in PAIRS}
+    assert raw | clean == {entry.path for entry in select(["trecqa"])}
+    larger = {entry.path for entry in select(["trecqa-all-raw"])}
+    assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
+    assert raw - larger == raw & clean
+    assert {entry.path.split("/")[1] for entry in select(["wikiqa"])} == {"train", "dev", "test"}
+    with pytest.raises(UsageError) as error:
+        select(["mb2021", "glove"])
+    assert len(error.value.problems) == 2
+    assert "did you mean 'mb20" in str(error.value)
+
+
+# The command scripts/fetch_data.py
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fetch_data.py"
+
+
+def fetch_data(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def test_unknown_names_are_usage_errors(tmp_path: Path) -> None:
+    result = fetch_data("mb2021", "--data", tmp_path)
+    assert result.returncode == 2
+    assert "did you mean 'mb20" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_everything_is_what_can_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpublished = [entry for entry in catalogue() if entry.url is None]
+    monkeypatch.setattr(downloads, "select", lambda names: unpublished)
+    script.main(script.Options((), data=tmp_path))
+    told = "put there by hand (scripts/README.md says how): trecqa/train-all\n"
+    assert capsys.readouterr().err.endswith(told)
+    with pytest.raises(DataError, match="it is not published: sentences of"):
+        script.main(script.Options(("trecqa-all-raw",), data=tmp_path))
+
+
+def test_word_vectors_are_cut_from_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write_archive(tmp_path / "embeddings" / "glove.6B.zip", ("the", "'s", "warbler"))
+    (known,) = select(["embeddings"])
+    known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
+    monkeypatch.setattr(downloads, "select", lambda names: [known])
+    monkeypatch.setattr("pipeline.vectors.COMMONEST", 1)
+    text = tmp_path / "wikiqa" / "dev" / "b.toks"
+    text.parent.mkdir(parents=True)
+    text.write_text("a Warbler 's song\n")
+    script.main(script.Options(("embeddings",), data=tmp_path))
+    found = {
+        size: read_vectors(tmp_path / "embeddings" / f"glove.6B.{size}d.bin.gz")
+        for size in (50, 100)
+    }
+    assert found[50].words == ["the", "'s", "warbler"]
+    assert found[100].words == ["the", "warbler"]
+    assert found[100].matrix.shape == (2, 100)
+    archive.unlink()
+    script.main(script.Options(("embeddings",), check=True, data=tmp_path))
+
+
+def test_list_and_check_name_missing_files(tmp_path: Path) -> None:
+    listed = fetch_data("mb2013", "--list", "--data", tmp_path)
+    checked = fetch_data("mb2013", "--check", "--data", tmp_path)
+    assert (listed.returncode, checked.returncode) == (0, 1)
+    for result in (listed, checked):
+        assert "microblog/qrels.microblog2013.txt" in result.stdout
+    assert "0 of" in listed.stdout
+    assert "missing or damaged" in checked.stderr

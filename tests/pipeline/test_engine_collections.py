@@ -1,0 +1,207 @@
+"""Collections whose index is in a search engine: their files, and the commands that use them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tune_lambda
+from conftest import Command
+from helpers.engine_servers import SERVERS, Server, running
+
+from indexes.engines.client import encoded
+from indexes.errors import CollectionError
+from indexes.posts import read_posts
+from pipeline.collections.named import SAMPLE, find, open_collection
+from pipeline.command.errors import DataError, UsageError
+
+TOPICS = f'topics = "{SAMPLE / "topics.txt"}"\nqrels = "{SAMPLE / "qrels.txt"}"\n'
+OWN = f'posts = "{SAMPLE / "posts.jsonl"}"\n{TOPICS}'
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(request.param) as found:
+        yield found
+
+
+def test_a_file_names_an_index(tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    (tmp_path / "query.json").write_text('{"match": {"body": "{{query}}"}}')
+    path.write_text(
+        f'{TOPICS}engine = "http://a:9200,http://b:9200"\nengine_index = "shop"\n'
+        'engine_auth = "user.toml"\ntext_field = "body"\nid_field = "sku"\nquery = "query.json"\n'
+    )
+    collection = find(str(path))
+    assert collection.engine
+    assert collection.engine.urls == ["http://a:9200", "http://b:9200"]
+    assert collection.engine.auth == tmp_path / "user.toml"
+    assert collection.engine.query == tmp_path / "query.json"
+    assert (collection.engine.text_field, collection.engine.id_field) == ("body", "sku")
+    assert collection.methods == ()
+    path.write_text(f'{OWN}engine = "http://a:9200"\n')
+    collection = find(str(path))
+    assert collection.engine
+    assert collection.engine.index.startswith("tweetrerank-own-shop-")
+    assert collection.methods == ("ql", "bm25", "rm3")
+    # What is given on the command line comes first.
+    other = open_collection(str(path), engine={"url": "http://c:9200"})
+    assert str(other.engine) == f"http://c:9200/{collection.engine.index}"
+    assert other.index_directory != collection.index_directory
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f'{OWN}text_field = "body"\n', "text_field: found without engine"),
+        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected files"),
+        (f'{OWN}engine = "http://a"\ntext_field = "body"\n', "posts: found with text_field"),
+        (f'{OWN}engine = "a:9200"\n', "engine: found 'a:9200', expected the address of a search"),
+        (f"{OWN}engine = 9200\n", "engine: found 9200, expected a text"),
+        (f'{OWN}engine = "http://a"\nurl_field = "link"\n', "found url_field without text_field"),
+        (f'{OWN}enginge = "http://a"\n', "did you mean 'engine'?"),
+        (
+            f'{TOPICS}engine = "http://a"\ntext_field = "body"\nquery = "none.json"\n',
+            "engine: found no file 'none.json' of a query",
+        ),
+    ],
+)
+def test_problems_of_a_file(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text(text)
+    with pytest.raises(DataError) as error:
+        find(str(path))
+    assert problem in str(error.value)
+
+
+def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
+    engine = ["--engine", NOWHERE]
+    for name, options, problem in (
+        ("search", ["--topics", "sample", "--engine-index", "x"], "--engine URL is missing"),
+        ("search", ["--topics", "sample", *engine, "--index", tmp_path], "--index and --engine"),
+        ("search", ["--topics", SAMPLE / "topics.txt", *engine], "--engine-index NAME is missing"),
+        ("search", ["--topics", "sample", "--engine", "http://u:hush@x"], "user or password in"),
+        ("search", ["--topics", "sample", "--query", "no.json"], "found no file 'no.json'"),
+        ("index", ["--collection", "sample", *engine, "--remove", "1"], "--remove: not with an"),
+        ("index", ["--collection", "sample", "--parameter", "ql.mu=1"], "a local index has none"),
+        (
+            "index",
+            ["--collection", "sample", *engine, "--parameter", "mu=1"],
+            "expected one of bm25",
+        ),
+        ("index", ["--posts", SAMPLE / "posts.jsonl", *engine], "--engine-index NAME is missing"),
+    ):
+        found = command(name, *options)
+        assert found.code == 2, problem
+        assert problem in found.err
+        assert "hush" not in found.err
+    nothing = command("search", "--topics", "sample", *engine, "--reranker", "none")
+    assert nothing.code == 1
+    assert f"{NOWHERE}: no answer (" in nothing.err
+    with pytest.raises(CollectionError, match="found url_field without text_field"):
+        open_collection("sample", engine={"url": NOWHERE, "url_field": "link"})
+    with pytest.raises(
+        UsageError, match="`first_stage`: found axiom, expected one of ql, bm25, rm3"
+    ):
+        from pipeline.ranking.retrievers import retriever_for
+
+        collection = open_collection("sample", engine={"url": NOWHERE})
+        collection.__dict__["open_index"] = lambda: None
+        retriever_for(collection, method="axiom")
+
+
+def test_commands_rank_as_with_a_local_index(
+    server: Server, tmp_path: Path, command: Command
+) -> None:
+    index = server.address().index
+    engine = ["--engine", server.url, "--engine-index", index]
+    early = command("search", "--topics", "sample", *engine)
+    assert early.code == 1
+    assert f"{index}: there is no such index" in early.err
+    built = command("index", "--collection", "sample", *engine)
+    assert built.out.startswith("874 posts (0 empty), 874 of them sent in ")
+    assert built.out.endswith(f"index: {server.url}/{index}\n")
+    for options in (
+        ["--reranker", "none"],
+        ["--reranker", "none", "--method", "rm3", "--parameter", "fb_docs=3"],
+        ["--reranker", "mp_hcnn", "--hits", "20"],
+        ["--reranker", "fusion", "--hits", "20"],
+    ):
+        for place, name in ((engine, "engine"), ([], "local")):
+            run = ["--output", tmp_path / name, "--show", "none"]
+            done = command("search", "--topics", "sample", *options, *place, *run)
+            assert done.code == 0, done.err
+            assert ("sample has no axiom; the" in done.err) == (
+                "fusion" in options and place == engine
+            )
+        runs = [(tmp_path / name).read_text().splitlines() for name in ("engine", "local")]
+        found, expected = ([line.split() for line in lines] for lines in runs)
+        if "fusion" in options:
+            assert len(found) > 300  # Without axiom, so of other posts.
+            continue
+        assert [row[:4] for row in found] == [row[:4] for row in expected]
+        scores = [[float(row[4]) for row in rows] for rows in (found, expected)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+    page = tmp_path / "page.html"
+    explain = ["--topics", "sample", "--query-id", "1", *engine, "--output", page]
+    assert command("explain", *explain, "--reranker", "mp_hcnn").code == 0
+    assert "Harlow" in page.read_text()
+    given = ["--topics", "sample", tmp_path / "local", *engine, "--output", tmp_path / "again"]
+    assert command("rerank", *given, "--reranker", "mp_hcnn").code == 0
+    topics = tmp_path / "mine.tsv"
+    topics.write_text("7\tharbour storm\n")
+    mine = ["--topics", topics, *engine, "--reranker", "none", "--output", tmp_path / "mine"]
+    assert command("search", *mine).code == 0
+    # Other posts do not get into this index.
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "1", "text": "storm"}\n')
+    refused = command("index", "--posts", other, *engine)
+    assert refused.code == 1
+    assert "there is an index with posts of posts.jsonl, expected other.jsonl" in refused.err
+
+
+@pytest.mark.slow
+def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
+    server: Server, tmp_path: Path, command: Command
+) -> None:
+    address = server.address(text_field="body")
+    engine = server.engine(address)
+    lines = b""
+    for post in read_posts(SAMPLE / "posts.jsonl"):
+        lines += encoded({"index": {"_id": post.doc_id}}) + b"\n"
+        at = {"number": int(post.doc_id)}
+        lines += encoded({"body": post.text, "link": post.url, **at}) + b"\n"
+    properties = {"body": {"type": "text"}, "link": {"type": "keyword"}, "number": {"type": "long"}}
+    engine.request("PUT", f"/{address.index}", {"mappings": {"properties": properties}})
+    engine.request("POST", f"/{address.index}/_bulk", lines, {"refresh": True})
+    toml = tmp_path / "mine.toml"
+    (tmp_path / "query.json").write_text(json.dumps({"match": {"body": {"query": "{{query}}"}}}))
+    toml.write_text(
+        f'{TOPICS}engine = "{server.url}"\nengine_index = "{address.index}"\n'
+        'text_field = "body"\nurl_field = "link"\ntime_field = "number"\nquery = "query.json"\n'
+    )
+    run = ["--output", tmp_path / "run.txt"]
+    found = command("search", "--collection", toml, *run)
+    assert found.code == 0, found.err
+    assert "the engine's own query" in found.out
+    assert "mp_hcnn" in found.out
+    assert float(found.out.split("query)")[1].split()[0]) > 0.3
+    assert command("evaluate", toml, tmp_path / "run.txt").code == 0
+    mp_hcnn = [run[1], "--output", tmp_path / "again", "--reranker", "mp_hcnn"]
+    assert command("rerank", "--collection", toml, *mp_hcnn).code == 0
+    wrong = command("search", "--collection", toml, *run, "--method", "bm25")
+    assert wrong.code == 2
+    assert "is ranked by its own query; leave them out" in wrong.err
+    built = command("index", "--collection", toml)
+    assert built.code == 2
+    assert "is searched as it is, not built" in built.err
+    tune_lambda.main(tune_lambda.Options(collection=str(toml)))
+    (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
+    quick = ["--set", "training.epochs=2", "--vectors", tmp_path / "vectors.txt", "--threads", 1]
+    trained = command("train", "knrm", "--collection", toml, *quick)
+    assert trained.code == 0, trained.err
+    assert "20 held-out topics:" in trained.out
+    fusion = command("search", "--collection", toml, "--reranker", "fusion", *run)
+    assert fusion.code == 1
+    assert "found no run of" in fusion.err

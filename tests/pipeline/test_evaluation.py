@@ -1,0 +1,179 @@
+"""Measures against hand-made figures, naive formulas, the official trec_eval and official runs."""
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers.official import trec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import (
+    evaluate,
+    mean,
+    without_relevant,
+    without_results,
+)
+
+QRELS: Qrels = {
+    "1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1},
+    "2": {"a": 1},
+    "3": {"a": 0, "b": -1},
+    "4": {"a": 1},
+}
+# Ranking of topic 1: d c a x b (e is not found), of topic 2: z y a, as ties go to the later id.
+RUN: Run = {
+    "1": {"a": 3.0, "b": 1.0, "c": 4.0, "d": 5.0, "x": 2.0},
+    "2": {"a": 1.0, "z": 1.0, "y": 1.0},
+    "3": {"a": 1.0, "b": 2.0},
+    "9": {"a": 1.0},
+}
+
+
+def test_by_hand() -> None:
+    values = evaluate(QRELS, RUN, ["AP", "P@3", "P@30", "RR", "R@5", "P(rel=2)@5", "nDCG@5"])
+    assert values["AP"] == pytest.approx({"1": (1 / 3 + 2 / 5) / 3, "2": 1 / 3, "3": 0, "4": 0})
+    assert values["P@3"] == pytest.approx({"1": 1 / 3, "2": 1 / 3, "3": 0, "4": 0})
+    assert values["P@30"] == pytest.approx({"1": 2 / 30, "2": 1 / 30, "3": 0, "4": 0})
+    assert values["RR"] == pytest.approx({"1": 1 / 3, "2": 1 / 3, "3": 0, "4": 0})
+    assert values["R@5"] == pytest.approx({"1": 2 / 3, "2": 1, "3": 0, "4": 0})
+    assert values["P(rel=2)@5"] == pytest.approx({"1": 1 / 5, "2": 0, "3": 0, "4": 0})
+    ideal = 2 + 1 / math.log2(3) + 1 / math.log2(4)
+    assert values["nDCG@5"] == pytest.approx(
+        {"1": (1 / math.log2(4) + 2 / math.log2(6)) / ideal, "2": 1 / math.log2(4), "3": 0, "4": 0}
+    )
+
+
+def test_every_judged_topic_is_there_in_the_order_of_the_judgments() -> None:
+    for run in ({}, {"4": {}}, RUN, {"9": {"a": 1.0}}):
+        assert list(evaluate(QRELS, run, ["AP"])["AP"]) == ["1", "2", "3", "4"]
+    assert evaluate(QRELS, {}, ["NumRel"]) == {"NumRel": {"1": 3.0, "2": 1.0, "3": 0.0, "4": 1.0}}
+    assert without_results(QRELS, {**RUN, "2": {}}) == ["2", "4"]
+    assert without_relevant({**QRELS, "5": {}}) == ["3", "5"]
+    values = evaluate(QRELS, RUN, ["MAP", "AP", "P@10", "P@5", "AP"])
+    assert list(values) == ["MAP", "AP", "P@10", "P@5"]
+    assert values["MAP"] == values["AP"]
+
+
+def test_topics_that_are_judged_negative_or_not_at_all() -> None:
+    # pytrec_eval itself writes where it must not on such topics, so it takes many to be sure.
+    qrels = {str(n): {} if n % 3 else {"a": -1, "b": -2} for n in range(1000)} | QRELS
+    run = dict.fromkeys(qrels, RUN["1"])
+    values = evaluate(qrels, run, ["AP", "P@3", "nDCG", "Bpref", "NumRel", "R@5"])
+    alone = evaluate(QRELS, run, list(values))
+    for measure, by_topic in values.items():
+        expected = {query_id: alone[measure].get(query_id, 0.0) for query_id in qrels}
+        assert by_topic == expected
+
+
+def naive_average_precision(grades: dict[str, int], scores: dict[str, float]) -> float:
+    relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
+    ranking = [doc_id for doc_id, _ in ranked(scores)]
+    precisions = [
+        len(relevant & set(ranking[:rank])) / rank
+        for rank, doc_id in enumerate(ranking, start=1)
+        if doc_id in relevant
+    ]
+    return sum(precisions) / len(relevant) if relevant else 0.0
+
+
+DOCS = st.sampled_from("abcdefghij")
+GRADES = st.dictionaries(DOCS, st.integers(-2, 3), min_size=1)
+SCORES = st.dictionaries(DOCS, st.sampled_from([0.0, 1.0, 1.0 + 2.0**-40, 2.0, -1e-46]))
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from("123"), GRADES, min_size=1), st.data())
+def test_average_precision_as_its_formula_says(qrels: Qrels, data: st.DataObject) -> None:
+    run = data.draw(st.dictionaries(st.sampled_from("1234"), SCORES))
+    values = evaluate(qrels, run, ["AP", "P@3"])
+    for query_id, grades in qrels.items():
+        scores = run.get(query_id, {})
+        assert values["AP"][query_id] == pytest.approx(naive_average_precision(grades, scores))
+        top = [doc_id for doc_id, _ in ranked(scores)[:3]]
+        assert values["P@3"][query_id] == pytest.approx(sum(grades.get(d, 0) > 0 for d in top) / 3)
+
+
+MEASURES = {
+    "AP": "map",
+    "P@30": "P.30",
+    "RR": "recip_rank",
+    "Rprec": "Rprec",
+    "nDCG@20": "ndcg_cut.20",
+    "R@1000": "recall.1000",
+    "Bpref": "bpref",
+    "Success@1": "success.1",
+    "nDCG": "ndcg",
+    "NumRel": "num_rel",
+    "NumRet": "num_ret",
+}
+
+
+def assert_trec_eval_agrees(qrels_path: Path, run_path: Path) -> None:
+    official = trec_eval(qrels_path, run_path, *MEASURES.values())
+    values = evaluate(read_qrels(qrels_path), read_run(run_path), MEASURES)
+    for name, official_name in MEASURES.items():
+        digits = 0 if name.startswith("Num") else 4
+        ours = {query_id: f"{value:.{digits}f}" for query_id, value in values[name].items()}
+        # Under -c it averages over judged topics without results, but does not print them.
+        printed = dict(official[official_name.replace(".", "_")])
+        total = sum(values[name].values()) if digits == 0 else mean(values[name])
+        assert printed.pop("all") == f"{total:.{digits}f}"
+        assert printed == {query_id: ours[query_id] for query_id in printed}
+
+
+WRONG = "' P@0 P@-1 P@1.5 P@True P@99999999999999999999 P@30@5 AP;AP foo AP(foo=3) AP(rel='x')"
+
+
+@pytest.mark.parametrize(("year", "kind"), [(2011, "QL"), (2013, "RM3")])
+def test_trec_eval_agrees_on_official_runs(data_dir: Path, year: int, kind: str) -> None:
+    folder = data_dir / "microblog"
+    assert_trec_eval_agrees(
+        folder / f"qrels.microblog{year}.txt", folder / f"runs/run.microblog{year}.{kind}.txt"
+    )
+
+
+def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Path) -> None:
+    docs = [str(n * n * 37 % 1009) for n in range(200)]
+    qrels = {
+        str(topic): {doc: (n * topic * 7 + n // 5) % 6 - 2 for n, doc in enumerate(docs[::2])}
+        for topic in range(1, 8)
+    }
+    qrels["8"] = dict.fromkeys(docs, 0)
+    qrels["9"] = {"a": 1}
+    # Scores with many ties, some only in single precision.
+    run = {
+        str(topic): {doc: 20.0 + (n % topic) * 1e-7 + n % 9 for n, doc in enumerate(docs)}
+        for topic in (1, 2, 4, 5, 7, 8, 77)
+    }
+    lines = [f"{q} 0 {d} {grade}\n" for q, grades in qrels.items() for d, grade in grades.items()]
+    (tmp_path / "qrels").write_text("".join(lines))
+    write_run(tmp_path / "run", run, "t")
+    assert_trec_eval_agrees(tmp_path / "qrels", tmp_path / "run")
+    assert evaluate(qrels, run) == evaluate(qrels, read_run(tmp_path / "run"))
+
+
+SUGGESTIONS = {"AP": "map", "P@30": "P30", "P@5": "p.5", "nDCG@10": "ndcg_cut_10", "Rprec": "Rprcc"}
+
+
+@pytest.mark.parametrize(("suggestion", "name"), SUGGESTIONS.items())
+def test_unknown_measures_get_a_suggestion(name: str, suggestion: str) -> None:
+    with pytest.raises(UsageError, match=f"measure {name!r}.* did you mean {suggestion!r}"):
+        evaluate(QRELS, RUN, [name])
+
+
+@pytest.mark.parametrize("name", ["", *WRONG.split()])
+def test_measures_that_cannot_be_computed(name: str) -> None:
+    """All bad measures are named at once."""
+    with pytest.raises(UsageError, match="expected") as caught:
+        evaluate(QRELS, RUN, ["AP", name, "P@0"])
+    assert len(caught.value.problems) == 2
+
+
+def test_wrong_judgments_and_scores_are_refused() -> None:
+    with pytest.raises(DataError, match="topic 2, document b"):
+        evaluate(QRELS, {"2": {"a": 1.0, "b": math.nan}})
+    with pytest.raises(DataError, match="no judged topic"):
+        evaluate({}, RUN)

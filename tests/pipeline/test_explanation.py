@@ -1,0 +1,390 @@
+"""Explanations: rank changes, matches, contributions; their pages and their terminal output."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.fusion_samples import represented, trained_fusion
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_model
+
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
+from pipeline.explanation.contributions import (
+    FEATURES,
+    Contribution,
+    FusionExplanation,
+    PostContributions,
+)
+from pipeline.explanation.contributions import explain as explain_fusion
+from pipeline.explanation.matches import (
+    MatchExplanation,
+    Segment,
+    columns_of,
+    explain_post,
+    shade,
+)
+from pipeline.explanation.pages import page
+from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
+from pipeline.explanation.terminal import print_explanation
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.scorers import ModelScorer
+from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
+
+HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
+POST = Post("5", "storm today", "http://x.org")
+
+
+def reranked(*posts: Post, query: str, query_id: str = "7", name: str = "made up") -> RerankedTopic:
+    """Posts in the order of the new ranking, which is the reverse of the old one."""
+    before = {post.doc_id: float(n) for n, post in enumerate(posts)}
+    after = {doc_id: 1 - score for doc_id, score in before.items()}
+    return RerankedTopic(
+        name,
+        Topic(query_id, query),
+        Candidates([Topic(query_id, query)], {query_id: before}, {p.doc_id: p for p in posts}),
+        rank_changes({"before": before, "after": after}),
+        {post.doc_id: 2 for post in posts[:1]},
+        {"named posts": list(before)},
+    )
+
+
+def match_explanation(
+    text: str,
+    url: str = "",
+    query: str = QUERIES[1],
+    doc_id: str = "1",
+    **changes: str,
+) -> MatchExplanation:
+    """Matches of one post, by a small model with random weights."""
+    model: Any = small_model("mp_hcnn", "robust")
+    (found,) = find_matches(model, encoder(), query, [text], [url])
+    bounds, post = strength_bounds(model, [found]), Post(doc_id, text, url)
+    return MatchExplanation(
+        reranked(post, query=query, **changes),
+        {"Model": "<a>"},
+        measure_name(model),
+        bounds,
+        columns_of(found),
+        {doc_id: explain_post(post, found, bounds)},
+    )
+
+
+def fusion_explanation(
+    *families: Mapping[str, float],
+    post: Post = POST,
+    features: Mapping[str, float] | None = None,
+    query: str = "storm",
+    **changes: str,
+) -> FusionExplanation:
+    """Contributions by ``families``, one mapping per post; all posts have one text."""
+    posts = [post._replace(doc_id=f"{post.doc_id}{'+' * n}") for n in range(len(families))]
+    parts = [Contribution(name, 1 / 3, added) for name, added in (features or {}).items()]
+    return FusionExplanation(
+        reranked(*posts, query=query, **changes),
+        {"Model": "<a>"},
+        "<iframe>",
+        -0.5,
+        dict.fromkeys(families[0], 0.5),
+        {
+            post.doc_id: PostContributions(added, parts, [])
+            for post, added in zip(posts, families, strict=True)
+        },
+    )
+
+
+class Page(HTMLParser):
+    """Elements and texts of a page whose elements all end where they should."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(content)
+        self.close()
+        assert not self.open
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def count(self, tag: str) -> int:
+        return [name for name, _ in self.elements].count(tag)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_control_characters_are_replaced() -> None:
+    assert visible("a\u202eb\u200dc\r\n") == "a�b\u200dc  "
+
+
+def test_ranks_follow_the_tie_rule() -> None:
+    before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
+    after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
+    changes = rank_changes({"before": before, "after": after})
+    assert list(changes) == ["b", "c", "d", "a"]
+    assert changes["c"].places == {"before": Place(2, 2.0), "after": Place(2, 0.3)}
+    assert [changes[d].gain for d in "bcda"] == [2, 0, 1, -3]
+    assert choose(changes, 1) == {
+        "best of the new ranking": ["b"],
+        "largest gains of the others": ["d"],
+        "largest losses of the others": ["a"],
+    }
+    assert list(choose(changes, 9)) == ["best of the new ranking"]
+
+
+def test_each_character_has_the_shade_of_its_best_match() -> None:
+    text = "Soo\tgood\x1b[2Jx"
+    spans = [(0, 3), (4, 8), (4, 5)]
+    assert shade(text, spans, [0.95, 0.75, 0.1], (0.7, 0.8, 0.9, 0.99)) == [
+        Segment("Soo", 3),
+        Segment(" ", 0),
+        Segment("good", 1),
+        Segment("�[2Jx", 0),
+    ]
+    assert shade("", [], [], (1.0,)) == []
+
+
+def test_exact_matches_have_the_darkest_shade() -> None:
+    text, url = "no Water @water in EGYPT!", "http://x.org/egypt-water"
+    (matches,) = match_explanation(text, url).posts.values()
+    darkest = [part for part, step in matches.text if step == 4]
+    assert [part.strip() for part in darkest] == ["Water", "in", "EGYPT"]
+    # The trigrams of "egypt" are not all in the URL: a hyphen follows.
+    assert "water" in "".join(part for part, step in matches.url if step == 4)
+    assert [row.word for row in matches.rows] == ["water", "shortages", "in", "egypt"]
+    assert matches.rows[0].cells[0].where == "water"
+    assert "".join(part for part, _ in matches.url) == url
+
+
+FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
+
+
+@pytest.fixture(scope="module", params=["fusion", "linear_fusion"])
+def reranker(request: pytest.FixtureRequest) -> ModelScorer:
+    return trained_fusion(request.param, ",".join(FAMILIES))
+
+
+def candidates() -> Candidates:
+    """Twenty posts, the last with nothing but a rank; rm3 knows every second one."""
+    doc_ids = [str(n) for n in range(1, 21)]
+    random = np.random.default_rng(3)
+    posts = {
+        d: Post(d, f"storm {d} today", "http://x.org/storm" if int(d) % 3 else "") for d in doc_ids
+    }
+    posts["20"] = Post("20", "")
+    ql, rm3 = random.random((2, 20)).tolist()
+    return Candidates(
+        [Topic("7", "storm warning")],
+        {"7": dict(zip(doc_ids, ql, strict=True))},
+        posts,
+        {},
+        {
+            "ql": {"7": dict(zip(doc_ids, ql, strict=True))},
+            "rm3": {"7": dict(list(zip(doc_ids, rm3, strict=True))[1::2])},
+        },
+    )
+
+
+def explained(reranker: ModelScorer, chosen: Mapping[str, list[str]]) -> FusionExplanation:
+    found = candidates()
+    changes = rank_changes({"before": found.run["7"], "after": reranker.score(found)["7"]})
+    ranking = RerankedTopic("made up", found.topics[0], found, changes, {"1": 2}, chosen)
+    return explain_fusion(ranking, reranker.checkpoint)
+
+
+def features_of(reranker: ModelScorer) -> tuple[np.ndarray, np.ndarray]:
+    """Values of all features, and their contributions less the topic's mean: [20, K]."""
+    model: Any = reranker.checkpoint.model
+    features = represented(model, candidates().pairs())
+    added = model.contributions(features)
+    return features.numpy(), (added - added.mean(dim=0)).numpy()
+
+
+def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> None:
+    scores = reranker.score(candidates())["7"]
+    assert len(set(scores.values())) > 5
+    explanation = explained(reranker, {"all": list(scores)})
+    for doc_id, post in explanation.posts.items():
+        assert set(post.families) == set(FAMILIES)
+        total = explanation.base + sum(post.families.values())
+        assert total == pytest.approx(scores[doc_id], abs=1e-4)
+    facts = explanation.facts
+    assert facts["Candidates"].startswith(f"{len(scores)}, ")
+    assert facts["Rankers"] == "rm3, ql; not known here: run_ql"
+    assert facts["Model"] == f"{reranker.checkpoint.name}, weights made/up"
+    # Importances are shares of the families, the most important one first.
+    model: Any = reranker.checkpoint.model
+    importances, shares = model.importances(), explanation.importances
+    rm3 = sum(value for name, value in importances.items() if name.startswith("signal:rm3."))
+    assert shares["signal:rm3"] == pytest.approx(rm3 / sum(importances.values()))
+    assert next(iter(shares)) == "signal:rm3"
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert list(explanation.posts["1"].families) == list(shares)
+
+
+def test_contributions_are_those_of_the_features(reranker: ModelScorer) -> None:
+    """A family is the sum of its features; those with the largest contributions are named."""
+    values, added = features_of(reranker)
+    names = list(reranker.checkpoint.model.names)  # type: ignore[union-attr, arg-type]
+    posts = explained(reranker, {"all": list(candidates().posts)}).posts
+    sides = 0
+    for row, post in enumerate(posts.values()):
+        for family, value in post.families.items():
+            columns = [n for n, name in enumerate(names) if name.startswith(f"{family}.")]
+            assert columns
+            assert value == pytest.approx(float(added[row, columns].sum()), abs=1e-5)
+        order = sorted(added[row].tolist(), reverse=True)
+        assert [part.added for part in post.most] == [v for v in order[:FEATURES] if v > 0]
+        assert [part.added for part in post.least] == [v for v in order[::-1][:FEATURES] if v < 0]
+        sides += bool(post.most) and bool(post.least)
+        for part in (*post.most, *post.least):
+            np.testing.assert_equal(part.value, values[row, names.index(part.feature)].item())
+    assert sides
+    assert posts["2"].families["signal:rm3"] != posts["1"].families["signal:rm3"]
+    assert {post.families["signal:run_ql"] for post in posts.values()} == {0.0}
+
+
+URL = 'javascript:"</p><img src=x>'
+STRANGE = {"query_id": "<7>", "name": "<b>"}
+
+
+def assert_texts_stay_texts(explanation: MatchExplanation | FusionExplanation) -> None:
+    """No text becomes an element, an attribute or a control character."""
+    content = page(explanation)
+    content.encode()
+    found = Page(content)
+    harmful = {"script", "img", "i", "u", "b", "a", "link", "iframe"}
+    assert not {tag for tag, _ in found.elements} & harmful
+    attributes = {name for _, attributes in found.elements for name in attributes}
+    assert not {name for name in attributes if name.startswith("on")}
+    assert not attributes & {"src", "href", "style"}
+    (post,) = explanation.ranking.posts
+    for text in (*post, explanation.ranking.topic.text, "Topic <7>", "(<b>)", "<a>"):
+        assert visible(text) in found.text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", content)
+
+
+@pytest.mark.parametrize("text", [HOSTILE, *AWKWARD.values()], ids=["hostile", *AWKWARD])
+def test_texts_on_a_page_of_matches(text: str) -> None:
+    assert_texts_stay_texts(match_explanation(text, URL, "<i>egypt", '"><u>', **STRANGE))
+
+
+def test_texts_on_a_page_of_contributions() -> None:
+    families = {"signal:<i>": 0.5, "links": -0.25}
+    post = Post('"><u>', HOSTILE, URL)
+    assert_texts_stay_texts(fusion_explanation(families, post=post, query=HOSTILE, **STRANGE))
+
+
+def test_a_page_needs_nothing_else() -> None:
+    for explanation in (match_explanation(*POSTS[2]), fusion_explanation({"links": 1.0})):
+        found = Page(page(explanation))
+        (policy,) = [a["content"] or "" for _, a in found.elements if "http-equiv" in a]
+        (style,) = [text for text in found.texts if ":root" in text]
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        assert policy.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; ")
+        assert policy.endswith(f"; style-src 'sha256-{digest}'")
+        assert "url(" not in style
+        assert "@import" not in style
+
+
+def test_a_page_of_matches_shows_the_models_values() -> None:
+    explanation = match_explanation(*POSTS[2])
+    found = Page(page(explanation))
+    for bound in ("0.70", "0.80", "0.90", "0.99"):
+        assert f"{bound} or more" in found.text
+    (matches,) = explanation.posts.values()
+    numbers = [n for row in matches.rows for n in (row.weight, *(c.score for c in row.cells))]
+    printed = [text for text in found.texts if re.fullmatch(r"\d\.\d\d", text)]
+    assert printed == [f"{number:.2f}" for number in numbers]
+
+
+def test_a_query_and_a_post_without_words() -> None:
+    for query in ("!!!", QUERIES[0]):
+        found = Page(page(match_explanation("…", "", query)))
+        assert "no URL" in found.text
+        assert ("The query has no words" in found.text) == (query == "!!!")
+
+
+def test_bars_have_one_scale() -> None:
+    first, second = {"links": 3.0, "overlap": 0.0}, {"links": 0.5, "overlap": -1.0}
+    explanation = fusion_explanation(first, second, features={"links.has_url": 0.7})
+    found = Page(page(explanation))
+    bars = [
+        (attributes["class"], attributes["x"], attributes["width"])
+        for tag, attributes in found.elements
+        if tag == "rect"
+    ]
+    # -1 to 3 is 100 %, so 0 is at 25 %.
+    assert bars[:4] == [
+        ("plus", "25.00%", "75.00%"),
+        ("plus", "25.00%", "0.00%"),
+        ("plus", "25.00%", "12.50%"),
+        ("minus", "0.00%", "25.00%"),
+    ]
+    numbers = {"+3.000", "0.000", "+0.500", "-1.000", "50.0%"}
+    assert numbers | {"links.has_url", "0.3333", "+0.700"} <= set(found.texts)
+    # Features are folded away; a model may have no importances.
+    assert found.count("details") == 2
+    plain = replace(fusion_explanation({"links": -0.0004}), importances={"links": 0.0})
+    found = Page(page(plain))
+    assert found.count("details") == 0
+    assert {"0.0%", "0.000"} <= set(found.texts)
+
+
+def test_posts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\x1b[2Jwater [bold]x[/bold] :smile: \u202e"
+    for explanation in (
+        match_explanation(text),
+        fusion_explanation({"links": 1.0}, post=Post("5", text)),
+    ):
+        print_explanation(explanation)
+        output = capsys.readouterr().out
+        assert "\x1b" not in output
+        assert "[bold]x[/bold] :smile: �" in output
+
+
+def test_matches_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanation(match_explanation("no Water @water in EGYPT!", "http://x.org/water"))
+    lines = capsys.readouterr().out.splitlines()
+    assert "no ‹Water› @water ‹in› ‹EGYPT›!" in lines
+    header = next(line for line in lines if line.startswith("query "))
+    assert re.split(r" {2,}", header)[:3] == ["query", "IDF", "word"]
+    row = next(line for line in lines if line.startswith("water "))
+    assert "‹1.00 water›" in row
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_small_contributions_are_left_out_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    families = {"links": 1.0, "overlap": -0.051, "phrases": 0.05, "quality": 0.3, "hashtags": 0.0}
+    print_explanation(fusion_explanation(families, {**families, "links": 0.0}, {"links": 0.0}))
+    first, second, third = re.split(r"\n#\d  ", capsys.readouterr().out)[1:]
+    assert first.splitlines() == [
+        "▲ 2, from #3  highly relevant [2]  post 5",
+        "before #3 (0.0000), after #1 (1.0000)",
+        "storm today",
+        "http://x.org",
+        "links    +1.000",
+        "quality  +0.300",
+        "overlap  -0.051",
+    ]
+    assert "phrases  +0.050" in second
+    assert "links" not in second
+    assert third.startswith("▼ 2, from #1  not judged  post 5++\n")

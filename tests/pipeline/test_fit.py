@@ -1,0 +1,100 @@
+"""Word vectors fitted to a teacher's encodings, against least squares by numpy."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pipeline.adaptation import fit as fits
+from pipeline.adaptation.fit import RIDGE, ROUNDS, check, fit
+from pipeline.command.errors import DataError
+from rerankers.text.spaces import general
+from rerankers.text.words import words
+
+Array = npt.NDArray[np.float64]
+WORDS = [f"{a}{b}" for a in ("storm", "ferry", "bakery", "museum") for b in ("", "s", "er", "ing")]
+SIZE = 6
+
+
+def posts(count: int, length: int = 0, seed: int = 1) -> list[str]:
+    """Random words, ``length`` in each post or from one to eight; some twice in a post."""
+    random = np.random.default_rng(seed)
+    lengths = [length or int(random.integers(1, 9)) for _ in range(count)]
+    return [" ".join(random.choice(WORDS, size=n)) for n in lengths]
+
+
+def encodings(count: int, seed: int = 2) -> Array:
+    found = np.random.default_rng(seed).normal(size=(count, SIZE)) + 0.5
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def counts(texts: list[str]) -> Array:
+    rows = [[words(text).count(word) for word in WORDS] for text in texts]
+    return np.array(rows) / np.sqrt([[len(words(text))] for text in texts])
+
+
+def ridge_regression(matrix: Array, targets: Array, ridge: float) -> Array:
+    size = matrix.shape[1]
+    padded = np.concatenate([matrix, np.sqrt(ridge) * np.eye(size)])
+    return np.linalg.lstsq(padded, np.concatenate([targets, np.zeros((size, SIZE))]))[0]
+
+
+@pytest.mark.parametrize("ridge", [RIDGE, 1.0])
+def test_vectors_are_those_of_least_squares(ridge: float) -> None:
+    texts, targets = posts(60), encodings(60)
+    centred = targets - targets.mean(axis=0)
+    matrix, base = counts(texts), general().vectors(WORDS).astype(np.float64)
+    linear = ridge_regression(matrix @ base, centred, ridge)
+    added = ridge_regression(matrix, centred - matrix @ base @ linear, ridge)
+    rounds: list[int] = []
+    space = fit(texts, targets, rounds.append, ridge)
+    assert sum(rounds) == ROUNDS and sorted(space.words) == sorted(WORDS)
+    np.testing.assert_allclose(space.linear, linear, atol=2e-4)  # in fp32
+    # What posts add is kept in eight bits.
+    step = np.abs(added).max() / 127
+    np.testing.assert_allclose(space.vectors(WORDS), base @ linear + added, atol=step)
+    assert np.abs(added).max() > 20 * step
+
+
+def test_the_order_of_posts_changes_little() -> None:
+    texts, targets = posts(200), encodings(200)
+    order = np.random.default_rng(3).permutation(200)
+    one = fit(texts, targets)
+    other = fit([texts[row] for row in order], targets[order])
+    np.testing.assert_allclose(other.vectors(WORDS), one.vectors(WORDS), atol=0.01)
+    assert np.abs(one.vectors(WORDS)).max() > 0.1
+
+
+def test_posts_without_words_or_encodings_are_left_out() -> None:
+    texts, targets = posts(50), encodings(50)
+    one = fit(texts, targets)
+    without = np.concatenate([targets, encodings(2), np.zeros((1, SIZE))])
+    other = fit([*texts, "", "...", "unheard zebra"], without)
+    np.testing.assert_array_equal(other.vectors(WORDS), one.vectors(WORDS))
+    assert not other.knows("zebra")
+    with pytest.raises(DataError, match="found no posts with words"):
+        fit(["", "..."], encodings(2))
+
+
+def test_of_many_posts_rare_words_have_general_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [*posts(40), "storm zebra zebra"]
+    assert fit(texts, encodings(41)).knows("zebra")
+    monkeypatch.setattr(fits, "FEW_POSTS", 40)
+    space = fit(texts, encodings(41))
+    assert space.knows("storm") and not space.knows("zebra")
+    expected = general().vectors(["zebra"]) @ space.linear
+    np.testing.assert_array_equal(space.vectors(["zebra"]), expected)
+
+
+def test_a_teacher_that_adds_word_vectors_is_learnt() -> None:
+    """Posts are of equal length, so that the mean is a sum of word vectors too."""
+    texts = posts(600, length=6)
+    exact = counts(texts) @ np.random.default_rng(4).normal(size=(len(WORDS), SIZE))
+    assert check(texts, exact) == pytest.approx((1.0, 1.0), abs=0.01)
+    explained, agreement = check(texts, np.random.default_rng(5).normal(size=exact.shape))
+    assert explained < 0.1 and abs(agreement) < 0.1
+
+
+@pytest.mark.parametrize("count", [2, 3, 11])
+def test_a_check_of_few_posts(count: int) -> None:
+    explained, agreement = check(posts(count), encodings(count))
+    assert explained <= 1 and -1 <= agreement <= 1

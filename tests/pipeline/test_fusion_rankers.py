@@ -1,0 +1,212 @@
+"""Candidates of several rankers, and the fusion over their scores (pipeline.ranking.fusion)."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexes.methods import METHODS
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, write_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
+from pipeline.ranking.judged_posts import JudgedPosts
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.scorers import ModelScorer
+from pipeline.training.fusion import MOST_TOPICS, fusion_training_set
+from pipeline.training.fusion import _joined as joined
+from pipeline.training.training_set import searched_training_set
+from rerankers.features.judged import SIGNALS
+from rerankers.text.spaces import ADAPTED
+
+TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
+FOUND: dict[str, Run] = {
+    "ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}},
+    "rm3": {"1": {"d": 9.0, "a": 8.0, "b": 5.0}},
+}
+KNOWN = {doc_id: Post(doc_id, f"text of {doc_id}") for doc_id in "abcdx"}
+
+
+class Index:
+    posts = SimpleNamespace(get_many=lambda ids: {i: KNOWN[i] for i in ids if i in KNOWN})
+
+    def search(self, topics: list[Topic], method: Any, hits: int) -> Run:
+        found = FOUND[method.name]
+        return {
+            topic.query_id: dict(list(found[topic.query_id].items())[:hits])
+            for topic in topics
+            if topic.query_id in found
+        }
+
+
+def source(folder: Path | None = None) -> Any:
+    runs = {}
+    if folder:
+        runs["rm3"] = folder / "rm3.run"
+        write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
+    return SimpleNamespace(
+        name="mb", open_index=lambda: Index(), runs=runs, adapted_space=None, methods=METHODS
+    )
+
+
+def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
+    rankers = Rankers(["ql", "rm3", "run_rm3"], [], ["ql", "run_rm3"])
+    found = UnionRetriever(source(tmp_path), rankers).search(TOPICS, hits=2)
+    # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
+    posts = {q: set(scores) for q, scores in found.run.items()}
+    assert posts == {"1": {"a", "b", "z"}, "2": {"x"}}
+    # Min-max: ql a 1, b 0; rm3 d 1, a 0; run_rm3 z 1, a 0. All scores of topic 2 are equal.
+    assert found.run["1"] == pytest.approx({"a": 1 / 3, "b": 0.0, "z": 1 / 3})
+    assert found.signals["rm3"]["1"] == {"a": 8.0}
+    assert found.signals["run_rm3"] == {"1": {"z": 2.0, "a": 1.0}, "2": {}}
+    # What has no text here is a candidate all the same.
+    assert found.posts["z"] == Post("z", "") and found.posts["a"] == KNOWN["a"]
+
+
+def test_what_is_beyond_the_depth_ranks_below() -> None:
+    """Of each candidate ranker's hits the best are scored; no hit is lost."""
+    rankers = Rankers(["ql", "rm3"], [], ["ql", "rm3"], depth=1)
+    found = UnionRetriever(source(), rankers).search(TOPICS)
+    assert {q: set(scores) for q, scores in found.run.items()} == {"1": {"a", "d"}, "2": {"x"}}
+    # Min-max: ql b .5, c 0; rm3 b 0.
+    assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
+    assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
+    for told in (0.0, -50.0):
+        whole: Any = ModelScorer(Lengths(told))  # type: ignore[arg-type]
+        fusion = Fusion(UnionRetriever(source(), rankers), whole, {})
+        scores = fusion.score(fusion.search(TOPICS))
+        assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
+        assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
+    # Fewer hits than the depth: nothing is left over.
+    found = UnionRetriever(source(), Rankers(["ql"], [], ["ql"], 10)).search(TOPICS, hits=2)
+    assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
+
+
+def judged(name: str, topics: int = 2, space: Any = None) -> Any:
+    """A collection with the topics 1, 2, 3, …, of which the second has no candidate by ql."""
+    found = source()
+    found.name, found.adapted_space = name, space
+    found.training_topics = [Topic(str(n + 1), f"storm {name}") for n in range(topics)]
+    found.training_qrels = {t.query_id: {"a": 1, name: 0} for t in found.training_topics}
+    return found
+
+
+def test_collections_with_equal_query_ids_are_joined() -> None:
+    """Judgments, scores and word vectors stay those of each topic's collection."""
+    collections = [judged("one"), judged("two", space="adapted to two"), judged("three", 1000)]
+    asked: list[str] = []
+
+    def unseen(name: str, pairs: Any, query_ids: Any) -> Any:
+        asked.extend(query_ids)
+        return np.arange(len(pairs), dtype=np.float32)
+
+    found = fusion_training_set(
+        Rankers(["ql", "rm3"], ["sm_cnn"], ["ql"], 2),
+        searched_training_set(["one", "two", "three"], None),
+        collections,
+        unseen,
+    )
+    data, candidates = found.training, found.training.candidates
+    ids = ["1", "2", "two/1", "two/2", *(f"three/{n + 1}" for n in range(MOST_TOPICS))]
+    assert [t.query_id for t in candidates.topics] == asked == [*data.qrels] == ids
+    assert data.qrels["1"] == {"a": 1, "one": 0} and data.qrels["two/1"] == {"a": 1, "two": 0}
+    assert candidates.topics[2].text == "storm two"
+    assert set(candidates.run["two/1"]) == set(candidates.run["1"]) == {"a", "b"}
+    assert candidates.signals["ql"]["two/1"] == {"a": 3.0, "b": 2.0}
+    assert candidates.signals["sm_cnn"]["1"] != candidates.signals["sm_cnn"]["two/1"]
+    spaces = {q: of_query for q, of_query in candidates.spaces.items() if of_query}
+    assert spaces == {q: {ADAPTED: "adapted to two"} for q in ("two/1", "two/2")}
+    pairs = candidates.pairs()
+    assert [bool(each) for each in pairs.spaces[:4]] == [False, False, True, True]
+    assert found.candidates == "the best 2 of each of ql"
+
+
+def test_one_collection_keeps_its_query_ids() -> None:
+    set_of_one = searched_training_set(["one"], None)
+    found = fusion_training_set(
+        Rankers(["ql"], [], ["ql"]),
+        set_of_one,
+        [judged("one", 300)],
+        lambda *_: np.zeros(0, np.float32),
+    )
+    assert [*found.training.qrels] == [str(n + 1) for n in range(300)]
+
+
+def test_what_judgments_of_other_topics_say() -> None:
+    rankers = Rankers(["ql"], [], ["ql"], judged=True)
+    judged = JudgedPosts([Topic("7", "storms"), TOPICS[0]], {"7": {"a": 1}})
+    found = UnionRetriever(source(), rankers, judged).search(TOPICS)
+    assert found.signals["judged_relevant"] == {"1": {"a": 1.0}}
+    assert set(found.signals) == {"ql", *SIGNALS}
+
+
+def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rankers = Rankers(["ql", "run_ql"], [], ["ql", "run_ql"])
+    found = UnionRetriever(source(tmp_path), rankers).search(TOPICS)
+    assert set(found.signals) == {"ql"}
+    assert "warning: mb has no run_ql" in capsys.readouterr().err
+    # Nobody misses official runs where there are none.
+    assert UnionRetriever(source(), rankers).search(TOPICS).signals == found.signals
+    assert capsys.readouterr().err == ""
+    with pytest.raises(DataError, match="mb: found no run of run_rm3"):
+        UnionRetriever(source(), Rankers(["ql", "run_rm3"], [], ["run_rm3"])).search(TOPICS)
+
+
+def test_collections_are_joined() -> None:
+    one = Candidates(TOPICS[:1], {"1": {"a": 1.0}}, {"a": KNOWN["a"]}, {}, {"ql": {"1": {"a": 3}}})
+    two = Candidates(TOPICS[1:], {"2": {"x": 1.0}}, {"x": KNOWN["x"]}, {}, {"rm3": {"2": {"x": 4}}})
+    both = joined([one, two])
+    assert both.keys() == [("1", "a"), ("2", "x")]
+    assert both.signals == {"ql": {"1": {"a": 3}}, "rm3": {"2": {"x": 4}}}
+    signals = both.pairs().signals
+    assert signals["ql"][0] == 3 and str(signals["ql"][1]) == "nan"
+
+
+class Lengths:
+    """In the place of a checkpoint: a score is the length of a post's text, and what it is told."""
+
+    def __init__(self, told: float = 0.0) -> None:
+        self.signals: list[set[str]] = []
+        self.told = told
+
+    def score(self, pairs: Any, *_: Any) -> Any:
+        self.signals.append({*pairs.signals})
+        lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
+        told = np.nan_to_num(pairs.signals.get("mp_hcnn", np.zeros(len(pairs))))
+        return (lengths[pairs.post_index] + 100 * told + self.told).astype(np.float32)
+
+
+def test_a_fusion_reads_what_its_rerankers_say() -> None:
+    """Of a post without a text they say nothing, and one that ranks it last does not hide it."""
+    posts = {"a": Post("a", "four"), "z": Post("z", ""), "x": Post("x", "xx")}
+    run = {"1": {"a": 1.0, "z": 2.0}, "2": {"x": 3.0}}
+    candidates = Candidates(TOPICS, run, posts, {}, {"ql": run})
+    neural, whole = Lengths(), Lengths()
+    rankers = Rankers(["ql"], ["mp_hcnn"], ["ql"])
+    reranker: Any = ModelScorer(whole)  # type: ignore[arg-type]
+    retriever = UnionRetriever(source(), rankers)
+    fusion = Fusion(retriever, reranker, {"mp_hcnn": ModelScorer(neural)})  # type: ignore[arg-type]
+    read = fusion.read(candidates)
+    assert read.signals == {"ql": run, "mp_hcnn": {"1": {"a": 4.0}, "2": {"x": 2.0}}}
+    assert fusion.score(read) == {"1": {"a": 404.0, "z": 0.0}, "2": {"x": 202.0}}
+    assert neural.signals == [set()] and {"ql", "mp_hcnn"} <= whole.signals[0]
+
+
+def test_rankers_are_read_from_the_settings() -> None:
+    families = "signal:ql,signal:run_rm3,overlap,signal:mp_hcnn"
+
+    def rankers(families: str, candidate_rankers: str = "") -> Rankers:
+        config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers, depth=7)
+        return Rankers.from_config(config)
+
+    assert rankers(families) == Rankers(["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"], 7)
+    assert rankers(families, "run_rm3").candidate_rankers == ["run_rm3"]
+    with pytest.raises(UsageError) as problems:
+        rankers("signal:ql,signal:no_such", "rm3")
+    first, second = problems.value.problems
+    assert "signal:no_such: found no ranker" in first and "candidate_rankers: found rm3" in second
+    with pytest.raises(UsageError, match="these find the candidates"):
+        rankers("overlap,signal:mp_hcnn")

@@ -1,0 +1,165 @@
+"""The command that builds indexes."""
+
+import gzip
+import shlex
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from indexes.errors import CollectionError
+from indexes.lucene import LuceneIndex
+from indexes.posts import Post
+from pipeline import index
+from pipeline.collections import named
+from pipeline.collections.collection import SearchedCollection
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import parse_arguments
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "fusion" / "all"
+
+
+def parse(*arguments: str | Path) -> index.Options:
+    return parse_arguments(index.Options, "index", "", [str(word) for word in arguments])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    plain, packed = tmp_path / "monday.jsonl", tmp_path / "tues day.jsonl.gz"
+    plain.write_text('{"id": 1, "text": "alpha"}\n{"id": 2, "text": ""}\n')
+    packed.write_bytes(gzip.compress(b'{"id_str": "30", "full_text": "alpha bravo"}\n'))
+    return [plain, packed]
+
+
+def posts_of(files: list[Path]) -> list[str]:
+    return [f"--posts={file}" for file in files]
+
+
+def test_own_posts(command: Command, tmp_path: Path, files: list[Path]) -> None:
+    place = tmp_path / "new" / "index"
+    done = command("index", *posts_of(files), "--index", place)
+    assert (done.code, done.err) == (0, "")  # no progress bar, no words of Java's
+    first, second = done.out.splitlines()
+    assert first.startswith("3 posts (1 empty) in ")
+    assert first.endswith(" posts/s")
+    assert second == f"index: {place}"
+    with LuceneIndex.open(place, files) as opened:
+        assert opened.posts.get_many(["30"]) == {"30": Post("30", "alpha bravo")}
+
+
+def test_the_command_in_a_message_works(tmp_path: Path, files: list[Path]) -> None:
+    place = tmp_path / "my index"
+    index.main(parse("--posts", files[0], "--posts", files[1], "--index", place))
+    files[0].write_text('{"id": 5, "text": "charlie"}\n')
+    with pytest.raises(CollectionError, match="has changed since") as error:
+        LuceneIndex.open(place, files)
+    words = shlex.split(str(error.value).splitlines()[-1])
+    assert words[:3] == ["python", "-m", "pipeline.index"]
+    index.main(parse(*words[3:]))
+    with LuceneIndex.open(place, files) as opened:
+        assert opened.size == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": 1}', 'monday.jsonl:1: found the keys "id", expected a text under "text"'),
+        ('{"id": 30, "text": "again"}', "monday.jsonl:1, FOLDER/tues day.jsonl.gz:1), "),
+    ],
+)
+def test_bad_posts_are_one_message(
+    command: Command, tmp_path: Path, files: list[Path], line: str, message: str
+) -> None:
+    files[0].write_text(line + "\n")
+    done = command("index", *posts_of(files), "--index", tmp_path / "index")
+    assert done.code == 1
+    assert message.replace("FOLDER", str(tmp_path)) in done.err
+    assert done.err.startswith("python -m pipeline.index: error: ")
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--index", "x"], "nothing to index"),
+        (["--posts", __file__], "--index DIR is missing"),
+        (["--posts", __file__, "--index", "x", "--collection", "mb2011"], "cannot be combined"),
+        (["--topics", "mb2011", "--collection", "mb2012"], "name different collections"),
+        (["--topics", "trecqa-raw"], "expected a collection whose posts are searched"),
+        (["--index", "none", "--precompute", "mp_hcnn"], "nothing to index"),
+    ],
+)
+def test_bad_usage(arguments: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        index.main(parse(*arguments))
+
+
+def tiny(folder: Path) -> SearchedCollection:
+    topics, qrels, posts = (folder / name for name in ("topics.tsv", "qrels.txt", "posts.jsonl"))
+    return SearchedCollection(
+        "tiny", "Tiny", topics, qrels, {}, "tiny-group", post_paths=[posts], data=folder
+    )
+
+
+def test_a_named_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collection = tiny(tmp_path)
+    (tmp_path / "topics.tsv").write_text("1\talpha\n")
+    (tmp_path / "posts.jsonl").write_text('{"id": "1", "text": "alpha"}\n')
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(named, "find", lambda name, data: {"tiny": collection}[name])
+    for option in ("--collection", "--topics"):
+        index.main(parse(option, "tiny", "--data", tmp_path))
+        place = tmp_path / "home" / "indexes" / "tiny-group"
+        assert capsys.readouterr().out.splitlines()[-1] == f"index: {place}"
+        with LuceneIndex.open(place, collection.post_files()) as opened:
+            assert list(opened.posts) == [Post("1", "alpha")]
+            assert opened.manifest.rebuild == (
+                f"python -m pipeline.index --collection tiny --index {place} --data {tmp_path}"
+            )
+
+
+def test_a_collection_without_its_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tiny: .* not found; fetch the data"):
+        tiny(tmp_path).build_index(tmp_path / "index")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_precomputing_keeps_the_index_and_a_search_uses_it(
+    command: Command, tmp_path: Path, files: list[Path]
+) -> None:
+    place, topics, written = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
+    topics.write_text("1\talpha bravo\n2\tcharlie\n")
+    done = command("index", *posts_of(files), "--index", place, "--precompute", "fusion")
+    assert done.code == 0, done.err
+    built, where, line = done.out.splitlines()
+    assert built.startswith("3 posts") and where == f"index: {place}"
+    assert line.startswith(f"precomputed: {place}/precomputed/") and " MB in " in line
+    again = command("index", "--index", place, "--precompute", CHECKPOINT)
+    assert again.code == 0, again.err
+    assert again.out.partition(",")[0] == line.partition(",")[0]
+    folder = Path(line.removeprefix("precomputed: ").partition(",")[0])
+    words = ["--topics", topics, "--index", place, "--output", written, "--reranker", "fusion"]
+    runs = []
+    for choice in ("none", folder):
+        found = command("search", *words, "--precomputed", choice)
+        assert found.code == 0, found.err
+        runs.append(written.read_text())
+    assert runs[0] == runs[1] and len(runs[0].splitlines()) > 1
+    (folder / "known.words").unlink()
+    broken = command("search", *words)
+    assert broken.code == 1 and "known.words: is missing" in broken.err
+    assert f"python -m pipeline.index --index {place} --precompute" in broken.err
+
+
+@pytest.mark.slow
+def test_posts_are_not_precomputed_for_a_model_that_reads_texts(
+    command: Command, tmp_path: Path, files: list[Path]
+) -> None:
+    place = tmp_path / "index"
+    done = command("index", *posts_of(files), "--index", place, "--precompute", "mp_hcnn")
+    assert done.code == 1
+    assert "--precompute: found mp_hcnn, expected a model over features alone" in done.err

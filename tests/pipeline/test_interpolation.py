@@ -1,0 +1,107 @@
+"""Normalisation and interpolation, against formulas and properties."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.collections.trec import Run, ranked
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.interpolation import NORMALIZATIONS, interpolate, normalize
+
+
+def test_normalizations_by_hand() -> None:
+    scores = {"a": 1.0, "b": 4.0, "c": 2.0, "d": 1.0}
+    assert normalize(scores) == normalize(scores, "minmax")
+    assert normalize(scores, "minmax") == pytest.approx({"a": 0, "b": 1, "c": 1 / 3, "d": 0})
+    assert normalize(scores, "none") == scores
+
+
+@pytest.mark.parametrize("method", NORMALIZATIONS)
+def test_equal_scores_no_scores_and_one_score(method: str) -> None:
+    assert normalize({}, method) == {}
+    constant = {"minmax": 0.5, "none": 0.1}[method]
+    assert normalize({"a": 0.1, "b": 0.1}, method) == {"a": constant, "b": constant}
+    assert normalize({"a": 0.1}, method) == {"a": constant}
+
+
+FEW = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-1000, 1000), min_size=1)
+
+
+@pytest.mark.parametrize("method", NORMALIZATIONS)
+@given(scores=FEW)
+def test_normalizing_keeps_the_order(method: str, scores: dict[str, float]) -> None:
+    found = normalize(scores, method)
+    assert list(found) == list(scores)
+    assert [doc_id for doc_id, _ in ranked(found)] == [doc_id for doc_id, _ in ranked(scores)]
+
+
+@given(scores=FEW, factor=st.integers(1, 50), shift=st.integers(-500, 500))
+def test_the_scale_of_scores_does_not_matter(
+    scores: dict[str, float], factor: int, shift: int
+) -> None:
+    scaled = {doc_id: factor * score + shift for doc_id, score in scores.items()}
+    assert normalize(scaled) == pytest.approx(normalize(scores), abs=1e-9)
+
+
+@pytest.mark.parametrize("method", NORMALIZATIONS)
+def test_the_widest_and_the_narrowest_range(method: str) -> None:
+    for scores in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
+        found = normalize(scores, method)
+        assert all(map(math.isfinite, found.values()))
+
+
+LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
+NEURAL: Run = {"1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0}, "2": {"x": -1.0}, "4": {}}
+
+
+def test_mixing_by_hand() -> None:
+    run = interpolate(LEXICAL, NEURAL, 0.25)
+    # c 1, b 0.7, a 0 from the neural side: what is no candidate does not stretch the scale.
+    expected = {"a": 0.75 * 1, "b": 0.25 * 0.7 + 0.75 * 0.5, "c": 0.25}
+    assert run["1"] == pytest.approx(expected)
+    assert run["2"] == {"x": 0.5}
+    assert run["3"] == {}
+    assert list(run) == ["1", "2", "3"]
+    assert interpolate(LEXICAL, NEURAL, 0.5, "none")["1"] == pytest.approx(
+        {"a": 4.95, "b": 2.8, "c": 0.45}
+    )
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_the_ends_are_the_two_rankings(normalization: str) -> None:
+    for weight, source in ((0.0, LEXICAL), (1.0, NEURAL)):
+        run = interpolate(LEXICAL, NEURAL, weight, normalization)
+        expected = {doc_id: source["1"][doc_id] for doc_id in LEXICAL["1"]}
+        assert [d for d, _ in ranked(run["1"])] == [d for d, _ in ranked(expected)]
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
+def test_weights_outside_0_to_1(weight: float) -> None:
+    with pytest.raises(UsageError, match=r"λ: found .*, expected a number from 0 to 1"):
+        interpolate(LEXICAL, NEURAL, weight)
+
+
+def test_every_document_needs_a_neural_score() -> None:
+    with pytest.raises(
+        DataError, match=r"topic 1: found no neural score for 2 of its 3 .*first is b"
+    ):
+        interpolate(LEXICAL, {**NEURAL, "1": {"a": 1.0}}, 0.0)
+    with pytest.raises(DataError, match="topic 2: found no neural score for 1 of its 1"):
+        interpolate(LEXICAL, {"1": NEURAL["1"]}, 0.5)
+
+
+def test_unknown_normalization() -> None:
+    with pytest.raises(UsageError, match="'softmax', expected one of minmax, none"):
+        interpolate(LEXICAL, NEURAL, 0.5, "softmax")
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
+def test_scores_that_are_no_numbers_are_refused(normalization: str, score: float) -> None:
+    """On either side, and such as single precision does not hold."""
+    bad = {"1": {**NEURAL["1"], "b": score}, "2": {"x": 0.0}}
+    for pair in ((LEXICAL, bad), ({"1": LEXICAL["1"] | {"b": score}}, NEURAL)):
+        with pytest.raises(DataError, match="topic 1, document b: found the score"):
+            interpolate(*pair, 0.5, normalization)

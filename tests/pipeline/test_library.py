@@ -1,0 +1,153 @@
+"""The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import pytest
+
+import pipeline
+from pipeline.collections.trec import ranked
+from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.ranker import Mixture
+from pipeline.ranking.retrievers import Candidates
+
+POSTS = {
+    "0": "storm warning for the whole coast tonight",
+    "1": "my coffee warning of the day",
+    "2": "gale and storm in town, the harbour is closed",
+    "3": "cats",
+}
+
+
+def collection(**more: Any) -> Any:
+    posts = [{"id": doc_id, "text": text} for doc_id, text in POSTS.items()]
+    given = {"topics": {"a": "storm warning", "b": "coffee"}, "qrels": {"a": {"0": 1}}}
+    return pipeline.open_collection(posts=posts, **{**given, **more})
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    code = (
+        "import sys, pipeline; print([m for m in ('torch', 'numpy', 'jnius') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert all(hasattr(pipeline, name) for name in pipeline.__all__)
+    assert {*pipeline.__all__} <= {*dir(pipeline)}
+    with pytest.raises(AttributeError, match="no attribute 'rank'"):
+        pipeline.rank  # noqa: B018
+
+
+def test_the_command_of_the_name_is_the_function_too() -> None:
+    import pipeline.evaluate
+
+    ranking = pipeline.ranker("sample", "none").rank(hits=5)
+    assert pipeline.evaluate(ranking)["ql"].keys() == {"AP", "P@30"}  # type: ignore[operator]
+
+
+def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
+    best = pipeline.ranker(
+        "sample", reranker="mp_hcnn", first_stage="rm3", weight=0.4, parameters={"mu": 50}
+    )
+    ranking = best.rank(hits=20)
+    assert [*ranking.stages] == ["rm3", "mp_hcnn", "mp_hcnn + rm3 (λ = 0.4)"]
+    assert ranking.run is ranking.stages["mp_hcnn + rm3 (λ = 0.4)"]
+    assert ranking.seconds.keys() == ranking.stages.keys()
+    assert max(map(len, ranking.run.values())) == 20
+    pipeline.write_run(tmp_path / "mine.run", ranking.run)
+    assert pipeline.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
+    found = pipeline.evaluate(ranking, "AP", "P@5")
+    qrels = best.collection and best.collection.qrels
+    values = ir_measures.calc_aggregate([ir_measures.AP], qrels, dict(ranking.run))
+    assert found["mp_hcnn + rm3 (λ = 0.4)"]["AP"] == pytest.approx(values[ir_measures.AP], abs=1e-4)
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["sample,", "20", "judged", "topics", "AP", "P@5", "ms/topic"]
+    assert [line.split()[0] for line in lines[1:]] == ["rm3", "mp_hcnn", "mp_hcnn"]
+
+
+def test_one_text_is_a_topic() -> None:
+    frame = pipeline.ranker("sample", "none").rank("storm", hits=3).to_dataframe()
+    assert [*frame.columns] == ["qid", "query", "docno", "text", "url", "score", "rank"]
+    assert [*frame["rank"]] == [0, 1, 2] and frame["score"].is_monotonic_decreasing
+
+
+@pytest.mark.parametrize("reranker", ["mp_hcnn", "fusion", "none"])
+def test_given_candidates_keep_their_posts(reranker: str) -> None:
+    """By every kind of ranker; the last stage has the posts of the first."""
+    ranker = pipeline.ranker(collection(), reranker, weight=1 if reranker == "mp_hcnn" else None)
+    topics = collection().topics
+    posts = dict(ranker.collection.open_index().posts.get_many([*POSTS]))
+    run = {"a": {"3": 2.0, "0": 1.0}, "b": {"1": 1.0}}
+    ranking = ranker.rerank(Candidates(topics, run, posts))
+    assert {q: {*scores} for q, scores in ranking.run.items()} == {"a": {"0", "3"}, "b": {"1"}}
+    first = next(iter(ranking.stages.values()))
+    assert first == run
+    if reranker != "none":
+        assert ranked(ranking.run["a"])[0][0] == "0"
+        explanation = ranker.explain(ranking, ["0"], query_id="a")
+        assert [*explanation.posts] == ["0"]
+    else:
+        with pytest.raises(UsageError, match="expected a model with an explanation"):
+            ranker.explain(ranking, ["0"], query_id="a")
+
+
+def test_a_fusion_reranks_a_run_of_ones_own(tmp_path: Path) -> None:
+    run = tmp_path / "given.run"
+    pipeline.write_run(run, {"a": {"3": 2.0, "0": 1.0}})
+    ranking = pipeline.ranker(collection(), "fusion", candidates=str(run)).rank()
+    assert next(iter(ranking.stages)) == str(run)
+    assert [doc_id for doc_id, _ in ranked(ranking.run["a"])] == ["0", "3"]
+
+
+def test_a_collection_searches_and_measures_itself() -> None:
+    mine = collection()
+    hits = mine.search("storm", k=2)
+    assert {hit.doc_id for hit in hits} == {"0", "2"}
+    assert hits[0].text == POSTS[hits[0].doc_id] and hits[0].score >= hits[1].score
+    assert mine.search("zebra") == []
+    assert mine.evaluate(["R@3"], reranker="none")["ql"] == {"R@3": 1.0}
+
+
+def test_mistakes_name_the_arguments() -> None:
+    with pytest.raises(UsageError, match="`first_stage`: fusion takes the rankers of its training"):
+        pipeline.ranker("sample", "fusion", first_stage="rm3")
+    with pytest.raises(UsageError, match="`reranker`: found 'bm42'"):
+        pipeline.ranker("sample", "bm42")
+    with pytest.raises(UsageError, match="`topics`: found none"):
+        Mixture(pipeline.ranker("sample", "none").retriever, None).rank()  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="expected one; give candidates to rerank"):
+        Mixture(None, None).rank("storm")
+    ranking = pipeline.ranker("sample", "none").rank("storm")
+    with pytest.raises(DataError, match="expected `qrels`"):
+        pipeline.evaluate(ranking.run, "AP")  # type: ignore[operator]
+
+
+def test_a_ranker_in_pyterrier() -> None:
+    pt = pytest.importorskip("pyterrier", reason="PyTerrier is not installed")
+    from pipeline.notebook.adapters import for_pyterrier
+
+    searching = for_pyterrier(pipeline.ranker(collection(), "none"))
+    found = searching.transform(pt.new.queries(["storm warning", "coffee"], qid=["a", "b"]))
+    assert set(found[found["qid"] == "a"]["docno"]) == {"0", "1", "2"}
+    pipe = searching >> for_pyterrier(pipeline.ranker(collection(), "fusion"))
+    reranked = pipe.transform(pt.new.queries(["storm warning"], qid=["a"]))
+    assert set(reranked["docno"]) == {"0", "1", "2"} and reranked["docno"].iloc[0] == "0"
+
+
+@pytest.mark.slow
+def test_the_first_ten_minutes_of_a_notebook(tmp_path: Path) -> None:
+    script = Path(pipeline.__file__).parents[1] / "scripts" / "examples" / "notebook.py"
+    done = subprocess.run(
+        [sys.executable, script, "lambda.png"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(pipeline.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Storm warning for the whole coast") == 1
+    assert pipeline.read_run(tmp_path / "mine.run").keys() == {"a", "b"}
+    assert (tmp_path / "lambda.png").read_bytes().startswith(b"\x89PNG")

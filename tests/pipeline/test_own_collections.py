@@ -1,0 +1,413 @@
+"""Collections of one's own, described by a file, where a named one could stand."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import click_log
+import pytest
+import tune_lambda
+from conftest import Command
+
+from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.named import SAMPLE, find, open_collection
+from pipeline.collections.trec import read_qrels
+from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_RERANKER
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import DEFAULT_MEASURES
+from pipeline.ranking.build import default_reranker
+from pipeline.ranking.checkpoints import Tuning, load_scorer
+from pipeline.training.own import (
+    FEWEST,
+    own_training_set,
+)
+from rerankers import models
+
+POSTS = {
+    "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
+    "tuesday": [("3", "ferry tickets sold out"), ("4", "the storm is over")],
+}
+TOML = 'posts = ["posts-*.jsonl"]\ntopics = "topics.tsv"\nqrels = "qrels.txt"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collection of four posts and two topics, and a home folder."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for day, posts in POSTS.items():
+        lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in posts]
+        (folder / f"posts-{day}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "topics.tsv").write_text("a\tstorm harbour\nb\tferry tickets\n")
+    (folder / "qrels.txt").write_text("a 0 1 1\na 0 2 0\nb 0 3 1\n")
+    (folder / "harbour.toml").write_text(TOML)
+    return folder
+
+
+def test_file_describes_a_collection(folder: Path) -> None:
+    collection = find(str(folder / "harbour.toml"))
+    assert collection.name == "harbour"
+    assert [topic.query_id for topic in collection.topics] == ["a", "b"]
+    assert [post.doc_id for post in collection.posts()] == ["1", "2", "3", "4"]
+    assert collection.qrels == {"a": {"1": 1, "2": 0}, "b": {"3": 1}}
+    (folder / "harbour.toml").write_text('posts = "posts-monday.jsonl"\ntopics = "topics.tsv"\n')
+    collection = open_collection(str(folder / "harbour.toml"))
+    assert [post.doc_id for post in collection.posts()] == ["1", "2"]
+    assert collection.qrels is None
+    assert "--qrels" in collection.missing_judgments
+    named = open_collection(str(folder / "harbour.toml"), qrels=folder / "qrels.txt")
+    assert named.qrels is not None
+
+
+def test_files_of_one_name_are_different_collections(folder: Path) -> None:
+    other = folder.parent / "other"
+    folder.joinpath("sub").mkdir()
+    folder.rename(other)
+    copies = [other / "harbour.toml", other / "sub" / "harbour.toml"]
+    copies[1].write_text(
+        'posts = ["../posts-*.jsonl"]\ntopics = "../topics.tsv"\nqrels = "../qrels.txt"\n'
+    )
+    first, second = (find(str(path)).index_directory for path in copies)
+    assert first is not None and second is not None
+    assert first != second
+    assert first.parent == second.parent
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        (
+            'posts = ["nothing-*.jsonl", "posts-*.jsonl"]\ntopic = "topics.tsv"\nqrels = 3\n',
+            [
+                "found the key 'topic', expected posts, topics, qrels, train, train_qrels, ",
+                "did you mean 'topics'?",
+                "posts: found no file 'nothing-*.jsonl'",
+                "qrels: found 3, expected the name of a file",
+            ],
+        ),
+        ('posts = 4\ntopics = "absent.tsv"\n', ["posts: found 4", "no file 'absent.tsv'"]),
+        (
+            'posts = ["posts-*.jsonl"]\ntopics = "qrels.txt"\nqrels = "topics.tsv"\n',
+            ["topics: ", "qrels.txt:1: ", "qrels: ", "topics.tsv:1: "],
+        ),
+        ("posts = [", ["found no TOML"]),
+        ("language = 1", ["found no posts", "language: found 1"]),
+        (TOML.replace("qrels =", "train_qrels ="), ["train_qrels: found without qrels"]),
+        (
+            TOML + 'train = "others.tsv"\nlanguage = "eng"\n',
+            [
+                "train: found no file 'others.tsv'",
+                "language: found 'eng', expected one of ar, ",
+                "did you mean 'en'?",
+            ],
+        ),
+        (
+            TOML + 'train = "other-text.tsv"\nlanguage = ["en"]\n',
+            ["other-text.tsv has another text of topic b ('bus tickets')", "found ['en']"],
+        ),
+        (
+            TOML + 'train = "unjudged.tsv"\njudged_only = "yes"\n',
+            [
+                "judged_only: found 'yes', expected true or false",
+                "train: ",
+                "qrels.txt has judgments for no topic of",
+            ],
+        ),
+        (TOML.replace("qrels.txt", "others.txt"), ["has judgments for no topic of"]),
+    ],
+)
+def test_all_problems_of_a_file_are_named_at_once(
+    folder: Path, text: str, problems: list[str]
+) -> None:
+    (folder / "others.txt").write_text("x 0 1 1\n")
+    (folder / "other-text.tsv").write_text("b\tbus tickets\n")
+    (folder / "unjudged.tsv").write_text("c\tferry\n")
+    (folder / "harbour.toml").write_text(text)
+    with pytest.raises(DataError) as caught:
+        find(str(folder / "harbour.toml"))
+    message = str(caught.value)
+    assert all(line.startswith(str(folder / "harbour.toml")) for line in message.splitlines())
+    for problem in problems:
+        assert problem in message
+
+
+def test_some_topics_are_for_training(folder: Path) -> None:
+    """They need not be among those that are searched, and no other one is trained on."""
+    toml = folder / "harbour.toml"
+    assert [topic.query_id for topic in find(str(toml)).training_topics] == ["a", "b"]
+    (folder / "train.tsv").write_text("c\tharbour festival\nb\tferry tickets\nd\tnothing\n")
+    with (folder / "qrels.txt").open("a") as stream:
+        stream.write("c 0 2 1\n")
+    toml.write_text(TOML + 'train = "train.tsv"\nlanguage = "de"\n')
+    collection = cast(SearchedCollection, find(str(toml)))
+    assert [topic.query_id for topic in collection.topics] == ["a", "b"]
+    assert [topic.query_id for topic in collection.training_topics] == ["c", "b"]
+    # Topics that are not searched do not count as failures of a search.
+    assert collection.qrels is not None
+    assert collection.qrels.keys() == {"a", "b"}
+    assert (collection.training_qrels or {}).keys() == {"a", "b", "c"}
+    (folder / "topics.tsv").write_text("z\tharbour\n")
+    collection = cast(SearchedCollection, find(str(toml)))
+    assert collection.qrels is None
+    assert "judges training topics only" in collection.missing_judgments
+    assert collection.language == "de"
+    found = own_training_set(collection)
+    assert [topic.query_id for topic in found.training.candidates.topics] == ["c", "b"]
+
+
+def test_absent_file_and_name_of_another_collection(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"found no file .*harbor\.toml; .* has harbour\.toml"):
+        find(str(folder / "harbor.toml"))
+    with pytest.raises(UsageError, match=r"did you mean '.*harbour\.toml'\?"):
+        find(str(folder / "harbour"))
+    (folder / "mb12.toml").write_text(TOML)
+    with pytest.raises(DataError, match="mb12 is the name of another collection"):
+        find(str(folder / "mb12.toml"))
+
+
+@pytest.mark.slow
+def test_commands_take_the_file(folder: Path, command: Callable[..., Any]) -> None:
+    """The index is built at the first search, and used by the next."""
+    toml, run = str(folder / "harbour.toml"), folder / "run.txt"
+    first = ["--collection", toml, "--reranker", "none", "--output", run]
+    assert command("search", *first).code == 0
+    assert run.read_text().split()[:3] == ["a", "Q0", "1"]
+    measured = command("evaluate", toml, run, "-m", "AP")
+    assert "2 judged topics" in measured.out
+    assert command("index", "--collection", toml).code == 0
+    searched = command("search", "--topics", toml, "--output", run)
+    assert "building the index" not in searched.err
+    page = folder / "a.html"
+    command("explain", "--collection", toml, "--query-id", "a", "--output", page)
+    assert "storm" in page.read_text()
+    given = ["--topics", toml, run, "--output", folder / "again", "--reranker", "mp_hcnn"]
+    assert command("rerank", *given).code == 0
+    # Posts that have changed since need another index.
+    with (folder / "posts-tuesday.jsonl").open("a") as stream:
+        stream.write('{"id": "5", "text": "another storm"}\n')
+    changed = command("search", *first)
+    assert changed.code == 1
+    assert f"pipeline.index --collection {toml}" in changed.err
+
+
+def test_the_index_can_be_extended(folder: Path, command: Command) -> None:
+    """It stays the collection's index, whether or not the collection's file names the posts."""
+    toml, run = folder / "harbour.toml", folder / "run.txt"
+    search = ["--collection", toml, "--reranker", "none", "--output", run, "--show", "none"]
+    new, other = folder / "posts-wednesday.jsonl", folder / "other.jsonl"
+    early = command("index", "--collection", toml, "--add", toml)
+    assert early.code == 1
+    assert f"there is no index of {toml} yet; build it" in early.err
+    assert command("search", *search).code == 0
+    new.write_text('{"id": "5", "text": "storm harbour storm harbour"}\n')
+    lacking = command("search", *search)
+    assert lacking.code == 1
+    assert "this index lacks the posts of" in lacking.err
+    advice = next(line for line in lacking.err.splitlines() if "--add" in line)
+    added = command("index", *shlex.split(advice)[3:])
+    assert added.code == 0, added.err
+    assert added.err == ""  # The pattern of the collection's file has the new posts.
+    assert command("search", *search).code == 0
+    assert run.read_text().split()[:3] == ["a", "Q0", "5"]
+    # Posts that the collection's file does not name.
+    other.write_text('{"id": "6", "text": "ferry tickets ferry tickets"}\n')
+    change = ["--collection", toml, "--add", other, "--remove", "1"]
+    changed = command("index", *change)
+    assert f"{toml} does not name {other}" in changed.err
+    assert "come back when the index is built anew" in changed.err
+    collection = find(str(toml))
+    assert {post.doc_id for post in collection.posts()} == set("23456")
+    assert [*collection.find_posts(["1", "6"])] == ["6"]
+    assert command("search", *search).code == 0
+    assert " Q0 6 " in run.read_text()
+    # Sources that do not fit any more: how to get the same posts again.
+    with new.open("a") as stream:
+        stream.write('{"id": "7", "text": "calm"}\n')
+    stale = command("search", *search)
+    assert stale.code == 1
+    assert "posts-wednesday.jsonl, which has changed since" in stale.err
+    commands = [line.strip() for line in stale.err.splitlines()[1:]]
+    assert len(commands) == 2
+    for line in commands:
+        assert command("index", *shlex.split(line)[3:]).code == 0
+    assert {post.doc_id for post in find(str(toml)).posts()} == set("234567")
+
+
+@pytest.mark.slow
+def test_word_frequencies_of_the_language(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "harbour.toml").write_text(TOML + 'language = "de"\n')
+    collection = find(str(folder / "harbour.toml"))
+    for idf in (None, "wordfreq"):
+        reranker = load_scorer("mp_hcnn", collection, idf=idf)
+        assert reranker.checkpoint.encoder.idf.source == "wordfreq:de"
+    (folder / "idf.txt").write_text("4\nstorm\t2\n")
+    given = load_scorer("mp_hcnn", collection, idf=str(folder / "idf.txt"))
+    assert "wordfreq" not in given.checkpoint.encoder.idf.source
+
+
+# Training
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sample collection as an own one, and a file of word vectors beside it."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+    (tmp_path / "sample2.toml").write_text(
+        f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "{SAMPLE / "topics.txt"}"\n'
+        f'qrels = "{SAMPLE / "qrels.txt"}"\n'
+    )
+    (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_training_tunes_and_compares_on_held_out_topics(
+    sample: Path, command: Callable[..., Any]
+) -> None:
+    toml = sample / "sample2.toml"
+    quick = ["--set", "training.epochs=3", "--vectors", sample / "vectors.txt", "--threads", 1]
+    absent = command("search", "--collection", toml, "--reranker", "knrm")
+    assert absent.code == 1
+    assert f"no knrm trained for {toml} here" in absent.err
+    assert f"pipeline.train knrm --collection {toml}`" in absent.err
+    trained = command("train", "knrm", "--collection", toml, *quick)
+    assert trained.code == 0, trained.err
+    assert "20 held-out topics:" in trained.out
+    rows = [line.split() for line in trained.out.splitlines()]
+    first_stage = next(float(row[2]) for row in rows if row[:2] == ["first", "stage"])
+    (folder,) = (sample / "home" / "checkpoints" / "knrm" / "own").iterdir()
+    tuning = Tuning.load(folder / "lambda.json")
+    assert tuning.collections == ("sample2",)
+    assert len(tuning.topics) == 20
+    assert tuning.weight == 0 or tuning.cross_validated > first_stage
+    assert ("no gain on held-out topics" in trained.out) == (tuning.cross_validated <= first_stage)
+    run = sample / "run.txt"
+    searched = command("search", "--collection", toml, "--reranker", "knrm", "--output", run)
+    assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
+    # The same scores give the same λ again; without them, the model has not seen the topics.
+    tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+    again = Tuning.load(folder / "lambda.json")
+    assert dataclasses.replace(again, checkpoint="") == dataclasses.replace(tuning, checkpoint="")
+    tune_lambda.main(tune_lambda.Options(collection=str(toml)))
+    searched = command(
+        "search", "--collection", toml, "--reranker", "mp_hcnn", "--output", run, "--hits", 10
+    )
+    tuned = sample / "home" / "lambda" / "mp_hcnn" / "all" / "own" / f"{folder.name}.json"
+    weight = Tuning.load(tuned).weight
+    assert f"λ = {weight:g} (tuned on sample2; {tuned}" in searched.err
+    with (sample / "qrels.txt").open("w") as stream:
+        stream.write("1 0 101 1\n")
+    toml.write_text(toml.read_text().replace(f"{SAMPLE / 'qrels.txt'}", "qrels.txt"))
+    with pytest.raises(DataError, match="found 1 judged topic to train on"):
+        tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [20, 5])
+def test_a_fusion_is_trained_and_searched_with(
+    sample: Path, command: Callable[..., Any], topics: int
+) -> None:
+    toml, run = sample / "sample2.toml", sample / "run.txt"
+    lines = [f"{topic.query_id}\t{topic.text}" for topic in find("sample").topics[:topics]]
+    (sample / "train.tsv").write_text("\n".join(lines))
+    toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
+    quick = ["--vectors", sample / "vectors.txt", "--threads", 1]
+    trained = command("train", "linear_fusion", "--collection", toml, *quick)
+    assert trained.code == 0, trained.err
+    assert "warning" not in trained.err
+    assert f"{topics} held-out topics:" in trained.out
+    (folder,) = (sample / "home" / "checkpoints" / "linear_fusion" / "own").iterdir()
+    families = json.loads((folder / "config.json").read_text())["config"]["families"]
+    assert "signal:ql" in families
+    assert "run_" not in families
+    tuning = Tuning.load(folder / "lambda.json")
+    assert len(tuning.topics) == topics
+    searched = command("search", "--collection", toml, "--output", run, "--hits", 20)
+    assert searched.code == 0, searched.err
+    by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
+    assert ("\nlinear_fusion " in searched.out) == by_itself
+    named = command(
+        "search", "--collection", toml, "--reranker", "linear_fusion", "--output", run, "--hits", 20
+    )
+    assert "\nlinear_fusion " in named.out
+    assert ("was trained on sample2;" in named.err) == (topics == 20)
+    assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
+
+
+def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
+    toml = str(folder / "harbour.toml")
+    key = find(toml).key
+
+    def trained(model: str, weight: float, figure: float) -> None:
+        tuning = Tuning(weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",))
+        place = folder.parent / "home" / "checkpoints" / model / key
+        place.mkdir(parents=True)
+        tuning.save(place / "lambda.json")
+
+    def taken(given: bool = False) -> str:
+        fits = lambda name: not (given and models.reads_rankers(name))  # noqa: E731
+        return default_reranker(find(toml), fits)
+
+    assert taken() == DEFAULT_FUSION
+    assert taken(given=True) == DEFAULT_RERANKER
+    trained("knrm", 0.0, 0.9)
+    assert taken() == DEFAULT_FUSION
+    trained("sm_cnn", 0.5, 0.5)
+    trained("linear_fusion", 1.0, 0.6)
+    assert taken() == "linear_fusion"
+    assert taken(given=True) == "sm_cnn"
+    assert default_reranker(find("sample"), lambda name: True) == DEFAULT_FUSION
+
+
+@pytest.mark.slow
+def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable[..., Any]) -> None:
+    log, qrels = sample / "log.jsonl", sample / "clicks.txt"
+    options = click_log.Options(collection=str(sample / "sample2.toml"), output=log, click=1.0)
+    click_log.main(options)
+    first = log.read_bytes()
+    assert len(first.splitlines()) == 20 * 20
+    click_log.main(options)
+    assert log.read_bytes() == first
+    assert command("clicks", log, "--output", qrels).code == 0
+    truth, found = find("sample").qrels or {}, read_qrels(qrels)
+    right = [
+        truth[query_id].get(doc_id, 0) > 0
+        for query_id, grades in found.items()
+        for doc_id, grade in grades.items()
+        if grade == 2
+    ]
+    assert len(right) > 20
+    assert sum(right) > 0.7 * len(right)
+    toml = sample / "clicked.toml"
+    toml.write_text(
+        f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\nqrels = "clicks.txt"\n'
+        "judged_only = true\n"
+    )
+    trained = command(
+        "train", "linear_fusion", "--collection", toml, "--vectors", sample / "vectors.txt"
+    )
+    assert trained.code == 0, trained.err
+    assert f"{len(found)} held-out topics:" in trained.out
+    assert "AP(judged_only=True)" in trained.out
+    (folder,) = (sample / "home" / "checkpoints" / "linear_fusion" / "own").iterdir()
+    assert Tuning.load(folder / "lambda.json").measure == "AP(judged_only=True)"
+    opened = open_collection(str(toml), qrels=SAMPLE / "qrels.txt")
+    assert opened.measures == DEFAULT_MEASURES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give one of --test NAME, --collection FILE and --transfer"),
+        ({"collection": "mb2012"}, "expected the file of an own collection"),
+        ({"test": "mine.toml"}, "tune on it by --collection"),
+        ({"collection": "mine.toml", "reranker": "fusion"}, "has no λ"),
+    ],
+)
+def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tune_lambda.main(tune_lambda.Options(**arguments))

@@ -1,0 +1,307 @@
+"""The JSON behind the service's page, and the files of the page."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from helpers.page_samples import HOSTILE, ServedPage, seen_model
+from helpers.service_samples import client_of, models
+
+from indexes.methods import METHODS, EngineQuery
+from pipeline.collections.collection import Collection, TopicFileCollection
+from pipeline.collections.named import SAMPLE, find
+from pipeline.command.errors import UsageError
+from pipeline.explanation.rank_changes import visible
+from pipeline.ranking import interpolation
+from pipeline.service.errors import RequestError
+from pipeline.service.http.models import ServedModel
+from pipeline.service.page import searching
+from pipeline.service.page.routes import describe, results, search_request, time_of
+from pipeline.service.page.searching import KEPT, SearchPage
+from rerankers.features.temporal import milliseconds, newest_doc_id
+
+TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
+
+
+def get(served: ServedPage, path: str, **parameters: Any) -> requests.Response:
+    return requests.get(f"{served.address}{path}", parameters, timeout=60)
+
+
+def content_of(served: ServedPage, path: str, **parameters: Any) -> Any:
+    """The JSON of a response, without NaN."""
+    response = get(served, f"/api/{path}", **parameters)
+    assert response.status_code == 200, response.text
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(response.content, parse_constant=refuse)
+
+
+def test_what_can_be_chosen(served_page: ServedPage) -> None:
+    found = content_of(served_page, "collection")
+    assert (found["name"], found["posts"]) == ("pages", 874 + len(HOSTILE))
+    assert found["methods"] == list(METHODS)
+    assert found["clocks"] is True
+    assert found["times"][0] < "2012-02" < found["times"][1]
+    neural, fusion = found["models"]
+    assert (neural["name"], neural["explains"]) == ("mp_hcnn", "matches")
+    assert 0 < neural["weight"] < 1
+    assert "/" not in neural["origin"]
+    assert fusion == {
+        "name": "fusion",
+        "weight": None,
+        "origin": "",
+        "explains": "contributions",
+        "seen": False,
+    }
+    topic = found["topics"][0]
+    assert topic == {
+        "query_id": "1",
+        "text": TOPIC["q"],
+        "time": "2012-02-12T16:20:05.020Z",
+        "judged": True,
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: str) -> None:
+    """For every λ the page's mixture is that of a run, digit for digit."""
+    found = content_of(served_page, "search", **TOPIC, method=method, hits=50)
+    posts = found["posts"]
+    first = {"1": {post["doc_id"]: post["first"] for post in posts}}
+    neural = {"1": {post["doc_id"]: post["neural"] for post in posts}}
+    for weight in (0.0, 0.35, 0.99):
+        mixed = {
+            post["doc_id"]: weight * post["neural_unit"] + (1 - weight) * post["first_unit"]
+            for post in posts
+        }
+        assert mixed == interpolation.interpolate(first, neural, weight)["1"]
+    assert 10 < len(posts) <= 50
+    assert (found["first_stage"], found["query"]["judged"]) == (method, True)
+    assert {method, "mp_hcnn"} == found["milliseconds"].keys()
+    judged = (find("sample").qrels or {})["1"]
+    assert all(post["grade"] == judged.get(post["doc_id"]) for post in posts)
+    assert all(post["time"] <= found["query"]["time"] for post in posts)
+
+
+def test_scores_are_those_of_a_search(served_page: ServedPage) -> None:
+    page = served_page.page
+    topic = page.topics["2"]
+    posts = content_of(served_page, "search", query_id="2", method="bm25", hits=20)["posts"]
+    run = page.index.search([topic], METHODS["bm25"](), hits=20)["2"]
+    assert {post["doc_id"]: post["first"] for post in posts} == run
+    pairs = [(topic.text, (post["text"], post["url"])) for post in posts]
+    expected = models().default.checkpoint.predict(pairs)
+    assert [post["neural"] for post in posts] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
+    free = content_of(served_page, "search", q="marathon", hits=1000)
+    assert free["query"] == {"q": "marathon", "query_id": None, "time": None, "judged": False}
+    times = sorted(post["time"] for post in free["posts"])
+    limit = times[len(times) // 2]
+    for text in (limit, limit.removesuffix("Z")):
+        limited = content_of(served_page, "search", q="marathon", hits=1000, time=text)
+        assert limited["query"]["time"] == limit
+        found = sorted(post["time"] for post in limited["posts"])
+        assert found == [time for time in times if time <= limit]
+    over = content_of(served_page, "search", **TOPIC, time="2012-02-01T00:00")
+    assert over["query"]["query_id"] == "1"
+    assert all(post["time"] < "2012-02-01" for post in over["posts"])
+
+
+def test_ids_of_a_time() -> None:
+    newest = newest_doc_id(1_328_000_000_123)
+    assert milliseconds(str(int(newest) + 1)) == 1_328_000_000_124
+    assert time_of(newest) == "2012-01-31T08:53:20.123Z"
+    assert time_of("17") is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"q": " \t"}, "q: found nothing"),
+        ({"q": "a" * 1001}, "q: found 1001 characters, expected at most 1000"),
+        ({"query_id": "99"}, "query_id: found '99', expected a topic of pages: 1, 2"),
+        ({"q": "other", "query_id": "1"}, "query_id: found '1', the topic"),
+        ({"q": "a", "method": "bm52"}, "method: found 'bm52', expected one of ql"),
+        ({"q": "a", "model": "<b>"}, "model: found '<b>', expected one of mp_hcnn, fusion"),
+        ({"q": "a", "hits": "1001"}, "hits: found '1001', expected a whole number from 1"),
+        ({"q": "a", "hits": "-1", "method": "x"}, "; hits: found '-1'"),
+        ({"q": "a", "hits": "²"}, "hits: found '²'"),
+        ({"q": "a", "time": "yesterday"}, "time: found 'yesterday', expected a time"),
+        ({"q": "a", "time": "1999-01-01T00:00"}, "time: found '1999-01-01T00:00'"),
+        ({"q": "a", "time": "9999-12-31T23:59:59-20:00"}, "time: found '9999"),
+    ],
+)
+def test_bad_parameters_are_named(
+    parameters: dict[str, str], problem: str, served_page: ServedPage
+) -> None:
+    response = get(served_page, "/api/search", **parameters)
+    assert (response.status_code, response.headers["Content-Type"]) == (422, "application/json")
+    assert problem in response.json()["error"]
+
+
+def test_posts_that_cannot_be_explained(served_page: ServedPage) -> None:
+    for doc_ids, status, problem in [
+        ([], 422, "doc_id: found 0 posts, expected 1 to 50"),
+        (["1"] * 51, 422, "doc_id: found 51 posts"),
+        (["1", "2"], 404, "doc_id: found 1, 2, expected posts of this search's"),
+    ]:
+        response = get(served_page, "/api/explain", **TOPIC, doc_id=doc_ids)
+        assert (response.status_code, problem in response.json()["error"]) == (status, True)
+
+
+def test_matches_of_posts(served_page: ServedPage) -> None:
+    posts = content_of(served_page, "search", **TOPIC)["posts"][:20]
+    doc_ids = [post["doc_id"] for post in posts]
+    found = content_of(served_page, "explain", **TOPIC, doc_id=doc_ids)
+    assert found["kind"] == "matches"
+    assert list(found["posts"]) == doc_ids
+    for post in posts:
+        reasons = found["posts"][post["doc_id"]]
+        assert "".join(text for text, _ in reasons["text"]) == visible(post["text"])
+        assert "".join(text for text, _ in reasons["url"]) == visible(post["url"])
+        assert [row["word"] for row in reasons["rows"]] == ["harlow", "bay", "marathon", "winner"]
+        assert {len(row["cells"]) for row in reasons["rows"]} == {len(found["columns"])}
+    best = {text.lower() for text, step in found["posts"][doc_ids[0]]["text"] if step == 4}
+    assert {"harlow", "bay", "marathon"} <= best
+
+
+def test_contributions_to_the_scores_of_a_fusion(served_page: ServedPage) -> None:
+    fusion = {**TOPIC, "model": "fusion", "hits": 10}  # The rankers find more together.
+    found = content_of(served_page, "search", **fusion, method="bm25")
+    posts = found["posts"]
+    assert found["first_stage"] == "mean of min-max scores"
+    doc_ids = [post["doc_id"] for post in posts[:3]]
+    reasons = content_of(served_page, "explain", **fusion, doc_id=doc_ids)
+    assert reasons["kind"] == "contributions"
+    low, high = reasons["extent"]
+    for post in posts[:3]:
+        added = [family["added"] for family in reasons["posts"][post["doc_id"]]["families"]]
+        assert sum(added) + reasons["base"] == pytest.approx(post["neural"], abs=1e-3)
+        assert low <= min(added) <= max(added) <= high
+    assert content_of(served_page, "search", **fusion)["kept"], "a fusion has its own first stage"
+
+
+def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
+    for model in ("mp_hcnn", "fusion"):
+        found = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
+        assert found["posts"] == []
+
+
+def test_only_the_latest_searches_are_kept(served_page: ServedPage) -> None:
+    assert not content_of(served_page, "search", q="storm")["kept"]
+    assert content_of(served_page, "search", q="storm")["kept"]
+    for number in range(KEPT):
+        content_of(served_page, "search", q="storm", hits=number + 1)
+    assert not content_of(served_page, "search", q="storm")["kept"]
+
+
+def test_too_many_waiting_searches_are_refused(
+    served_page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "MOST_WAITING", 0)
+    response = get(served_page, "/api/collection")
+    assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
+    assert "try again" in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")],
+)
+def test_files_of_the_page(path: str, kind: str, served_page: ServedPage) -> None:
+    response = get(served_page, path)
+    assert response.headers["Content-Type"] == f"{kind}; charset=utf-8"
+    policy = response.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Referrer-Policy"] == "no-referrer"
+    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert forbidden not in response.text
+    assert "https://" not in response.text
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", response.text)
+
+
+def test_without_a_collection() -> None:
+    with client_of() as client:
+        assert "--collection" in client.get("/").text
+        response = client.get("/api/search")
+        assert (response.status_code, "found no collection" in response.json()["error"]) == (
+            404,
+            True,
+        )
+
+
+@contextmanager
+def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage]:
+    """A page over a collection, with these models."""
+    page = SearchPage(collection, lambda: served)
+    try:
+        yield page
+    finally:
+        page.close()
+
+
+def test_an_index_without_topics(served_page: ServedPage) -> None:
+    directory = served_page.page.index.directory
+    with opened(TopicFileCollection(directory, directory)) as page:
+        assert describe(page)["topics"] == []
+        posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
+        assert posts
+        assert not math.isnan(posts[0]["neural"])
+
+
+def test_a_model_that_has_seen_the_judgments_says_so(served_page: ServedPage) -> None:
+    page = served_page.page
+    assert describe(page)["models"][0]["seen"] is False
+    with opened(page.collection, mine=seen_model(page)) as other:
+        seen = {model["name"]: model["seen"] for model in describe(other)["models"]}
+    assert seen == {"mine": True, "fusion": False}
+
+
+class OwnQuery:
+    """An index with a query of its own, as of a search engine, and with ids without times."""
+
+    def __init__(self, index: Any) -> None:
+        self.size, self.posts, self.id_range, self._index = index.size, index.posts, None, index
+
+    def search(self, topics: Any, method: Any, **options: Any) -> Any:
+        assert isinstance(method, EngineQuery)
+        return self._index.search(topics, METHODS["ql"](), **options)
+
+
+class OwnQueryCollection(TopicFileCollection):
+    methods = ()
+
+    def open_index(self) -> Any:
+        return OwnQuery(super().open_index())
+
+
+def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
+    collection = OwnQueryCollection(SAMPLE / "topics.txt", served_page.page.index.directory)
+    with opened(collection, mp_hcnn=models().default) as page:
+        description = describe(page)
+        assert (description["methods"], description["method"]) == ([], "")
+        assert description["clocks"] is False
+        assert [model["name"] for model in description["models"]] == ["mp_hcnn"]
+        assert description["topics"][0]["time"] is None
+        content = results(page, search_request(page, {"q": "storm"}))
+        assert content["first_stage"] == "the engine's own query"
+        assert content["posts"][0]["time"] is None
+        with pytest.raises(RequestError, match="have no time in them"):
+            search_request(page, {"q": "storm", "time": "2012-02-01T00:00"})
+
+
+def test_given_candidates_are_not_searched(data_dir: Path) -> None:
+    with pytest.raises(UsageError, match="the candidates of this one are given"):
+        SearchPage(find("trecqa-raw", data_dir), dict)

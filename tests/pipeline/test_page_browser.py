@@ -1,0 +1,487 @@
+"""The service's page in headless Chromium."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from pipeline.collections.trec import ranked
+from pipeline.explanation.rank_changes import visible
+from pipeline.ranking import interpolation
+from pipeline.service.page import routes
+from pipeline.service.page.routes import describe, search_request
+from pipeline.service.page.searching import SearchPage
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
+WIDE, NARROW = (1440, 900), (390, 844)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium (Debian: apt install chromium)")
+    # Root has no sandbox in a container.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield found
+        found.close()
+
+
+class Tab:
+    """A tab at the page; what goes wrong in it ends the test."""
+
+    def __init__(self, browser: Browser, served: ServedPage, size: tuple[int, int], **options: Any):
+        self.served, self.problems = served, list[str]()
+        viewport = {"width": size[0], "height": size[1]}
+        context = browser.new_context(viewport=viewport, **options)  # type: ignore[arg-type]
+        # Nothing glides: places are those of the end.
+        self.page: Page = context.new_page()
+        self.page.emulate_media(reduced_motion="reduce")
+        self.page.set_default_timeout(15_000)
+        self.requests: list[str] = []
+        self._pending = 0
+        self.page.on("request", self._begin)
+        self.page.on("requestfinished", self._end)
+        self.page.on("requestfailed", self._end)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", self._hear)
+
+    def _begin(self, request: Any) -> None:
+        self.requests.append(request.url)
+        self._pending += 1
+
+    def _end(self, request: Any) -> None:
+        self._pending -= 1
+
+    def _hear(self, message: Any) -> None:
+        # Policy violations are errors, too.
+        if message.type in ("error", "warning") and "401" not in message.text:
+            self.problems.append(message.text)
+
+    def go(self, **parameters: str) -> Page:
+        """Open the page and wait for its results."""
+        self.page.goto(f"{self.served.address}/?{urlencode(parameters)}")
+        if parameters:
+            self.wait()
+        return self.page
+
+    def wait(self) -> None:
+        """Wait until the results and their shades are there."""
+        expect(self.page.locator("body")).to_have_attribute("aria-busy", "false")
+        quiet = 0
+        while quiet < 3:  # One request for shades follows another.
+            self.page.wait_for_timeout(20)
+            quiet = 0 if self._pending else quiet + 1
+
+    def order(self, side: str) -> list[str]:
+        """doc_ids of a list."""
+        script = "items => items.map(item => item.post.doc_id)"
+        found: list[str] = self.page.locator(f"#{side} .post").evaluate_all(script)
+        return found
+
+    @property
+    def state(self) -> dict[str, str]:
+        """Parameters of the URL."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).query).items()}
+
+    def searches(self) -> int:
+        """Searches that were asked for."""
+        return sum("/api/search" in url for url in self.requests)
+
+    def is_too_wide(self) -> bool:
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+@pytest.fixture
+def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
+    """Opens tabs, each with a context of its own."""
+    opened: list[Tab] = []
+
+    def open_tab(
+        size: tuple[int, int] = WIDE, served: ServedPage = served_page, **options: Any
+    ) -> Tab:
+        opened.append(Tab(browser, served, size, **options))
+        return opened[-1]
+
+    yield open_tab
+    for tab in opened:
+        outside = [url for url in tab.requests if not url.startswith((tab.served.address, "data"))]
+        problems = [*tab.problems, *outside]
+        tab.page.context.close()
+        assert not problems
+
+
+def expected_order(served: ServedPage, weight: float, **parameters: str) -> list[str]:
+    """The ranking by the pipeline's own mixture."""
+    result = served.page.search(search_request(served.page, parameters))
+    key = result.request.topic.query_id
+    first, neural = {key: dict(result.first)}, {key: dict(result.neural)}
+    mixed = neural if weight == 1 else interpolation.interpolate(first, neural, weight)
+    return [doc_id for doc_id, _ in ranked(mixed[key])]
+
+
+def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
+    tab = tabs()
+    page = tab.go()
+    expect(page.locator("#suggestions a")).to_have_count(20)
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.type("storm power cuts")
+    page.keyboard.press("Enter")
+    expect(page.locator("#after .post").first).to_be_visible()
+    tab.wait()
+    status = page.locator("#status").inner_text()
+    assert re.fullmatch(r"\d+ posts: ql [\d.]+ ms, mp_hcnn [\d.]+ ms; \d+ ms in all", status)
+    asked = {"q": "storm power cuts"}
+    tuned = describe(served_page.page)["models"][0]["weight"]
+    assert tab.order("before") == expected_order(served_page, 0.0, **asked)[:50]
+    assert tab.order("after") == expected_order(served_page, tuned, **asked)[:50]
+    assert page.title() == "storm power cuts – tweetrerank"
+    marks = page.locator("#after .post .text mark.s4").all_inner_texts()
+    assert {"storm", "power"} <= {text.lower() for text in marks}
+    assert page.locator(".badge").count() == 0, "the query is no topic"
+    assert tab.state == {**asked, "method": "ql", "model": "mp_hcnn", "hits": "100"}
+
+
+def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: ServedPage) -> None:
+    tab = tabs()
+    page = tab.go()
+    page.get_by_role("link", name="storm Vilma power cuts").click()
+    expect(page.locator("#after .post").first).to_be_visible()
+    assert tab.state["query_id"] == "2"
+    grades = (served_page.page.collection.qrels or {})["2"]
+    names = ("not relevant", "relevant", "highly relevant")
+    for item in page.locator("#after .post").all()[:10]:
+        grade = grades.get(item.evaluate("item => item.post.doc_id"))
+        shown = item.locator(".badge").all_inner_texts()
+        assert shown == ([] if grade is None else [names[grade]])
+    relevant = sum(grades.get(doc_id, 0) > 0 for doc_id in tab.order("after")[:10])
+    expect(page.locator("#after-title")).to_contain_text(f"{relevant} of the first 10 relevant")
+
+
+def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
+    tabs: Any, served_page: ServedPage
+) -> None:
+    page = SearchPage(served_page.page.collection, lambda: {"mine": seen_model(served_page.page)})
+    with serving(page) as address:
+        tab = tabs(served=served_page._replace(address=address))
+        shown = tab.go(**TOPIC)
+        expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
+        expect(shown.locator("#before-title")).to_contain_text("of the first 10 relevant")
+        tab.wait()
+    page.close()
+
+
+def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:
+    tab = tabs()
+    page = tab.go(**TOPIC)
+    searches, before = tab.searches(), tab.order("before")
+    slider = page.get_by_role("slider")
+    tuned = float(slider.input_value())
+    orders = []
+    for weight in (0.0, 0.8, 1.0):
+        slider.fill(str(weight))
+        expect(page.locator("#weight-value")).to_have_text(f"{weight:g}")
+        expect(page).to_have_url(re.compile(f"lambda={weight:g}$"))
+        orders.append(tab.order("after"))
+        assert orders[-1] == expected_order(served_page, weight, **TOPIC)
+        assert tab.order("before") == before
+    assert orders[0] == before
+    assert len({tuple(order) for order in orders}) == 3
+    first = page.locator("#after .post").first
+    rank = before.index(orders[-1][0]) + 1
+    assert rank > 1
+    expect(first.locator(".move")).to_have_text(f"▲ {rank - 1}")
+    expect(first.get_by_role("button")).to_have_accessible_name(
+        f"Rank 1, up {rank - 1} from {rank} to 1: why?"
+    )
+    page.get_by_role("button", name="tuned").click()
+    expect(page).not_to_have_url(re.compile("lambda"))
+    assert tab.order("after") == expected_order(served_page, tuned, **TOPIC)
+    assert tab.searches() == searches
+
+
+def test_open_an_explanation(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.go(**TOPIC)
+    third = page.locator("#after .post").nth(2)
+    doc_id = tab.order("after")[2]
+    third.locator(".text").click()
+    why = page.get_by_role("complementary")
+    expect(why).to_be_visible()
+    expect(why.get_by_role("heading").first).to_contain_text("Rank 3")
+    words = why.locator("table.matches tbody th").all_inner_texts()
+    assert words == ["harlow", "bay", "marathon", "winner"]
+    assert tab.state["post"] == doc_id
+    expect(page.locator(".post.open")).to_have_count(2)
+    expect(third.get_by_role("button")).to_have_attribute("aria-expanded", "true")
+    share = why.locator("table.stages tbody tr").nth(1).inner_text()
+    page.get_by_role("slider").fill("0.9")
+    expect(why.locator("table.stages")).to_contain_text("× 0.9")
+    assert why.locator("table.stages tbody tr").nth(1).inner_text() != share
+    page.keyboard.press("Escape")
+    expect(why).to_be_hidden()
+    assert "post" not in tab.state
+
+
+def test_contributions_of_a_fusion(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.go(**TOPIC)
+    page.get_by_label("Model").select_option("fusion")
+    expect(page.locator("#after-title")).to_contain_text("fusion")
+    tab.wait()
+    expect(page.get_by_role("slider")).to_be_hidden()
+    expect(page.locator("#method")).to_be_disabled()
+    expect(page.locator("#before-title")).to_contain_text("mean of min-max scores")
+    assert tab.order("before") != tab.order("after")
+    page.locator("#after .post").first.locator(".text").click()
+    bars = page.locator("#why table.bars").first.locator("tr")
+    expect(bars.first).to_be_visible()
+    values = [float(text) for text in bars.locator("td.number").all_inner_texts()]
+    assert values == sorted(values, reverse=True)
+    widths = [float(rect.get_attribute("width").rstrip("%")) for rect in bars.locator("rect").all()]
+    assert widths[0] / widths[1] == pytest.approx(values[0] / values[1], rel=0.01)
+
+
+def test_a_shared_url_restores_everything(tabs: Any) -> None:
+    first = tabs()
+    page = first.go(**TOPIC)
+    page.locator("#method").select_option("rm3")
+    page.locator("#hits").select_option("50")
+    expect(page.locator("#before-title")).to_contain_text("rm3")
+    first.wait()
+    page.get_by_role("slider").fill("0.7")
+    expect(page).to_have_url(re.compile("lambda=0.7"))
+    page.locator("#before .post").nth(4).locator(".text").click()
+    expect(page.locator("#why table.matches")).to_be_visible()
+
+    second = tabs()
+    other = second.page
+    other.goto(page.url)
+    expect(other.locator("#why table.matches")).to_be_visible()
+    second.wait()
+    assert second.state == first.state
+    for side in ("before", "after"):
+        assert second.order(side) == first.order(side)
+    assert other.locator("#reasons").inner_text() == page.locator("#reasons").inner_text()
+    assert other.locator("#method").input_value() == "rm3"
+    assert other.locator("#hits").input_value() == "50"
+    assert other.get_by_role("slider").input_value() == "0.7"
+    assert other.get_by_label("Query").input_value() == TOPIC["q"]
+
+
+def test_a_topic_that_is_not_among_the_suggestions(
+    tabs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MOST_TOPICS", 0)
+    tab = tabs()
+    page = tab.go(query_id="1")
+    expect(page).to_have_title(f"{TOPIC['q']} – tweetrerank")
+    assert page.get_by_label("Query").input_value() == TOPIC["q"]
+    assert page.get_by_label("Until (UTC)").input_value() == "2012-02-12T16:20:05"
+    assert page.locator(".badge").count()
+
+
+def test_back_goes_to_the_search_before(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.go(**TOPIC)
+    before = tab.order("after")
+    page.get_by_role("slider").fill("0.6")
+    expect(page).to_have_url(re.compile("lambda=0.6"))
+    mixed = tab.order("after")
+    assert mixed != before
+    page.get_by_label("Query").fill("Nubo phone launch")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Nubo phone launch – tweetrerank")
+    tab.wait()
+    assert tab.state["query_id"] == "3"
+    page.go_back()
+    expect(page).to_have_title(f"{TOPIC['q']} – tweetrerank")
+    tab.wait()
+    assert page.get_by_label("Query").input_value() == TOPIC["q"]
+    assert tab.order("after") == mixed
+    page.go_forward()
+    expect(page).to_have_title("Nubo phone launch – tweetrerank")
+
+
+def test_the_time_of_the_query(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.go(**TOPIC)
+    control = page.get_by_label("Until (UTC)")
+    assert control.input_value() == "2012-02-12T16:20:05", "the topic's own"
+    assert "time" not in tab.state
+    control.fill("2012-02-05T12:00:00")
+    control.blur()
+    expect(page.locator("#status")).to_contain_text("until 2012-02-05 12:00 UTC")
+    tab.wait()
+    assert tab.state["time"].startswith("2012-02-05T12:00")
+    times = page.locator("#after .post time").all_inner_texts()
+    assert times and all(time <= "2012-02-05 12:00" for time in times)
+    page.get_by_label("Query").fill("coffee")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("coffee – tweetrerank")
+    assert tab.state["time"].startswith("2012-02-05T12:00")
+
+
+def test_the_keyboard_alone(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.go(**TOPIC)
+    focused = "document.activeElement.closest('.post')"
+
+    def place() -> tuple[str, str]:
+        item = page.evaluate(f"[{focused}.side, {focused}.post.doc_id]")
+        return item[0], item[1]
+
+    after = tab.order("after")
+    for key, rank in (("j", 0), ("j", 1), ("ArrowDown", 2), ("k", 1)):
+        page.keyboard.press(key)
+        assert place() == ("after", after[rank])
+    ring = page.locator(".post:has(.rank:focus-visible)")
+    assert ring.evaluate("item => getComputedStyle(item).outlineStyle") == "solid"
+    page.keyboard.press("ArrowLeft")
+    assert place() == ("before", after[1])
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.locator("#why table.matches")).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.locator("#why-title")).to_contain_text("Rank 3")
+    assert tab.state["post"] == after[2]
+    page.keyboard.press("Escape")
+    expect(page.locator("#why")).to_be_hidden()
+    assert place() == ("after", after[2])
+    page.keyboard.press("/")
+    expect(page.get_by_label("Query")).to_be_focused()
+    page.keyboard.type("jk/")
+    assert page.get_by_label("Query").input_value() == "jk/"
+
+
+def test_a_phone(tabs: Any) -> None:
+    tab = tabs(NARROW, has_touch=True, is_mobile=True)
+    page = tab.go(**TOPIC)
+    assert not tab.is_too_wide()
+    expect(page.locator("#after .post").first).to_be_visible()
+    expect(page.locator("#before .post").first).to_be_hidden()
+    page.get_by_role("button", name="First stage").click()
+    expect(page.locator("#before .post").first).to_be_visible()
+    expect(page.locator("#after .post").first).to_be_hidden()
+    assert not tab.is_too_wide()
+    expect(page.get_by_label("Model")).to_be_hidden()
+    page.get_by_role("button", name="Options").click()
+    expect(page.get_by_label("Model")).to_be_visible()
+    assert not tab.is_too_wide()
+    page.locator("#before .post").first.locator(".text").tap()
+    expect(page.get_by_role("button", name="Close")).to_be_focused()
+    expect(page.locator("#why table.matches")).to_be_visible()
+    assert not tab.is_too_wide()
+    page.go_back()
+    expect(page.locator("#why")).to_be_hidden()
+    expect(page.locator("#before .post").first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
+    """Texts, shades included, have WCAG's contrast of 4.5 with what is behind them."""
+    tab = tabs(color_scheme=scheme)
+    page = tab.go(**TOPIC)
+    page.locator("#after .post").nth(5).locator(".text").click()
+    expect(page.locator("#why table.matches")).to_be_visible()
+
+    def light(color: str) -> float:
+        channels = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+        red, green, blue = (
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (light(ground) < 0.1) == (scheme == "dark")
+    script = """items => items.map(item => {
+        let behind = item;
+        const ground = element => getComputedStyle(element).backgroundColor;
+        while (behind.parentElement && ground(behind) === "rgba(0, 0, 0, 0)")
+            behind = behind.parentElement;
+        return [item.className, getComputedStyle(item).color, ground(behind)];
+    })"""
+    shown = page.locator("mark, .text, .score, .move, .badge, .quiet, #status, h2, td, th, time")
+    contrasts = {}
+    for name, color, behind in shown.evaluate_all(script):
+        low, high = sorted((light(color), light(behind)))
+        contrasts[f"{name} {color} {behind}"] = (high + 0.05) / (low + 0.05)
+    assert len(contrasts) > 8
+    assert not {name: value for name, value in contrasts.items() if value < 4.5}
+
+
+def test_texts_are_never_markup(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.go(q=HOSTILE_QUERY)
+    for post in HOSTILE:
+        [place] = [n for n, doc_id in enumerate(tab.order("after")) if doc_id == post["id"]]
+        item = page.locator("#after .post").nth(place)
+        # As pipeline.explain prints it.
+        assert item.locator(".text").evaluate("text => text.textContent") == visible(post["text"])
+        links = item.locator("a").evaluate_all("all => all.map(a => [a.href, a.rel])")
+        if post["url"].startswith("http"):
+            [(address, relation)] = links
+            assert address.startswith("http://x.org/%22%3E%3Cscript")
+            assert relation == "noopener noreferrer nofollow"
+        else:
+            assert not links
+            expect(item.locator(".url")).to_have_text(post["url"])
+        item.locator(".text").click()
+        expect(page.locator("#why table.matches")).to_be_visible()
+    assert page.title().startswith(HOSTILE_QUERY)
+    assert page.get_by_label("Query").input_value() == HOSTILE_QUERY
+    assert page.locator("main script, main img, main b:not(.rank b)").count() == 0
+    assert page.evaluate("typeof hacked") == "undefined"
+
+
+def test_errors_are_shown(tabs: Any) -> None:
+    tab = tabs()
+    page = tab.page
+    page.goto(f"{tab.served.address}/?q=a&method=<b>x</b>")
+    expect(page.get_by_role("alert")).to_have_text(
+        "method: found '<b>x</b>', expected one of ql, bm25, rm3, axiom"
+    )
+    # The browser itself reports answers that are errors.
+    tab.problems = [problem for problem in tab.problems if "422" not in problem]
+    page.goto(f"{tab.served.address}/?{urlencode(TOPIC | {'post': '17'})}")
+    expect(page.get_by_role("alert")).to_contain_text("post 17 is not among the results")
+
+
+def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:
+    with serving(served_page.page, ["secret"]) as address:
+        tab = tabs(served=served_page._replace(address=address))
+        tab.page.goto(f"{address}/?{urlencode(TOPIC)}")
+        for key in ("wrong", "secret"):
+            expect(tab.page.get_by_role("dialog")).to_be_visible()
+            expect(tab.page.locator("#refused")).to_be_visible(visible=key == "secret")
+            tab.page.get_by_label("API key").fill(key)
+            tab.page.keyboard.press("Enter")
+        expect(tab.page.locator("#after .post").first).to_be_visible()
+        tab.page.reload()
+        expect(tab.page.locator("#after .post").first).to_be_visible()
+        expect(tab.page.get_by_role("dialog")).to_be_hidden()
+        tab.wait()
+
+
+def test_long_lists_are_shown_in_parts(tabs: Any, served_page: ServedPage) -> None:
+    tab = tabs()
+    page = tab.go(q="the new storm phone library marathon coffee record", method="rm3", hits="200")
+    order = expected_order(
+        served_page, 0.0, q=page.get_by_label("Query").input_value(), method="rm3", hits="200"
+    )
+    assert len(order) > 100
+    assert tab.order("before") == order[:50]
+    page.get_by_role("button", name=re.compile("Show 50 more")).click()
+    assert tab.order("before") == order[:100]
+    page.goto(f"{page.url}&post={order[-1]}")
+    expect(page.locator("#why")).to_be_visible()

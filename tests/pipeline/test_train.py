@@ -1,0 +1,363 @@
+"""The command pipeline.train, and searches with what it wrote, on small made-up data folders."""
+
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tune_lambda
+from conftest import Command
+from helpers.data_samples import write_answers, write_microblog
+from safetensors.numpy import load_file
+
+from pipeline import train as command
+from pipeline.collections import named
+from pipeline.collections.trec import read_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.command.options import parse_arguments
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.training.training_set import load_answers
+from pipeline.training.tuning import HeldOut
+from rerankers import checkpoint
+from rerankers.models._bilinear import Bilinear
+from rerankers.models.mp_hcnn import Model as MpHcnn
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--set", "training.epochs=3", "--set", "training.steps=4", "--folds", "2"]
+FILES = {
+    "config.json",
+    "model.safetensors",
+    "vocabulary.json",
+    "metrics.json",
+    "held_out.run.gz",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_microblog(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_answers(tmp_path_factory.mktemp("answers"))
+
+
+def train(data: Path, *arguments: str | Path) -> None:
+    """Run the command in this process."""
+    common = ["--vectors", data / "vectors.txt", "--data", data, "--device", "cpu"]
+    texts = [str(argument) for argument in (*arguments, *common)]
+    command.main(parse_arguments(command.Options, "train", None, texts))
+
+
+@pytest.fixture
+def pipeline(command: Command, data: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Commands that read the made-up data folder."""
+    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    return command
+
+
+SEARCH = ["search", "--topics", "mb2012"]
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+# Microblog years
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder trained without 2012."""
+    folder = tmp_path_factory.mktemp("trained") / "mp_hcnn" / "mb2012"
+    train(data, "mp_hcnn", *SMALL, "--test", "mb12", "--output", folder)
+    return folder
+
+
+def test_checkpoint_of_the_other_years(trained: Path) -> None:
+    assert {path.name for path in trained.iterdir()} == FILES
+    assert [path.name for path in trained.parent.iterdir()] == ["mb2012"]
+    metrics = metrics_of(trained)
+    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"]
+    assert metrics["left_out"] == "mb2012"
+    assert metrics["topics"] == 24
+    assert 0 < metrics["validation"]["AP"] <= 1
+    held_out = read_run(trained / "held_out.run.gz")
+    assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 33)]}
+
+
+def test_weights_do_not_depend_on_the_judgments_of_the_test_year(
+    trained: Path, tmp_path: Path
+) -> None:
+    other = write_microblog(tmp_path / "other")
+    qrels = other / "microblog" / "qrels.microblog2012.txt"
+    lines = [line.rsplit(" ", 1) for line in qrels.read_text().splitlines()]
+    qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))
+    train(other, "mp_hcnn", *SMALL, "--test", "mb2012", "--output", tmp_path / "again")
+    first, second = (
+        load_file(folder / "model.safetensors") for folder in (trained, tmp_path / "again")
+    )
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def test_trained_checkpoint_keeps_its_tuned_weight(
+    pipeline: Command, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "home" / "checkpoints" / "mp_hcnn" / "mb2012"
+    shutil.copytree(trained, folder)
+    plot = tmp_path / "curve.png"
+    tune_lambda.main(tune_lambda.Options(test="mb2012", plot=plot))
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    content = json.loads((folder / "lambda.json").read_text())
+    assert content["collections"] == ["mb2011", "mb2013", "mb2014"]
+    assert content["checkpoint"] == "mp_hcnn/mb2012"
+    assert len(content["curve"]) == 21
+    assert "<- chosen" in capsys.readouterr().out
+    found = pipeline(*SEARCH, "--candidates", "ql", "--output", tmp_path / "run.txt")
+    assert found.code == 0, found.err
+    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
+    assert len(read_run(tmp_path / "run.txt")) == 8
+
+
+@pytest.mark.slow
+def test_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Path) -> None:
+    """The tuned λ of a shipped checkpoint lies in the home folder and is found there first."""
+    site, home = tmp_path / "site", tmp_path / "home"
+    for package in ("pipeline", "rerankers", "indexes"):
+        shutil.copytree(
+            ROOT / package, site / package, ignore=shutil.ignore_patterns("checkpoints", "*.pyc")
+        )
+    shipped = site / "rerankers" / "checkpoints" / "mp_hcnn" / "mb2012"
+    shutil.copytree(trained, shipped)
+    (shipped / "lambda.json").write_text("not to be read")
+    paths = sorted(site.rglob("*"), reverse=True)
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.stat().st_mtime_ns for path in paths}
+
+    environment = {
+        **os.environ,
+        "TWEETRERANK_HOME": str(home),
+        "TWEETRERANK_DATA": str(data),
+        "PYTHONPATH": str(site),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, *map(str, arguments)]
+        return subprocess.run(program, capture_output=True, text=True, env=environment, cwd=site)
+
+    tuned = run(ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012")
+    assert tuned.returncode == 0, tuned.stderr
+    file = home / "lambda" / "mp_hcnn" / "mb2012.json"
+    assert tuned.stdout.endswith(f"wrote {file}\n")
+    found = run(
+        "-m", "pipeline.search", *SEARCH[1:], "--candidates", "ql", "--output", home / "run.txt"
+    )
+    assert found.returncode == 0, found.stderr
+    assert f"(tuned on mb2011, mb2013, mb2014; {file})" in found.stderr
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
+
+
+def test_leaked_topics_are_refused_or_warned_of(
+    pipeline: Command, data: Path, tmp_path: Path
+) -> None:
+    everything = tmp_path / "everything"
+    train(data, "mp_hcnn", *SMALL, "--output", everything)
+    with pytest.raises(DataError, match="none of the collections that mb2012 may be tuned on"):
+        HeldOut.read(everything, "mb2012", data)
+    output = tmp_path / "run.txt"
+    warned = pipeline(*SEARCH, "--candidates", "ql", "--checkpoint", everything, "--output", output)
+    assert "was trained on mb2012" in warned.err
+
+
+def test_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"held_out.run.gz: .*pipeline.train MODEL --test mb2012"):
+        HeldOut.read(tmp_path, "mb2012", data)
+    (tmp_path / "held_out.run.gz").write_bytes(gzip.compress(b"1 Q0 2 1 x tag\n"))
+    with pytest.raises(DataError, match=r"held_out.run.gz:1"):
+        HeldOut.read(tmp_path, "mb2012", data)
+
+
+@pytest.mark.slow
+def test_fusion_is_trained_and_searched_with(
+    pipeline: Command,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = dataclasses.replace(MpHcnn.training_settings, epochs=2, steps=50)
+    monkeypatch.setattr(MpHcnn, "training_settings", short)
+    families = "signal:ql,signal:run_rm3,signal:mp_hcnn,overlap"
+    changes = [f"families={families}", "minimum_leaf=1", "trees=5"]
+    folder = tmp_path / "home" / "checkpoints" / "fusion" / "mb2012"
+    train(
+        data,
+        *["fusion", "--test", "mb2012", "--folds", "2", "--output", folder],
+        *[text for change in changes for text in ("--set", change)],
+    )
+    assert "training mp_hcnn on folds of topics" in capsys.readouterr().err
+    metrics = metrics_of(folder)
+    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"]
+    assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
+    assert metrics["changed_settings"] == changes
+    part = metrics_of(folder / "mp_hcnn")
+    assert part["trained_on"] == metrics["trained_on"]
+    assert part["vectors"] == metrics["vectors"] == "vectors.txt"
+    assert not list(folder.parent.glob(".*")), "the state for --resume was not removed"
+
+    search = [*SEARCH, "--reranker", "fusion"]
+    found = pipeline(*search, "--hits", 5, "--output", tmp_path / "run.txt")
+    assert found.code == 0, found.err
+    assert {len(scores) for scores in read_run(tmp_path / "run.txt").values()} == {5}
+    precomputed = pipeline("index", "--topics", "mb2012", "--precompute", folder)
+    assert precomputed.code == 0, precomputed.err
+    assert precomputed.out.count("precomputed: ") == 1
+
+    (folder / "mp_hcnn").rename(tmp_path / "elsewhere")
+    lacking = pipeline(*search)
+    assert lacking.code == 1
+    assert f"error: {folder / 'mp_hcnn'}" in lacking.err
+
+
+# Answer selection
+
+
+def test_checkpoint_of_a_training_part(
+    answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Held-out scores and figures are those of the development part."""
+    small = [
+        "--set",
+        "training.epochs=3",
+        "--set",
+        "training.steps=4",
+        "--set",
+        "training.batch_pairs=8",
+    ]
+    train(answers, "bigram", "--collection", "trecqa-raw", *small)
+    printed = capsys.readouterr()
+    assert "training bigram on trecqa-raw" in printed.err
+    folder = tmp_path / "home" / "checkpoints" / "bigram" / "trecqa-raw"
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert [path.name for path in folder.parent.iterdir()] == ["trecqa-raw"]
+
+    metrics = metrics_of(folder)
+    assert (metrics["trained_on"], metrics["left_out"]) == (["trecqa-raw"], None)
+    assert (metrics["topics"], metrics["candidates"]) == (8, "given candidates")
+    assert metrics["folds"] is None
+    history = metrics["histories"]["training"]
+    assert len(history) == 3
+    assert all(set(epoch) == {"training_loss", "validation_map"} for epoch in history)
+    best = max(range(3), key=lambda epoch: (history[epoch]["validation_map"], -epoch))
+    assert metrics["epochs"] == best + 1
+
+    loaded = checkpoint.load(folder, "bigram")
+    assert isinstance(loaded.model, Bilinear) and bool(loaded.model.is_fitted)
+    assert {"storm", "library", "where"} <= set(loaded.encoder.vocabulary.known)
+    development = load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
+    scores = loaded.score(development.candidates.pairs())
+    held_out = read_run(folder / "held_out.run.gz")
+    for (query_id, doc_id), score in zip(development.candidates.keys(), scores, strict=True):
+        assert held_out[query_id][doc_id] == pytest.approx(score, rel=1e-4, abs=1e-5)
+    figure = mean(evaluate(development.qrels, held_out, ["AP"])["AP"])
+    assert list(metrics["validation"]["by_fold"]) == ["development"]
+    assert metrics["validation"]["AP"] == pytest.approx(figure, abs=1e-4)
+    assert f"development: AP {figure:.4f} on the development part" in printed.out
+
+
+def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
+    """Nothing is fitted after training, so the history has the figures of the final scores."""
+    small = [
+        "--configuration",
+        "plain",
+        "--set",
+        "training.epochs=4",
+        "--set",
+        "training.steps=3",
+        "--set",
+        "training.select=mrr",
+    ]
+    folder = tmp_path / "bigram"
+    train(answers, "bigram", "--collection", "trecqa-raw", *small, "--output", folder)
+    metrics = metrics_of(folder)
+    figures = [epoch["validation_mrr"] for epoch in metrics["histories"]["training"]]
+    assert metrics["epochs"] == figures.index(max(figures)) + 1
+    qrels = load_answers(named.find_answers("trecqa-raw", answers).part("dev")).qrels
+    held_out = read_run(folder / "held_out.run.gz")
+    found = {name: mean(evaluate(qrels, held_out, [name])[name]) for name in ("AP", "RR")}
+    assert found["RR"] == pytest.approx(max(figures))
+    assert found["AP"] == pytest.approx(metrics["validation"]["AP"], abs=1e-4)
+    assert found["RR"] != pytest.approx(found["AP"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mp_hcn"], "model: found 'mp_hcn', expected one of"),
+        (["mp_hcnn", "--configuration", "papre"], "expected one of robust, small, paper"),
+        (["mp_hcnn", "--set", "detph=3"], "did you mean 'depth'"),
+        (["mp_hcnn", "--set", "training.epochs=0"], "found 0, expected one epoch or more"),
+        (
+            ["mp_hcnn", "--set", "training.epochs=-1", "--set", "training.learning_rate=-1"],
+            r"learning_rate: found -1\.0, expected a number above 0; setting epochs: found -1",
+        ),
+        (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
+        (
+            [
+                "bigram",
+                "--collection",
+                "trecqa-raw",
+                "--set",
+                "training.sampling=pairs",
+                "--set",
+                "training.loss=pairwise",
+            ],
+            "setting sampling: found pairs with the loss pairwise",
+        ),
+        (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),
+        (["bigram", "--test", "wikiqa"], "--collection wikiqa"),
+        (["bigram", "--test", "mb2012", "--development", "drawn"], "found no --collection"),
+        (
+            ["sm_cnn", "--collection", "trecqa-raw", "--train-on", "mb2011"],
+            "--collection: found with --train-on",
+        ),
+        (["sm_cnn", "--top", "30"], "--top: found without --prior-runs"),
+        (
+            ["sm_cnn", "--test", "mb2012", "--train-on", "mb2011", "mb12"],
+            "found mb2012, expected some of mb2011, mb2013, mb2014, the judged collections",
+        ),
+        (["fusion", "--collection", "trecqa-raw"], "--collection: fusion ranks what searches find"),
+        (
+            ["lambdamart", "--test", "mb2012", "--set", "training.epochs=3"],
+            r"--set training\.epochs=3: found for lambdamart.*--set",
+        ),
+    ],
+)
+def test_bad_usage(data: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(data, *arguments)
+    assert not (tmp_path / "home" / "checkpoints").exists()
+
+
+def test_vectors_are_found_by_name_in_the_data_folder(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "embeddings"
+    folder.mkdir()
+    shutil.copy(data / "vectors.txt", folder / "small.txt")
+    train = ["train", "bigram", "--test", "mb2012", "--data", str(tmp_path), "--vectors"]
+    named = parse_arguments(command.Options, *train[:1], None, [*train[1:], "small.txt"])
+    assert command._vector_file(named) == folder / "small.txt"
+    absent = parse_arguments(command.Options, *train[:1], None, [*train[1:], "none.txt"])
+    with pytest.raises(UsageError, match=r"--vectors: there is no file none.txt, neither here nor"):
+        command.main(absent)

@@ -1,0 +1,226 @@
+"""Training sets of microblog years and of answer-selection collections."""
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers.data_samples import write_answers, write_microblog
+
+from pipeline.collections import named
+from pipeline.command.errors import DataError, UsageError
+from pipeline.training.training_set import (
+    JudgedCandidates,
+    PriorRuns,
+    answer_training_set,
+    draw_answers,
+    load_answers,
+    load_training_data,
+    microblog_training_set,
+)
+from rerankers.base import PRIOR
+
+
+@pytest.fixture(scope="module")
+def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up years whose second run has other ranks, and lacks some posts and a topic.
+
+    2014 has no judgments.
+    """
+    folder = write_microblog(tmp_path_factory.mktemp("microblog"), topics=4, posts=6)
+    (folder / "microblog" / "qrels.microblog2014.txt").unlink()
+    path = folder / "microblog" / "runs" / "run.microblog2011.RM3.txt"
+    kept = []
+    for line in path.read_text().splitlines():
+        query_id, _, doc_id, rank, _, _ = line.split()
+        if query_id != "3" and rank != "2":
+            kept.append(f"{query_id} Q0 {doc_id} {rank} {int(rank) // 2} rm3\n")
+    path.write_text("".join(kept))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up collections; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("answers"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
+
+
+def worth(rank: int) -> float:
+    return 1 / math.log(rank + 1)
+
+
+def lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("test", "left_out", "years"),
+    [
+        ("mb2012", "mb2012", (2011, 2013)),
+        ("mb2014", "mb2014", (2011, 2012, 2013)),
+        (None, None, (2011, 2012, 2013)),
+    ],
+)
+def test_microblog_training_set(
+    microblog: Path, test: str | None, left_out: str | None, years: tuple[int, ...]
+) -> None:
+    training_set = microblog_training_set(test, microblog)
+    assert training_set.left_out == left_out
+    assert training_set.development is None
+    assert training_set.minimum_count == 2
+    assert training_set.trained_on == [f"mb{year}" for year in years]
+    folder, keys, relevant = microblog / "microblog", [], []
+    for year in years:
+        judged = {
+            (query_id, doc_id): grade
+            for query_id, _, doc_id, grade in lines(folder / f"qrels.microblog{year}.txt")
+        }
+        for query_id, _, doc_id, *_ in lines(folder / f"trec-{year}" / "id.txt"):
+            keys.append((query_id, doc_id))
+            relevant.append(judged[query_id, doc_id] == "1")
+    data = training_set.training
+    assert data.candidates.keys() == keys
+    assert data.relevant().tolist() == relevant
+    assert 0 < sum(relevant) < len(relevant) == 24 * len(years)
+    everything = [
+        text
+        for year in (2011, 2012, 2013, 2014)
+        for text in (folder / f"trec-{year}" / "b.toks").read_text().splitlines()
+    ]
+    assert sorted(training_set.texts) == sorted(everything)
+
+
+def test_priors_of_training_pairs_are_means_over_the_official_runs(microblog: Path) -> None:
+    """The first topic's six posts: RM3 lacks the second and has ties, later ids first."""
+    data = microblog_training_set("mb2012", microblog).training
+    pairs, keys = data.candidates.pairs(), data.candidates.keys()
+    found = dict(zip(keys, pairs.signals[PRIOR].tolist(), strict=True))
+    # Scores rank // 2: 0 for 1, 1 for 3, 2 for 4 and 5, 3 for 6.
+    second = {6: 1, 5: 2, 4: 3, 3: 4, 1: 5}
+    for rank, (_, doc_id) in enumerate(keys[:6], start=1):
+        expected = (worth(rank) + (worth(second[rank]) if rank in second else 0.0)) / 2
+        assert found["1", doc_id] == pytest.approx(expected)
+    third = [prior for (query_id, _), prior in found.items() if query_id == "3"]
+    assert third == pytest.approx([worth(rank) / 2 for rank in range(1, 7)])
+    last = [prior for (query_id, _), prior in found.items() if query_id == "12"]
+    assert last == pytest.approx([worth(rank) for rank in range(1, 7)])
+
+
+def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_path: Path) -> None:
+    folder = microblog / "microblog"
+    relevant = {
+        (q, d) for q, _, d, grade in lines(folder / "qrels.microblog2011.txt") if grade > "0"
+    }
+    posts = [(q, d) for q, _, d, *_ in lines(folder / "trec-2011" / "id.txt")]
+    (topic,) = {q for q, d in posts[:6]}
+    others = [d for q, d in posts if q == topic and (q, d) not in relevant]
+    answers = [d for q, d in posts if q == topic and (q, d) in relevant]
+    contents = {"worst": others, "good": answers[:1] + others[:1], "best": answers[::-1]}
+    contents["of another year"] = []
+    for name, doc_ids in contents.items():
+        ranks = enumerate(doc_ids or ["1"], start=1)
+        query_id = topic if doc_ids else "9"
+        text = "".join(f"{query_id} Q0 {d} {rank} {-rank} t\n" for rank, d in ranks)
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / name for name in contents]
+    trained = microblog_training_set("mb2012", microblog, ["mb11"], PriorRuns(paths, top=2))
+    assert trained.trained_on == ["mb2011"]
+    candidates = trained.training.candidates
+    found = dict(zip(candidates.keys(), candidates.pairs().signals[PRIOR].tolist(), strict=True))
+    assert len(answers) > 1
+    best = {d: worth(rank) / 2 for rank, d in enumerate(answers[::-1], start=1)}
+    best[answers[0]] += worth(1) / 2
+    best[others[0]] = worth(2) / 2
+    assert {d: prior for (q, d), prior in found.items() if prior} == pytest.approx(best)
+    with pytest.raises(DataError, match="no results for the topics of mb2013 in"):
+        microblog_training_set(None, microblog, ["mb2013"], PriorRuns(paths[:3]))
+
+
+def test_unjudged_years_cannot_be_trained_on(microblog: Path) -> None:
+    with pytest.raises(DataError, match="mb2014 has no judgments here and cannot be trained on"):
+        load_training_data([named.find("mb2014", microblog)])
+    with pytest.raises(UsageError, match="--collection trecqa-raw"):
+        microblog_training_set("trecqa-raw", microblog)
+
+
+# Collection -> folders of its parts.
+FOLDERS = {
+    "trecqa-raw": ["trecqa/train", "trecqa/raw-dev", "trecqa/raw-test"],
+    "trecqa-clean": ["trecqa/train", "trecqa/clean-dev", "trecqa/clean-test"],
+    "trecqa-all-raw": ["trecqa/train-all", "trecqa/raw-dev", "trecqa/raw-test"],
+    "trecqa-all-clean": ["trecqa/train-all", "trecqa/clean-dev", "trecqa/clean-test"],
+    "wikiqa": ["wikiqa/train", "wikiqa/dev", "wikiqa/test"],
+}
+
+
+def assert_is_part(data: JudgedCandidates, folder: Path) -> None:
+    """All answers in the order of the file, with their labels and without priors."""
+    pairs = data.candidates.pairs()
+    found = [
+        (pairs.queries[query], pairs.texts[post])
+        for query, post in zip(pairs.query_index, pairs.post_index, strict=True)
+    ]
+    questions, texts = ((folder / name).read_text().splitlines() for name in ("a.toks", "b.toks"))
+    assert found == list(zip(questions, texts, strict=True))
+    labels = (folder / "sim.txt").read_text().split()
+    assert data.relevant().tolist() == [label == "1" for label in labels]
+    assert not pairs.signals[PRIOR].any()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_answer_training_set(answers: Path, name: str) -> None:
+    training_set = answer_training_set(named.find_answers(name, answers))
+    train, development, test = (answers / folder for folder in FOLDERS[name])
+    assert (training_set.left_out, training_set.trained_on) == (None, [name])
+    assert training_set.minimum_count == 1
+    assert_is_part(training_set.training, train)
+    assert training_set.development is not None
+    assert_is_part(training_set.development, development)
+    texts = set()
+    for folder in (train, development, test):
+        for file in ("a.toks", "b.toks"):
+            texts |= set((folder / file).read_text().splitlines())
+    assert set(training_set.texts) == texts
+
+
+def test_a_part_without_labels_is_not_trained_on(answers: Path) -> None:
+    with pytest.raises(DataError, match="wikiqa has no judgments of its test part"):
+        load_answers(named.find_answers("wikiqa", answers))
+
+
+def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -> None:
+    part = named.find_answers("trecqa-raw", answers).part("train")
+    judgments = part.qrels
+    assert judgments is not None
+    right = {d: q for q, grades in judgments.items() for d, grade in grades.items() if grade}
+    drawn = draw_answers(part, repeats=2)
+    assert len(drawn.candidates.topics) == 2 * len(right)
+    others = []
+    for topic in drawn.candidates.topics:
+        query_id = topic.query_id.partition("/")[0]
+        (answer,) = drawn.qrels[topic.query_id]
+        candidates = set(drawn.candidates.run[topic.query_id])
+        assert right[answer] == query_id
+        assert len(candidates) == 6
+        others.append(candidates - {answer})
+        assert query_id not in {right[doc_id] for doc_id in others[-1]}
+    assert others[0] != others[1]
+    again = draw_answers(part, repeats=2)
+    assert again.candidates.run == drawn.candidates.run
+    # The development part of a training, three draws of each right answer.
+    collection = named.find_answers("wikiqa", answers)
+    development = answer_training_set(collection, draws=True).development
+    assert development is not None
+    assert development.qrels == draw_answers(collection.part("dev"), 3).qrels
+
+
+def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
+    part = named.find_answers("wikiqa", tmp_path).part("dev")
+    part.folder.mkdir(parents=True)
+    for name, lines_ in {"id.txt": "Q1-1 Q1-2 Q2-1", "sim.txt": "1 0 1"}.items():
+        (part.folder / name).write_text(lines_.replace(" ", "\n") + "\n")
+    for name in ("a.toks", "b.toks"):
+        (part.folder / name).write_text("who\nwhat\nwhere\n")
+    with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
+        draw_answers(part)

@@ -1,0 +1,236 @@
+"""Tuning of λ against a naive search and official figures, and its file."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
+from pipeline.command.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.ranking.checkpoints import Tuning, calibration_of
+from pipeline.ranking.interpolation import NORMALIZATIONS, interpolate
+from pipeline.training.tuning import calibrate, tune_weight
+from rerankers.checkpoint import SHIPPED
+
+
+def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
+    """Two rankings that each know something about what is relevant."""
+    drawn = random.Random(seed)
+    lexical: Run = {}
+    neural: Run = {}
+    qrels: Qrels = {}
+    for query_id in map(str, range(topics)):
+        docs = [str(n) for n in range(30)]
+        qrels[query_id] = {doc_id: drawn.choice([-1, 0, 0, 1, 2]) for doc_id in docs}
+        signal = {doc_id: max(0, grade) for doc_id, grade in qrels[query_id].items()}
+        lexical[query_id] = {doc_id: 3 * signal[doc_id] + drawn.gauss(9, 9) for doc_id in docs}
+        neural[query_id] = {doc_id: 0.3 * signal[doc_id] + drawn.gauss(0, 1) for doc_id in docs}
+    return lexical, neural, qrels
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize("measure", ["AP", "P@5"])
+def test_curve_equals_separate_interpolations(normalization: str, measure: str) -> None:
+    lexical, neural, qrels = random_task(13, seed=1)
+    qrels["without results"] = {"a": 1}
+    lexical["not judged"] = {"a": 1.0}
+    tuning = tune_weight(
+        lexical, neural, qrels, step=0.1, measure=measure, normalization=normalization
+    )
+    del lexical["not judged"]
+    expected = {
+        weight: mean(
+            evaluate(qrels, interpolate(lexical, neural, weight, normalization), [measure])[measure]
+        )
+        for weight in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+    }
+    assert tuning.curve == pytest.approx(expected, abs=1e-12)
+    assert tuning.curve[tuning.weight] == max(tuning.curve.values())
+    assert tuning.topics == tuple(qrels)
+    assert (tuning.measure, tuning.normalization) == (measure, normalization)
+
+
+def test_cross_validation_chooses_without_the_fold_that_it_scores() -> None:
+    """With a topic a fold, the split is known and the estimate can be made naively."""
+    lexical, neural, qrels = random_task(8, seed=2)
+    tuning = tune_weight(lexical, neural, qrels, folds=8, step=0.25)
+    values = {
+        weight: evaluate(qrels, interpolate(lexical, neural, weight), ["AP"])["AP"]
+        for weight in (0.0, 0.25, 0.5, 0.75, 1.0)
+    }
+    held_out, chosen = [], []
+    for query_id in qrels:
+        best = max(values, key=lambda w: mean([values[w][q] for q in qrels if q != query_id]))
+        chosen.append(best)
+        held_out.append(values[best][query_id])
+    assert len(set(chosen)) > 1
+    assert tuning.cross_validated == pytest.approx(mean(held_out))
+    assert sorted(tuning.fold_weights) == sorted(chosen)
+    assert tuning.cross_validated < max(tuning.curve.values())
+
+
+def test_split_depends_on_the_seed_only() -> None:
+    lexical, neural, qrels = random_task(40, seed=6)
+    turned = dict(reversed(qrels.items()))
+    first = tune_weight(lexical, neural, qrels, seed=3)
+    assert tune_weight(lexical, neural, turned, seed=3).cross_validated == pytest.approx(
+        first.cross_validated, abs=1e-12
+    )
+    others = {tune_weight(lexical, neural, qrels, seed=n).cross_validated for n in range(4, 12)}
+    assert len(others) > 1
+
+
+def test_middle_of_equal_weights_is_chosen() -> None:
+    lexical = {str(n): {"good": 1.0, "bad": 0.0} for n in range(4)}
+    neural = {str(n): {"good": 0.0, "bad": 1.0} for n in range(4)}
+    qrels = {str(n): {"good": 1} for n in range(4)}
+    # Min-max makes it 1 - λ against λ: good wins at 0, 0.1, …, 0.5, where the tie goes to it.
+    tuning = tune_weight(lexical, neural, qrels, folds=2, step=0.1)
+    best = [weight for weight, value in tuning.curve.items() if value == 1.0]
+    assert best == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert tuning.weight == 0.2
+    flat = tune_weight(lexical, lexical, qrels, folds=4)
+    assert (flat.weight, flat.fold_weights) == (0.5, (0.5,) * 4)
+    assert flat.cross_validated == 1.0
+
+
+def test_means_that_differ_by_rounding_are_equal() -> None:
+    """P@10 of two topics is 0.3 and 0 at one end, 0.1 and 0.2 at the other."""
+    lexical = {q: {f"{q}{n:02}": float(n) for n in range(20)} for q in "xy"}
+    neural = {q: {d: -score for d, score in scores.items()} for q, scores in lexical.items()}
+    # The first stage has 17, 18 and 19 on top, the neural side 0, 1 and 2.
+    qrels = {"x": dict.fromkeys(["x17", "x18", "x19", "x00"], 1), "y": {"y00": 1, "y01": 1}}
+    tuning = tune_weight(lexical, neural, qrels, folds=2, step=1.0, measure="P@10")
+    assert tuning.curve[0.0] == pytest.approx(tuning.curve[1.0], abs=1e-15)
+    assert tuning.curve[0.0] < tuning.curve[1.0]
+    assert tuning.weight == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folds": 6}, "found 6 folds, expected 2 to 5"),
+        ({"step": 0.3}, "step of λ: found 0.3"),
+        ({"step": -0.5}, "step of λ"),
+        ({"measure": "map"}, "did you mean 'AP'"),
+        ({"normalization": "softmax"}, "'softmax', expected one of minmax, none"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tune_weight(*random_task(5, seed=1), **options)
+
+
+@pytest.mark.data
+def test_official_runs(data_dir: Path) -> None:
+    """Query likelihood mixed with itself re-scored: the ends of the curve are published figures."""
+    lexical: Run = {}
+    neural: Run = {}
+    qrels: Qrels = {}
+    for year in (2011, 2013):
+        folder = data_dir / "microblog"
+        lexical |= read_run(folder / f"trec-{year}" / "id.txt")
+        qrels |= read_qrels(folder / f"qrels.microblog{year}.txt")
+        rm3 = read_run(folder / "runs" / f"run.microblog{year}.RM3.txt")
+        for query_id, scores in lexical.items():
+            if found := rm3.get(query_id):
+                low = min(found.values())
+                neural[query_id] = {doc_id: found.get(doc_id, low) for doc_id in scores}
+    tuning = tune_weight(lexical, neural, qrels)
+    assert len(tuning.topics) == 109
+    assert f"{tuning.curve[0.0]:.4f}" == f"{(49 * 0.35758 + 60 * 0.25318) / 109:.4f}"
+    assert tuning.weight > 0.3
+    assert tuning.curve[0.0] < tuning.cross_validated <= max(tuning.curve.values())
+
+
+CURVE = {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3}
+SOURCES = ("official query-likelihood runs", "mp_hcnn/mb2012", "2026-11-21")
+TUNING = Tuning(
+    *(0.45, CURVE, 0.305, (0.4, 0.5)),
+    *("AP", "minmax", 2, 1, ("1", "2"), ("mb2011", "mb2013"), *SOURCES),
+)
+
+
+def test_tuning_is_saved_and_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "lambda.json"
+    TUNING.save(path)
+    assert Tuning.load(path) == TUNING
+    content = json.loads(path.read_text())
+    assert content["weight"] == 0.45
+    assert content["curve"] == {"0": 0.2, "0.45": 0.31, "1": 1 / 3}
+    assert content["collections"] == ["mb2011", "mb2013"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weight": 1.5},
+        {"weight": math.nan},
+        {"curve": {"x": 1}},
+        {"normalization": "softmax"},
+        {"unknown": 1},
+        {"topics": None},
+    ],
+)
+def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "lambda.json"
+    TUNING.save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tune_lambda.py"):
+        Tuning.load(path)
+    path.write_bytes(b"{")
+    with pytest.raises(DataError, match="found no tuned λ"):
+        Tuning.load(path)
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        Tuning.load(path)
+
+
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "lambda.json"
+    TUNING.save(path)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Tuning(**{**vars(TUNING), "cross_validated": math.nan}).save(path)
+    assert Tuning.load(path) == TUNING
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_calibration_gives_the_share_of_relevant_posts() -> None:
+    """Scores are log-odds, shifted and stretched: the fit finds both again."""
+    drawn, scores, qrels = random.Random(5), {}, {}
+    for query_id in map(str, range(60)):
+        odds = {str(n): drawn.gauss(-1, 2) for n in range(200)}
+        qrels[query_id] = {d: 1 for d, o in odds.items() if drawn.random() < 1 / (1 + math.exp(-o))}
+        scores[query_id] = {doc_id: (value + 1) * 4 for doc_id, value in odds.items()}
+    found = calibrate(scores, qrels)
+    assert found is not None
+    assert found == pytest.approx((0.25, -1.0), abs=0.06)
+
+
+def test_each_topic_has_the_same_weight_in_a_calibration() -> None:
+    task = {"a": {"1": 1.0, "2": 0.0, "3": 1.0, "4": 0.0}}, {"a": {"1": 1, "4": 1}}
+    scores, qrels = task[0] | {"b": {"1": 1.0, "2": 0.0}}, task[1] | {"b": {"1": 1}}
+    found = calibrate(scores, qrels)
+    # P(relevant | 1) is (.25 + .5) / (.5 + .5), and P(relevant | 0) is .25.
+    assert found is not None
+    assert found.intercept == pytest.approx(math.log(0.25 / 0.75), abs=1e-3)
+    assert found.slope + found.intercept == pytest.approx(math.log(0.75 / 0.25), abs=1e-3)
+
+
+@pytest.mark.parametrize("relevant", [{}, {"worst": 1}])
+def test_scores_that_do_not_grow_with_relevance_have_no_calibration(
+    relevant: dict[str, int],
+) -> None:
+    assert calibrate({"1": {"best": 2.0, "worst": 1.0}}, {"1": relevant}) is None
+
+
+def test_shipped_checkpoints_are_calibrated() -> None:
+    folders = [path.parent for path in (SHIPPED / "mp_hcnn").glob("*/config.json")]
+    assert len(folders) == 5
+    for folder in folders:
+        found = calibration_of(folder)
+        assert found is not None and found.slope > 0

@@ -1,0 +1,196 @@
+"""Word vectors from one's own posts, and the command pipeline.vectors."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Command
+from helpers.data_samples import write_archive, write_microblog
+
+from pipeline import vectors
+from pipeline.collections.named import find
+from rerankers.errors import RerankerError
+from rerankers.text.skip_gram import train
+from rerankers.text.vectors import (
+    WORD2VEC_LENGTH,
+    WordVectors,
+    concatenated,
+    of_word2vec_length,
+    read_vectors,
+    reduced,
+    word2vec_bytes,
+)
+
+# Two subjects that share no word.
+POSTS = [
+    "storm wind coast warning",
+    "coast storm flood wind",
+    "goal match cup final",
+    "final cup match referee",
+] * 60
+
+
+def nearness(path: Path, one: str, other: str) -> float:
+    found = read_vectors(path)
+    rows = dict(zip(found.words, found.matrix, strict=True))
+    a, b = rows[one], rows[other]
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_words_of_one_subject_are_near(tmp_path: Path) -> None:
+    done: list[int] = []
+    found = train(POSTS, size=10, window=3, epochs=30, progress=done.append)
+    assert done == [1] * 30
+    assert set(found.words) == {word for post in POSTS for word in post.split()}
+    assert found.matrix.shape == (len(found.words), 10)
+    path = tmp_path / "posts.bin"
+    path.write_bytes(word2vec_bytes(found))
+    for near, far in (("wind", "cup"), ("coast", "goal"), ("wind", "match")):
+        assert nearness(path, "storm", near) > nearness(path, "storm", far)
+    again = read_vectors(path)
+    assert again.words == found.words
+    np.testing.assert_array_equal(again.matrix, found.matrix)
+
+
+def test_the_same_posts_give_the_same_vectors_and_they_are_trained_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = train(POSTS, size=8, epochs=2)
+    np.testing.assert_array_equal(first.matrix, train(POSTS, size=8, epochs=2).matrix)
+    path = vectors.cached_vectors(POSTS, None, tmp_path)
+    assert re.search(r"training word vectors on 240 posts \(once\)", capsys.readouterr().err)
+    written = path.stat().st_mtime_ns
+    assert vectors.cached_vectors(POSTS, None, tmp_path) == path
+    assert (path.stat().st_mtime_ns, capsys.readouterr().err) == (written, "")
+    assert vectors.cached_vectors([*POSTS, "one more"], None, tmp_path) != path
+
+
+def test_two_vectors_of_a_word_side_by_side(tmp_path: Path) -> None:
+    own = train(POSTS, size=8, epochs=2)
+    general = WordVectors(["storm", "wind"], np.array([[3, 4], [0, 2]], dtype=np.float32))
+    both = concatenated(own, general)
+    assert both.words == own.words and both.matrix.shape == (len(own.words), 10)
+    rows = dict(zip(both.words, both.matrix, strict=True))
+    assert rows["storm"][8:] == pytest.approx([0.6, 0.8])
+    assert rows["cup"][8:].tolist() == [0, 0]
+    np.testing.assert_allclose(np.linalg.norm(both.matrix[:, :8], axis=1), 1, rtol=1e-6)
+    (tmp_path / "general.bin").write_bytes(word2vec_bytes(general))
+    path = vectors.cached_vectors(POSTS, tmp_path / "general.bin", tmp_path)
+    assert read_vectors(path).matrix.shape[1] == 102
+    assert path != vectors.cached_vectors(POSTS, tmp_path / "none.bin", tmp_path)
+
+
+def test_narrowed_vectors_keep_dot_products() -> None:
+    rng = np.random.default_rng(1)
+    plane = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 7))  # 7 numbers that need only 3
+    words = [f"w{row}" for row in range(20)]
+    wide = WordVectors(words, plane.astype(np.float32))
+    narrow = reduced(wide, 3)
+    assert narrow.words == words and narrow.matrix.shape == (20, 3)
+    np.testing.assert_allclose(narrow.matrix @ narrow.matrix.T, plane @ plane.T, atol=1e-4)
+    # One number less loses what the least singular value accounts for, and no more.
+    lost = np.linalg.svd(plane, compute_uv=False)[2] ** 2
+    two = reduced(wide, 2).matrix
+    assert np.linalg.norm(two @ two.T - plane @ plane.T) == pytest.approx(lost, rel=1e-4)
+    with pytest.raises(RerankerError, match="found vectors of 7 numbers, expected 8 or more"):
+        reduced(wide, 8)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(6.1, False), (0.5, False), (2.4, True), (3.5, True)])
+def test_vectors_get_the_length_of_word2vecs_but_for_those_that_have_it(
+    length: float, kept: bool
+) -> None:
+    matrix = np.random.default_rng(1).normal(size=(300, 20)).astype(np.float32)
+    matrix *= length / np.linalg.norm(matrix, axis=1).mean()
+    found = of_word2vec_length(matrix)
+    if kept:
+        assert found is matrix
+    else:
+        assert np.linalg.norm(found, axis=1).mean() == pytest.approx(WORD2VEC_LENGTH, rel=1e-5)
+        np.testing.assert_allclose(found / matrix, found[0, 0] / matrix[0, 0], rtol=1e-5)
+    # A checkpoint's vectors are read later.
+    assert not of_word2vec_length(np.zeros((3, 2), np.float32)).any()
+
+
+def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RerankerError, match="expected posts with words that occur 3 times or more"):
+        train(["once", "only"])
+    monkeypatch.setitem(sys.modules, "gensim", None)
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(RerankerError, match=r"found no gensim.*tweetrerank\[vectors\]"):
+        train(POSTS)
+
+
+# A made archive in the order of frequency: the words that a cut keeps depend on it.
+WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
+
+
+def test_glove_is_cut_down(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, archive = tmp_path / "data", write_archive(tmp_path / "glove.6B.zip", WORDS)
+    (data / "wikiqa" / "dev").mkdir(parents=True)
+    (data / "wikiqa" / "dev" / "a.toks").write_text("Who said (LOL) ? 'twas b2/u.s.\n")
+    monkeypatch.setattr(vectors, "COMMONEST", 3)
+    cut = ["vectors", "--cut", archive, "--data", data, "--size", 50]
+    # The commonest three, and words of the texts as they stand or beside other signs.
+    for options, kept in (
+        ([], ["the", ",", "a", "b2", "lol"]),
+        (["--plain"], ["the", ",", "storm", "b2", "lol"]),
+    ):
+        path = tmp_path / "cut.bin.gz"
+        done = command(*cut, *options, "--output", path)
+        assert done.code == 0, done.err
+        assert done.out.startswith("5 words: the commonest 3 and those of 1 file of texts\n")
+        found = read_vectors(path)
+        assert found.words == kept
+        # The number of a made word's row is its first number.
+        assert found.matrix[:, 0].tolist() == [WORDS.index(word) for word in kept]
+        assert found.matrix.shape == (5, 50)
+    missing = command("vectors", "--cut", archive, "--size", 60, "--output", tmp_path / "x.bin")
+    assert missing.code == 1
+    assert "found no glove.6B.60d.txt that can be read" in missing.err
+    for wrong in (["--cut", archive, "--concatenate", archive], ["--plain"]):
+        assert command("vectors", *wrong, "--output", tmp_path / "x.bin").code == 2
+
+
+@pytest.mark.slow
+def test_our_cuts_are_made_of_their_common_order(data_dir: Path) -> None:
+    """The words of both files, in an order that fits both, are cut into these files again."""
+    paths = [data_dir / "embeddings" / f"glove.6B.{size}d.bin.gz" for size in (50, 100)]
+    if not all(path.exists() for path in paths):
+        pytest.skip("no word vectors in the data folder")
+    every, plain = (read_vectors(path).words for path in paths)
+    places, merged, begin = {word: row for row, word in enumerate(every)}, [], 0
+    for word in plain:
+        if word in places:
+            merged += every[begin : places[word]]
+            begin = places[word] + 1
+        merged.append(word)
+    merged += every[begin:]
+    added = vectors.words_of_texts(vectors.collection_texts(data_dir))
+    for is_plain, words in ((False, every), (True, plain)):
+        kept = vectors.chosen(merged, added, plain=is_plain)
+        assert [word for word, is_kept in zip(merged, kept, strict=True) if is_kept] == words
+
+
+def test_vectors_of_the_posts_are_written(command: Command, tmp_path: Path) -> None:
+    data, path = write_microblog(tmp_path / "data"), tmp_path / "posts.bin"
+    small = ["vectors", "--size", 6, "--epochs", 2, "--data", data]
+    done = command(*small, "--output", path)
+    assert done.code == 0, done.err
+    found = read_vectors(path)
+    assert found.matrix.shape == (len(found.words), 6)
+    assert f"{len(found.words):,} words of" in done.out and "vectors" not in done.err
+    command(*small, "--output", tmp_path / "both.bin", "--concatenate", path)
+    both = read_vectors(tmp_path / "both.bin")
+    assert both.words == found.words and both.matrix.shape == found.matrix.shape
+    # The same vectors twice are themselves, but for their length and the axes.
+    ours = found.matrix / np.linalg.norm(found.matrix, axis=1, keepdims=True)
+    np.testing.assert_allclose(both.matrix @ both.matrix.T, 2 * ours @ ours.T, atol=1e-5)
+    # Those of one collection, which may be one's own.
+    own = ["--collection", "sample", "--size", 6, "--epochs", 1, "--output", tmp_path / "own.bin"]
+    assert f"words of {len(list(find('sample').posts()))} posts" in command("vectors", *own).out
+    assert "expected one of them" in command("vectors", *own, "--cut", path).err

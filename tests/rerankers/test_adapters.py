@@ -1,0 +1,123 @@
+"""Rerankers in PyTerrier and LangChain."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pyterrier as pt
+import pytest
+from helpers.reranking_samples import POSTS, QUERIES
+from helpers.service_samples import run_apart
+from langchain_core.documents import Document
+
+import rerankers
+from rerankers import adapters
+from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
+
+FIRST = [float(row * 7 % 5) for row in range(len(POSTS))]
+"""Scores of a first stage."""
+
+README = Path(rerankers.__file__).with_name("README.md")
+
+
+@pytest.fixture(scope="module")
+def reranker() -> TrainedReranker:
+    return rerankers.load("mp_hcnn")
+
+
+def results() -> pd.DataFrame:
+    """Every post for every query, as a first stage of PyTerrier gives them."""
+    rows = [
+        {"qid": str(qid), "query": query, "docno": f"d{row}", "text": text, "url": url or None}
+        for qid, query in enumerate(QUERIES)
+        for row, (text, url) in enumerate(POSTS)
+    ]
+    return pt.model.add_ranks(pd.DataFrame(rows).assign(score=[*FIRST] * len(QUERIES)))
+
+
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_a_transformer_of_pyterrier(reranker: TrainedReranker, weight: float | None) -> None:
+    adapter = adapters.for_pyterrier(reranker, weight)
+    found = (pt.Transformer.from_df(results()) >> adapter).transform(
+        results()[["qid", "query"]].drop_duplicates()
+    )
+    for qid, query in enumerate(QUERIES):
+        expected = reranker.rank(query, POSTS, None, FIRST, weight)
+        ranked = found[found["qid"] == str(qid)].sort_values("rank")
+        assert ranked["rank"].tolist() == list(range(len(POSTS)))
+        assert ranked["score"].tolist() == pytest.approx([one.score for one in expected], abs=1e-5)
+        assert ranked["docno"].iloc[0] == f"d{expected[0].index}"
+
+
+def test_pyterrier_without_urls_or_results(reranker: TrainedReranker) -> None:
+    ranker = adapters.for_pyterrier(reranker)
+    empty = ranker.transform(results().iloc[:0])
+    assert len(empty) == 0
+    assert {"qid", "docno", "text", "score", "rank"} <= set(empty.columns)
+    assert pt.inspect.transformer_inputs(ranker) == [["qid", "docno", "query", "text"]]
+    one = ranker.transform(results().drop(columns=["url", "score"]).iloc[:1])
+    assert one["score"].item() == pytest.approx(
+        reranker.predict([(QUERIES[0], POSTS[0][0])]).item(), abs=1e-5
+    )
+
+
+def test_pyterrier_says_what_is_missing(reranker: TrainedReranker) -> None:
+    with pytest.raises(pt.validate.InputValidationError, match="text"):
+        adapters.for_pyterrier(reranker).transform(results().drop(columns="text"))
+
+
+def test_a_compressor_of_langchain(reranker: TrainedReranker) -> None:
+    documents = [
+        Document(text, id=str(row), metadata={"url": url, "likes": row})
+        for row, (text, url) in enumerate(POSTS)
+    ]
+    expected = reranker.rank(QUERIES[0], POSTS, 3)
+    compressor = adapters.for_langchain(reranker, top_n=3)
+    for found in (
+        compressor.compress_documents(documents, QUERIES[0]),
+        run_apart(lambda: compressor.acompress_documents(documents, QUERIES[0])),
+    ):
+        assert [(one.id, one.page_content) for one in found] == [
+            (str(one.index), one.text) for one in expected
+        ]
+        assert [one.metadata["relevance_score"] for one in found] == [one.score for one in expected]
+        assert [one.metadata["likes"] for one in found] == [one.index for one in expected]
+    assert not any("relevance_score" in one.metadata for one in documents)
+    for document, score in zip(documents, FIRST, strict=True):
+        document.metadata["score"] = score
+    mixed = compressor.compress_documents(documents, QUERIES[0])
+    expected = reranker.rank(QUERIES[0], POSTS, 3, FIRST)
+    assert [one.id for one in mixed] == [str(one.index) for one in expected]
+    whole = adapters.for_langchain(reranker)
+    assert len(whole.compress_documents([Document(text) for text, _ in POSTS], "cuts")) == len(
+        POSTS
+    )
+    assert whole.compress_documents([], "cuts") == []
+
+
+def test_langchain_with_no_text_as_url(reranker: TrainedReranker) -> None:
+    with pytest.raises(RerankerError, match="found the post"):
+        adapters.for_langchain(reranker).compress_documents(
+            [Document("a", metadata={"url": 5})], "a"
+        )
+
+
+@pytest.mark.parametrize("name", ["for_pyterrier", "for_langchain"])
+def test_what_the_readme_shows(name: str, reranker: TrainedReranker) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (source,) = (block for block in blocks if name in block)
+    steps, _, shown = source.rstrip().rpartition("\n")
+    query = QUERIES[0]
+    assert repr(query).strip("'") in shown
+    first = results()[lambda frame: frame["query"] == query].assign(qid="1")
+    documents = [Document(text, metadata={"url": url}) for text, url in POSTS]
+    names = {"first_stage": pt.Transformer.from_df(first), "documents": documents}
+    exec(f"{steps}\nfound = {shown}", names)
+    if name == "for_langchain":
+        best = reranker.rank(query, POSTS, 3)
+        assert [one.page_content for one in names["found"]] == [one.text for one in best]
+    else:
+        best = reranker.rank(query, POSTS, 3, FIRST)
+        ranked = names["found"].sort_values("rank")["text"]
+        assert ranked.tolist()[:3] == [one.text for one in best]

@@ -1,0 +1,180 @@
+"""The two models of Yu et al. (2014), written out in loops, and the regression over counts."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.model_samples import weights_of
+from helpers.overlap_samples import (
+    SIZE,
+    encoder,
+    every_pair,
+    every_text_pair,
+    is_told,
+    naive_overlap,
+    vocabulary,
+)
+from sklearn.linear_model import LogisticRegression
+
+from rerankers import checkpoint
+from rerankers.models import bag_of_words, bigram
+from rerankers.models._bilinear import Bilinear
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.batches import represent_tokenized
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.text.words import words
+from rerankers.training.loop import Examples, train
+from rerankers.training.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+NAMES = ["bag_of_words", "bigram"]
+RELEVANT = np.random.default_rng(4).random(len(every_pair())) < 0.4
+
+
+def small(name: str, configuration: str = "count", seed: int = 1) -> Bilinear:
+    """A model whose weights are large enough to matter."""
+    torch.manual_seed(seed)
+    module = {"bag_of_words": bag_of_words, "bigram": bigram}[name]
+    model = module.Model(module.Model.configurations[configuration], vocabulary()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn(parameter.shape) * 0.3
+    return model
+
+
+def naive_text(model: Bilinear, name: str, text: str) -> np.ndarray:
+    """Section 3.1 or 3.2: one text's vector."""
+    reader = encoder().vocabulary
+    tokens = [word for word in words(text) if name == "bigram" or not is_told(word)]
+    with torch.no_grad():
+        lookup = model.get_submodule("vectors")
+        vectors = [lookup(torch.tensor(reader.ids([word])))[0].double().numpy() for word in tokens]
+    if not vectors:
+        return np.zeros(SIZE)
+    if name == "bag_of_words":
+        return np.array([sum(vector[i] for vector in vectors) for i in range(SIZE)]) / len(vectors)
+    weights = weights_of(model)
+    if len(vectors) == 1:
+        vectors.append(np.zeros(SIZE))
+    total = np.zeros(SIZE)
+    for first, second in pairwise(vectors):
+        for i in range(SIZE):
+            inner = weights["bigram_bias"][i]
+            for j in range(SIZE):
+                inner += weights["left"][i, j] * first[j] + weights["right"][i, j] * second[j]
+            total[i] += math.tanh(inner)
+    return total / (len(vectors) - 1)
+
+
+def naive_score(model: Bilinear, name: str, query: str, post: str) -> float:
+    """Equation 1, before the sigmoid: qᵀ M a + b."""
+    q, a = naive_text(model, name, query), naive_text(model, name, post)
+    matrix = model.matrix.detach().double().numpy()
+    product = sum(q[i] * matrix[i, j] * a[j] for i in range(SIZE) for j in range(SIZE))
+    return float(product + model.bias.item())
+
+
+def naive_scores(model: Bilinear, name: str) -> np.ndarray:
+    return np.array([naive_score(model, name, query, post) for query, post in every_text_pair()])
+
+
+def naive_features(model: Bilinear, name: str) -> np.ndarray:
+    """Section 4.2: number of common words, their IDF, and the probability."""
+    return np.array(
+        [
+            [*naive_overlap(query, post)[:2], 1 / (1 + math.exp(-score))]
+            for (query, post), score in zip(
+                every_text_pair(), naive_scores(model, name), strict=True
+            )
+        ]
+    )
+
+
+def scores_of(model: Bilinear) -> np.ndarray:
+    return scoring.score(model, every_pair(), encoder())
+
+
+def fit(model: Bilinear) -> None:
+    tokenized = Tokenized.from_pairs(every_pair(), encoder(), model)
+    queries = torch.from_numpy(tokenized.query_index)
+    model.fit(represent_tokenized(model, tokenized), torch.from_numpy(RELEVANT), queries)
+
+
+def assert_fitted(model: Bilinear, name: str) -> None:
+    """The score is the regression's over features that are computed here."""
+    features, scores = naive_features(model, name), scores_of(model)
+    assert np.ptp(scores) > 0.1
+    expected = features @ model.coefficients.double().numpy() + float(model.intercept)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    # Where L-BFGS stops depends on how features are rounded, so this is not as exact.
+    features = features.astype(np.float32)
+    expected = LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_those_of_the_paper(name: str) -> None:
+    model = small(name, "plain")
+    expected = naive_scores(model, name)
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(scores_of(model), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fitted_regression_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    model = small(name)
+    fit(model)
+    checkpoint.save(tmp_path / "saved", name, model, encoder(), {})
+    loaded = checkpoint.load(tmp_path / "saved", name, idf=encoder().idf)
+    assert isinstance(loaded.model, Bilinear)
+    assert bool(loaded.model.is_fitted)
+    assert torch.equal(loaded.model.coefficients, model.coefficients)
+    np.testing.assert_array_equal(loaded.score(every_pair()), scores_of(model))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
+    """It is fitted to the training pairs, by the weights that are kept; validation sees none."""
+    others = np.arange(0, len(RELEVANT), 3)
+    model = small(name)
+    settings = Settings(
+        loss="pointwise",
+        sampling="pairs",
+        batch_pairs=12,
+        optimizer="adagrad",
+        epochs=3,
+        steps=4,
+        learning_rate=0.05,
+    )
+    examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
+    validation = Examples(examples.pairs.take(others), ~RELEVANT[others])
+    figures, seen = [0.1, 0.5, 0.2], []
+
+    def measure(scores: np.ndarray) -> float:
+        expected = naive_scores(model, name)[others]
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+        seen.append(model.matrix.detach().clone())
+        return figures[len(seen) - 1]
+
+    history = train(model, examples, validation, measure, settings, tmp_path / "state")
+    assert history.best == 2 and len(seen) == 3
+    assert torch.equal(model.matrix, seen[1])
+    assert bool(model.is_fitted)
+    assert_fitted(model, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
+    """Also one that had ended."""
+    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
+    models = [small(name), small(name, seed=2)]
+    for model in models:
+        examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
+        train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state", resume=True)
+    first, second = (model.state_dict() for model in models)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert bool(models[1].is_fitted)

@@ -1,0 +1,239 @@
+"""Checkpoint folders: their content, and what loading refuses."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.reranking_samples import encoder, small_model
+from safetensors.torch import load_file, save_file
+
+from rerankers import checkpoint
+from rerankers.checkpoint import SHIPPED
+from rerankers.errors import RerankerError
+from rerankers.text.inputs import TextEncoder
+
+FILES = {"config.json", "metrics.json", "model.safetensors", "vocabulary.json"}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A complete checkpoint whose IDF comes from a file."""
+    idf = tmp_path / "idf.tsv"
+    idf.write_text("1000\nthe\t900\nwater\t40\n")
+    reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
+    model = small_model("mp_hcnn", "robust")
+    checkpoint.save(tmp_path / "saved", "mp_hcnn", model, reader, {"seed": 0})
+    return tmp_path / "saved"
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    """Change keys of ``config.json``, its own SHA-256 included; None removes a key."""
+    config = json.loads((folder / "config.json").read_text()) | changes
+    kept = {key: value for key, value in config.items() if value is not None and key != "sha256"}
+    checkpoint.write_config(folder, kept)
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
+    assert {path.name for path in saved.iterdir()} == FILES
+    config = json.loads((saved / "config.json").read_text())
+    assert config["model"] == "mp_hcnn"
+    assert config["config"]["trigram_size"] == 8
+    assert config["idf"] == str(saved.parent / "idf.tsv")
+    assert set(config["files"]) == FILES - {"config.json"}
+    assert json.loads((saved / "metrics.json").read_text()) == {"seed": 0}
+    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o644}
+
+
+def test_further_files_and_the_checkpoints_of_parts(tmp_path: Path, saved: Path) -> None:
+    folder = tmp_path / "other"
+    extras, parts = {"held_out.run.gz": b"a run"}, {"mp_hcnn": saved}
+    model = small_model("sm_cnn", "static")
+    checkpoint.save(folder, "sm_cnn", model, encoder(), {}, extras, parts)
+    files = json.loads((folder / "config.json").read_text())["files"]
+    assert set(files) == FILES - {"config.json"} | {"held_out.run.gz", "mp_hcnn/config.json"}
+    assert checkpoint.load(folder / "mp_hcnn").metrics == {"seed": 0}
+
+
+def test_only_an_empty_folder_is_written(saved: Path) -> None:
+    with pytest.raises(RerankerError, match="saved: found files, expected an empty folder"):
+        checkpoint.save(saved, "bigram", small_model("bigram", "count"), encoder(), {})
+
+
+def test_files_that_are_added_later_are_not_compared(saved: Path) -> None:
+    (saved / "lambda.json").write_text("{}")
+    assert checkpoint.load(saved).metrics == {"seed": 0}
+
+
+def damaged_copies() -> list[tuple[Path | None, str]]:
+    """Each file of a saved checkpoint (None) and of those that come with the package."""
+    shipped = [
+        (path.parent, name)
+        for path in sorted(SHIPPED.rglob("config.json"))
+        for name in ("config.json", *json.loads(path.read_text())["files"])
+    ]
+    files = {folder / name for folder, name in shipped}
+    assert {path.resolve() for path in files} == {p for p in SHIPPED.rglob("*") if p.is_file()}
+    return [*((None, name) for name in sorted(FILES)), *shipped]
+
+
+@pytest.mark.parametrize(("folder", "name"), damaged_copies())
+def test_a_changed_byte_in_any_file_is_an_error(
+    saved: Path, tmp_path: Path, folder: Path | None, name: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder or saved, copy)
+    if name.startswith("../"):
+        shared = Path(name).parent
+        shutil.copytree((folder or saved) / shared, copy / shared)
+    flip_a_byte(copy / name)
+    with pytest.raises(RerankerError, match=rf"copy/{name}.*: found .*, expected ") as error:
+        checkpoint.load(copy)
+    if name != "config.json":  # That may be no JSON any more.
+        assert "restore it" in str(error.value) and "train again" in str(error.value)
+
+
+def test_checkpoints_share_what_they_have_alike(tmp_path: Path, saved: Path) -> None:
+    folders = [tmp_path / "saved", tmp_path / "other"]
+    shutil.copytree(*folders)
+    weights = load_file(saved / "model.safetensors")
+    trained = last_weight(saved)
+    replace_weights(folders[1], **{trained: weights[trained] + 1})
+    before = [checkpoint.load(folder).model.state_dict() for folder in folders]
+    checkpoint.share(folders, "words")
+
+    shared = tmp_path / "words"
+    assert {path.name for path in shared.iterdir()} == {"model.safetensors", "vocabulary.json"}
+    for folder, old in zip(folders, before, strict=True):
+        assert {path.name for path in folder.iterdir()} == FILES - {"vocabulary.json"}
+        assert [*load_file(folder / "model.safetensors")] == [trained]
+        loaded = checkpoint.load(folder)
+        new = loaded.model.state_dict()
+        assert new.keys() == old.keys() and all(torch.equal(new[key], old[key]) for key in old)
+        assert loaded.encoder.vocabulary.known == encoder().vocabulary.known
+    assert trained not in load_file(shared / "model.safetensors")
+
+    with pytest.raises(RerankerError, match="words: found words that are shared already"):
+        checkpoint.share(folders, "words")
+    shutil.move(shared, tmp_path / "away")
+    with pytest.raises(RerankerError, match=r"must lie beside the checkpoint.*: found no file"):
+        checkpoint.load(folders[0])
+
+
+def test_only_checkpoints_of_the_same_words_share(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "other")
+    words = saved / "vocabulary.json"
+    word = encoder().vocabulary.known[0]
+    words.write_text(words.read_text().replace(f'"{word}"', '"fire"'))
+    with pytest.raises(RerankerError, match="or of different words"):
+        checkpoint.share([saved, tmp_path / "other"], "words")
+    assert not (tmp_path / "words").exists()
+
+
+def test_other_word_frequencies_may_be_used(saved: Path) -> None:
+    own = encoder().idf
+    assert checkpoint.load(saved, idf=own).encoder.idf is own
+    assert checkpoint.load(saved).encoder.idf.source == str(saved.parent / "idf.tsv")
+
+
+def test_idf_by_name() -> None:
+    pytest.importorskip("wordfreq")
+    assert checkpoint.idf_from("wordfreq").source == "wordfreq:en"
+    assert checkpoint.idf_from("wordfreq:de").source == "wordfreq:de"
+    with pytest.raises(RerankerError, match="no/such/file"):
+        checkpoint.idf_from("no/such/file")
+
+
+def replace_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Save other weights, with their SHA-256; None removes one."""
+    weights = load_file(folder / "model.safetensors") | changes
+    kept = {key: value for key, value in weights.items() if value is not None}
+    save_file(kept, folder / "model.safetensors")
+    change_config(folder)
+
+
+def last_weight(folder: Path) -> str:
+    return max(load_file(folder / "model.safetensors"))
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, **changes)
+
+
+def setting(**changes: Any) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        settings = json.loads((folder / "config.json").read_text())["config"]
+        change_config(folder, config=settings | changes)
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    **{
+        f"{name} missing": (
+            lambda folder, name=name: (folder / name).unlink(),
+            rf"{name}: found no .*, expected .*",
+        )
+        for name in sorted(FILES)
+    },
+    "no folder": (shutil.rmtree, "config.json"),
+    "an old checkpoint": (
+        config(format=1),
+        r"config\.json: found checkpoint format 1, expected 2; train again",
+    ),
+    "no format": (
+        lambda folder: (folder / "config.json").write_text("{}"),
+        r"config\.json: found checkpoint format None",
+    ),
+    "not UTF-8": (lambda folder: (folder / "config.json").write_bytes(b'{"\xff'), r"config\.json"),
+    "unknown model": (config(model="mp_hcmm"), r"config\.json.*'mp_hcmm'.*mp_hcnn"),
+    "no settings": (config(config=None), r"config\.json"),
+    "unknown setting": (setting(dept=3), r"config\.json: .*dept"),
+    "setting out of range": (setting(hidden=-5), r"config\.json"),
+    "other features": (
+        config(features=["links.has_url"]),
+        r"config\.json: .*links\.has_url",
+    ),
+    "other sizes": (setting(hidden=10), r"model\.safetensors: the weights do not fit.*size"),
+    "other depth": (setting(depth=1), r"model\.safetensors: the weights do not fit"),
+    "a missing weight": (
+        lambda folder: replace_weights(folder, **{last_weight(folder): None}),
+        r"model\.safetensors: the weights do not fit.*[Mm]issing",
+    ),
+    "an additional weight": (
+        lambda folder: replace_weights(folder, extra=torch.zeros(3)),
+        r"model\.safetensors: the weights do not fit.*extra",
+    ),
+    "idf file gone": (lambda folder: (folder.parent / "idf.tsv").unlink(), r"idf\.tsv"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind: str) -> None:
+    damage, message = DAMAGES[kind]
+    damage(saved)
+    with pytest.raises(RerankerError, match=message) as error:
+        checkpoint.load(saved)
+    assert str(saved.parent) in str(error.value)
+
+
+def test_a_checkpoint_of_another_model_says_what_to_ask_for(saved: Path) -> None:
+    message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; name mp_hcnn as `reranker`"
+    with pytest.raises(RerankerError, match=message):
+        checkpoint.load(saved, "knrm")
+
+
+def test_weights_with_code_in_them_are_not_read(saved: Path) -> None:
+    """A pickle under the name of the weights is refused, not run."""
+    torch.save({"x": torch.zeros(1)}, saved / "model.safetensors")
+    with pytest.raises(RerankerError, match=r"model\.safetensors: found [0-9a-f]{64}, expected"):
+        checkpoint.load(saved)

@@ -1,0 +1,96 @@
+"""CNTN against sections 3 and 4 of the paper, written out in loops."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
+
+from rerankers.base import Reranker
+from rerankers.models.cntn import Model, dynamic_k
+
+CONFIGURATIONS = list(Model.configurations)
+
+
+def naive_k_max(column: list[float], k: int) -> list[float]:
+    """The k highest of a list, in its order; of equal ones the earlier."""
+    best = sorted(range(len(column)), key=lambda place: (-column[place], place))[:k]
+    return [column[place] for place in sorted(best)]
+
+
+def naive_sentence(weights: dict[str, np.ndarray], vectors: np.ndarray) -> np.ndarray:
+    """Section 3 for one text [s, E]: its vector [n_s]."""
+    depth, maps, s = 3, vectors, len(vectors)
+    for layer in range(1, depth + 1):
+        filters = weights[f"convolutions.{layer - 1}.weight"]  # [3 · inputs, F]
+        inputs = filters.shape[0] // 3
+        if s:
+            edge = np.zeros((2, inputs))
+            padded = np.concatenate([edge, maps, edge])
+            maps = np.array(
+                [
+                    sum(padded[i + j] @ filters[j * inputs : (j + 1) * inputs] for j in range(3))
+                    for i in range(len(padded) - 2)
+                ]
+            )
+        else:
+            maps = np.zeros((0, filters.shape[1]))
+        k = max(4, math.ceil((depth - layer) * s / depth))
+        columns = [naive_k_max(maps[:, f].tolist(), k) for f in range(maps.shape[1])]
+        maps = np.array(columns).T.reshape(-1, filters.shape[1])
+        maps = np.tanh(maps + weights["biases"][layer - 1])
+    top = np.zeros((4, maps.shape[1]))
+    top[: len(maps)] = maps
+    return np.tanh(weights["output.weight"] @ top.ravel() + weights["output.bias"])
+
+
+def naive_score(model: Reranker, query: str, post: str) -> float:
+    """Equation 1 for one pair."""
+    config = model.config
+    everything, sides = weights_of(model), []
+    for name, text in (("query_sentence.", query), ("post_sentence.", post)):
+        vectors = word_vectors(model, text)
+        if config.composition == "mean":
+            sides.append(vectors.sum(axis=0) / max(1, len(vectors)))
+        else:
+            sides.append(naive_sentence(weights_of(model, name), vectors))
+    q, a = sides
+    if config.bilinear == "identity":
+        q, a = q / max(np.linalg.norm(q), 1e-6), a / max(np.linalg.norm(a), 1e-6)
+    score = 0.0
+    for i in range(config.slices):
+        inner = 0.0
+        if config.bilinear == "tensor":
+            m = everything["tensor"][i]
+            inner += sum(q[x] * m[x, y] * a[y] for x in range(len(q)) for y in range(len(a)))
+        elif config.bilinear == "identity":
+            inner += q @ a
+        if config.linear:
+            row = everything["linear.weight"][i]
+            inner += row @ np.concatenate([q, a]) + everything["linear.bias"][i]
+        outer = math.tanh(inner) if config.activation == "tanh" else inner
+        score += everything["weights"][i] * outer
+    return float(score)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_scores_are_those_of_the_paper(configuration: str) -> None:
+    model = varied("cntn", configuration)
+    with torch.no_grad():
+        model.get_parameter("weights").mul_(1.3)
+    # Equal windows would be told apart by their rounding, so the long text repeats no word.
+    long = " ".join(f"cuts{n}" for n in range(31))
+    assert_naive_scores(model, partial(naive_score, model), [*CASES[:-1], (long, long)])
+
+
+def test_k_follows_the_length_of_the_text() -> None:
+    lengths = torch.arange(60)
+    for depth in (1, 3):
+        for layer in range(1, depth + 1):
+            expected = [max(4, -((layer - depth) * s // depth)) for s in range(60)]
+            assert dynamic_k(lengths, layer, depth, 4).tolist() == expected
+    # Kalchbrenner et al. (2014), section 3.4: 18 words, k_top 3, three layers.
+    eighteen = torch.tensor([18])
+    assert [int(dynamic_k(eighteen, layer, 3, 3)) for layer in (1, 2, 3)] == [12, 6, 3]

@@ -1,0 +1,322 @@
+"""What every reranker must do, for each file in ``rerankers/models`` and each configuration."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from helpers.reranking_samples import (
+    AWKWARD,
+    POSTS,
+    QUERIES,
+    all_pairs,
+    encoder,
+    every_model,
+    small_model,
+)
+
+from rerankers import checkpoint, models
+from rerankers.base import Pairs, Reranker, Terms
+from rerankers.errors import RerankerError
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.training.examples import CachedInteractions
+from rerankers.training.losses import listwise, pointwise
+
+CPU = torch.device("cpu")
+
+FIRST = {name: (name, key) for name, key in reversed(every_model())}.values()
+"""The first configuration of each model."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(case, id="-".join(case), marks=[] if case in FIRST else [pytest.mark.slow])
+        for case in every_model()
+    ],
+)
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The names of a model and of a configuration; a quick run has the first configurations."""
+    name, configuration = request.param
+    return name, configuration
+
+
+@pytest.fixture(scope="module")
+def named(case: tuple[str, str]) -> tuple[str, Reranker]:
+    """A model and its name; tests leave its weights alone."""
+    return case[0], small_model(*case)
+
+
+@pytest.fixture
+def model(named: tuple[str, Reranker]) -> Reranker:
+    return named[1].eval()
+
+
+def score(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
+    return scoring.score(model, pairs, encoder(), batch_size)
+
+
+def one(query: str, text: str, url: str = "") -> Pairs:
+    return all_pairs([query], [(text, url)])
+
+
+def score_part(model: Reranker, part: Pairs, whole: Tokenized, rows: Sequence[int]) -> np.ndarray:
+    """Scores of pairs that are read by themselves, as are ``rows`` of a ``whole`` that has them.
+
+    Features see a topic's whole list of candidates, so they are those that the pairs have there.
+    """
+    tokenized = Tokenized.from_pairs(part, encoder(), model)
+    if whole.features is not None:
+        tokenized.features = whole.features[list(rows)]
+    return scoring.score_tokenized(model, tokenized)
+
+
+def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
+    scores = score(model, all_pairs())
+    assert scores.shape == (len(QUERIES) * len(POSTS),)
+    assert np.isfinite(scores).all()
+    first = scores[: len(POSTS)]
+    assert np.ptp(first) > 1e-5, "all posts score the same"
+
+
+def test_padding_does_not_change_scores(model: Reranker) -> None:
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    rows = np.arange(len(tokenized.query_index))
+    queries, posts, query_of_post = tokenized.batch(rows, CPU)
+    features = tokenized.features_of(rows, CPU)
+
+    def wider(inputs: Any, columns: int) -> dict[str, Terms]:
+        return {
+            name: Terms(
+                F.pad(terms.ids, (0, columns)),
+                F.pad(terms.weights, (0, columns if terms.weights.shape[1] else 0)),
+            )
+            for name, terms in inputs.items()
+        }
+
+    with torch.no_grad():
+        narrow = model(queries, posts, query_of_post, features)
+        for columns in (1, 7, 200):
+            wider_inputs = wider(queries, columns), wider(posts, columns)
+            wide = model(*wider_inputs, query_of_post, features)
+            torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
+
+
+def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
+    """All pairs in one batch, padded to the longest, by nothing but the model."""
+    short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
+    pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short])
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
+    rows = np.arange(len(pairs))
+    with torch.no_grad():
+        plain = model(*tokenized.batch(rows, CPU), tokenized.features_of(rows, CPU))
+    np.testing.assert_allclose(score(model, pairs), plain.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_batches_order_and_threads_do_not_change_scores(model: Reranker) -> None:
+    pairs = all_pairs()
+    expected, before = score(model, pairs), torch.get_num_threads()
+    order = np.random.default_rng(3).permutation(len(pairs))
+    shuffled = Pairs(
+        pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
+    )
+    try:
+        for threads, size in ((1, 7), (2, 7), (2, 256)):
+            torch.set_num_threads(threads)
+            found = score(model, shuffled, size)
+            np.testing.assert_allclose(found, expected[order], rtol=1e-6, atol=1e-6)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_bfloat16_scores_are_near(model: Reranker) -> None:
+    exact = score(model, all_pairs())
+    found = scoring.score(model, all_pairs(), encoder(), precision="bf16")
+    assert found.dtype == np.float32
+    # Eight bits: a cosine in another bin, or another of the k largest, moves a few scores far.
+    assert np.abs(found - exact).mean() < 0.08 * np.ptp(exact)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_gpu_gives_the_scores_of_the_cpu(model: Reranker) -> None:
+    on_gpu = copy.deepcopy(model).to("cuda")
+    np.testing.assert_allclose(
+        score(on_gpu, all_pairs()), score(model, all_pairs()), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_awkward_texts_score_alone_as_together(model: Reranker) -> None:
+    """As queries, as texts of posts and as URLs; pairs in one batch, and one by one."""
+    texts = list(AWKWARD.values())
+    queries = [QUERIES[1], *texts]
+    posts = [POSTS[2], *((text, text) for text in texts), *(("water", text) for text in texts)]
+    whole = Tokenized.from_pairs(all_pairs(queries, posts), encoder(), model)
+    together = scoring.score_tokenized(model, whole, 7)
+    assert np.isfinite(together).all()
+    for row in [*range(len(texts) + 1), *range(0, len(together), len(posts))]:
+        pair = one(queries[row // len(posts)], *posts[row % len(posts)])
+        alone = score_part(model, pair, whole, [row])
+        np.testing.assert_allclose(alone, together[[row]], rtol=1e-5, atol=1e-5)
+
+
+def test_no_pairs_no_scores(model: Reranker) -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    assert score(model, Pairs([], [], [], nothing, nothing)).shape == (0,)
+
+
+def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
+    if not model.trained_by_gradients:
+        pytest.skip("this model has no trainable parameter")
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    rows = np.arange(len(tokenized.query_index))
+    trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+    assert trained
+    steep: dict[str, bool] = dict.fromkeys(trained, False)
+    # The listwise loss does not see a shift of all scores; the pointwise one does.
+    for loss in (listwise, pointwise):
+        model.zero_grad(set_to_none=True)
+        loss(tokenized.scores_of(model, rows, CPU).view(len(QUERIES), len(POSTS)), 3).backward()
+        for key, value in trained.items():
+            assert value.grad is not None, f"{key} has no gradient"
+            assert bool(value.grad.isfinite().all()), f"{key} has a gradient that is not finite"
+            steep[key] |= bool(value.grad.abs().max() > 0)
+    model.zero_grad(set_to_none=True)
+    assert all(steep.values()), [key for key, moved in steep.items() if not moved]
+
+
+@pytest.mark.parametrize(("name", "configuration"), every_model())
+def test_gradients_are_finite_for_equal_and_empty_texts(name: str, configuration: str) -> None:
+    """Where lengths and distances are 0; word vectors are trained, if the model can."""
+    model = small_model(name, configuration, vectors="nonstatic")
+    tokenized = Tokenized.from_pairs(
+        all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")]), encoder(), model
+    )
+    if not model.trained_by_gradients:
+        pytest.skip("this model has no trainable parameter")
+    tokenized.scores_of(model, np.arange(4), CPU).sum().backward()
+    gradients = {key: value.grad for key, value in model.named_parameters()}
+    assert any(gradient is not None for gradient in gradients.values())
+    for key, gradient in gradients.items():
+        assert gradient is None or bool(gradient.isfinite().all()), key
+
+
+def test_saved_and_loaded_gives_identical_scores(
+    named: tuple[str, Reranker], tmp_path: Path
+) -> None:
+    name, model = named
+    idf = tmp_path / "idf.tsv"
+    idf.write_text("1000\nthe\t900\nin\t800\nworld\t90\nwater\t40\nservice\t30\nbbc\t20\n")
+    reader = checkpoint.TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
+    before = scoring.score(model, all_pairs(), reader)
+    checkpoint.save(tmp_path / "saved", name, model, reader, {"note": "é"})
+    loaded = checkpoint.load(tmp_path / "saved", name)
+    assert loaded.name == name
+    assert loaded.metrics == {"note": "é"}
+    assert loaded.model.config == model.config
+    assert not loaded.model.training
+    np.testing.assert_array_equal(loaded.score(all_pairs()), before)
+
+
+def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
+    """Labels against the words: only a model that learns can tell the pairs apart."""
+    name, configuration = case
+    if not models.find(name).trained_by_gradients:
+        pytest.skip("this model has no trainable parameter")
+    model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
+    tokenized = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
+    order = np.array([5, 6, 1, 9, 3, 0, 2, 4, 7, 8])  # the first three are positives
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    losses = []
+    for _ in range(300):
+        loss = listwise(tokenized.scores_of(model, order, CPU).view(1, 10), 3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if losses[-1] < 0.1 * losses[0]:
+            break
+    assert losses[-1] < 0.1 * losses[0], f"the loss fell from {losses[0]} to {losses[-1]} only"
+
+
+def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
+    if not model.interactions_are_fixed():
+        pytest.skip("this configuration trains what comes before the evidence")
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    cached = CachedInteractions.compute(model, tokenized)
+    rows = np.random.default_rng(1).integers(len(tokenized.query_index), size=60)  # with repeats
+    with torch.no_grad():
+        torch.testing.assert_close(
+            cached.scores_of(model, rows, CPU),
+            tokenized.scores_of(model, rows, CPU),
+            rtol=1e-5,
+            atol=1e-5,
+        )
+    np.testing.assert_allclose(
+        scoring.score_tokenized(model, cached, 7),
+        scoring.score_tokenized(model, tokenized),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
+    """Caching is right only if nothing that is trained lies before ``integrate``."""
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    queries, posts, query_of_post = tokenized.batch(np.arange(12), CPU)
+    interactions = model.interact(
+        model.encode_queries(queries), model.encode_posts(posts), query_of_post
+    )
+    trained = any(value.requires_grad for value in interactions.values())
+    assert trained is not model.interactions_are_fixed()
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("c_dssm", {"width": 2}),
+    ("cntn", {"bilinear": "none", "linear": False}),
+    ("drmm", {"bins": 1}),
+    ("drmm", {"bound": 0.0}),
+    ("drmm", {"gate": "tv"}),
+    ("dssm", {"trigram_buckets": 0}),
+    ("dssm", {"trigram_buckets": 64_001}),
+    ("duet", {"region": 0}),
+    ("duet", {"terms": "letters"}),
+    ("fusion", {"bagging": 1.5}),
+    ("fusion", {"families": "signal:,links"}),
+    ("fusion", {"feature_fraction": 0.0}),
+    ("fusion", {"objectives": "binary,map"}),
+    ("knrm", {"bound": 0.0}),
+    ("knrm", {"sigma": 0.0}),
+    ("knrm", {"soft_kernels": 0}),
+    ("knrm", {"vectors": "dynamic"}),
+    ("lambdamart", {"families": "overlap,urls"}),
+    ("lambdamart", {"learning_rate": 0.0}),
+    ("lambdamart", {"leaves": 1}),
+    ("lambdamart", {"parts": 1}),
+    ("linear_fusion", {"families": "urls"}),
+    ("linear_fusion", {"penalty": 0}),
+    ("match_pyramid", {"deep_width": 4}),
+    ("match_pyramid", {"pooled_rows": 1}),
+    ("match_pyramid", {"similarity": "gaussian"}),
+    ("mp_cnn", {"l1": "other"}),
+    ("pwim", {"channel_share": 0.0}),
+    ("pwim", {"size": 0}),
+    ("sm_cnn", {"vectors": "statik"}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), REFUSED)
+def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[str, Any]) -> None:
+    message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
+    with pytest.raises(RerankerError, match=message):
+        small_model(name, next(iter(models.find(name).configurations)), **changes)
+
+
+def test_an_unknown_model_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(RerankerError, match=r"'mp_hcn'.*mp_hcnn"):
+        models.find("mp_hcn")

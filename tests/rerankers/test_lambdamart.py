@@ -1,0 +1,101 @@
+"""LambdaMART: learning and training by the command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.data_samples import write_microblog
+from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders, represented
+from helpers.reranking_samples import encoder, small_config, vocabulary
+
+from pipeline import train
+from pipeline.collections import named
+from pipeline.ranking.scorers import ModelScorer
+from pipeline.training.training_set import load_training_data
+from rerankers import checkpoint
+from rerankers.base import Pairs
+from rerankers.errors import RerankerError
+from rerankers.models.lambdamart import Model
+
+NAME = "lambdamart"
+
+
+def fitted(pairs: Pairs, relevant: np.ndarray, **changes: Any) -> Model:
+    model = Model(small_config(NAME, "all", **changes), vocabulary())
+    fit(model, pairs, relevant)
+    return model
+
+
+def test_training_is_independent_of_the_order_of_topics() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    order = np.argsort(-pairs.query_index, kind="stable")
+    turned = fitted(of_topics(pairs, order), relevant[order])
+    assert turned.files() == fitted(pairs, relevant).files()
+
+
+def test_parts_choose_few_trees_for_random_labels() -> None:
+    pairs, _ = pairs_that_rm3_orders()
+    noise = np.random.default_rng(1).random(len(pairs)) < 0.3
+    chosen = fitted(pairs, noise, trees=40, parts=3)
+    every = fitted(pairs, noise, trees=40, parts=0)
+    ((few,), (all_of_them,)) = (chosen.boosters, every.boosters)
+    assert 1 <= few.num_trees() < all_of_them.num_trees() == 40
+
+
+def test_every_tree_is_progress() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    told: list[str] = []
+    model = Model(small_config(NAME, "all", trees=3, parts=2), vocabulary())
+    labels, queries = torch.from_numpy(relevant), torch.from_numpy(pairs.query_index)
+    model.fit(represented(model, pairs), labels, queries, told.append)
+    counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
+    assert told[:3] == counts
+    assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
+
+
+def test_topics_without_relevant_posts_are_an_error() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    with pytest.raises(RerankerError, match="found no training topic with both"):
+        fitted(pairs, np.zeros_like(relevant))
+
+
+def test_a_model_without_trees_is_not_saved(tmp_path: Path) -> None:
+    model = Model(small_config(NAME, "all"), vocabulary())
+    with pytest.raises(RerankerError, match="without trees"):
+        checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})
+
+
+def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
+    """Four made-up years, one of them left out; the run's scores and texts reach the trees."""
+    data, output = write_microblog(tmp_path / "data"), tmp_path / "trained"
+    changes = ("minimum_leaf=1", "trees=10", "parts=2")
+    train.main(
+        train.Options(
+            model=NAME,
+            test="mb2012",
+            configuration="text_url",
+            set=changes,
+            folds=2,
+            device="cpu",
+            threads=1,
+            vectors=data / "vectors.txt",
+            data=data,
+            output=output,
+        )
+    )
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"] and metrics["epochs"] == 0
+    assert metrics["training"] == {"seed": 1}
+    assert set(metrics["validation"]["by_fold"]) == {"fold 1", "fold 2"}
+    assert (output / "held_out.run.gz").is_file()
+    reranker = ModelScorer(checkpoint.load(output, NAME))
+    config = reranker.checkpoint.model.config
+    assert (config.families, config.trees) == ("first_stage,overlap,links", 10)
+    candidates = load_training_data([named.find("mb2012", data)])
+    run = reranker.score(candidates.candidates)
+    # In these years only relevant posts have links, and every one of them has.
+    assert candidates.mean_of("AP", run) == pytest.approx(1.0)
+    assert candidates.mean_of("AP", candidates.candidates.run) < 0.9

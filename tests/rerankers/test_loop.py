@@ -1,0 +1,344 @@
+"""The training loop: resuming, early stopping, errors, and cached interactions."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reranking_samples import all_pairs, encoder, small_model
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rerankers.base import Reranker
+from rerankers.errors import RerankerError
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.training import losses, state
+from rerankers.training.examples import CachedInteractions, Examples
+from rerankers.training.loop import train
+from rerankers.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
+from rerankers.training.state import History
+
+pytestmark = pytest.mark.slow
+
+FAST = Settings(
+    epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3, seed=7
+)
+LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
+
+
+def model_of(configuration: str = "robust", seed: int = 0, dropout: float = 0.3) -> Reranker:
+    """MP-HCNN with cached interactions (robust) or without (paper), or SM-CNN (static)."""
+    name = "sm_cnn" if configuration == "static" else "mp_hcnn"
+    return small_model(name, configuration, seed=seed, dropout=dropout)
+
+
+def examples_of(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
+    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    if model.interactions_are_fixed():
+        return Examples(CachedInteractions.compute(model, tokenized), labels)
+    return Examples(tokenized, labels)
+
+
+def run(
+    model: Reranker,
+    state: Path,
+    settings: Settings = FAST,
+    validate: bool = True,
+    measure: Any = None,
+    **options: Any,
+) -> History:
+    data = examples_of(model)
+    measured = measure or (lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean()))
+    return train(model, data, data if validate else None, measured, settings, state, **options)
+
+
+def weights(model: Reranker) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for key in a:
+        assert torch.equal(a[key], b[key]), key
+
+
+# A learning rate for each optimizer that suits these few pairs.
+RATES = {"adamw": 1e-2, "adadelta": 1.0, "adagrad": 5e-2, "rmsprop": 5e-3, "sgd": 5e-2}
+
+
+def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: Any) -> Settings:
+    loss = "pointwise" if sampling == "pairs" else "listwise"
+    options = {"loss": loss, "batch_pairs": 10, "learning_rate": RATES[optimizer], **changes}
+    return dataclasses.replace(FAST, sampling=sampling, optimizer=optimizer, **options)
+
+
+# Resuming
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("configuration", "sampling", "optimizer", "epoch"),
+    [
+        ("robust", "random", "sgd", 1),
+        ("paper", "random", "adamw", 3),
+        ("paper", "pairs", "adadelta", 2),
+        ("static", "mix", "rmsprop", 3),
+        ("static", "corrupted", "adamw", 3),
+    ],
+)
+def test_resumed_training_ends_with_the_same_weights(
+    tmp_path: Path, configuration: str, sampling: str, optimizer: str, epoch: int
+) -> None:
+    def interrupt(now: int, step: int, message: str) -> None:
+        if (now, step) == (epoch, 3):
+            raise KeyboardInterrupt
+
+    settings = settings_of(sampling, optimizer)
+    whole = model_of(configuration)
+    history = run(whole, tmp_path / "whole", settings)
+    with pytest.raises(KeyboardInterrupt):
+        run(model_of(configuration), tmp_path / "state", settings, progress=interrupt)
+    # Other random draws of the process must not matter.
+    torch.manual_seed(99)
+    resumed = model_of(configuration)
+    seen: list[int] = []
+    again = run(
+        resumed,
+        tmp_path / "state",
+        settings,
+        resume=True,
+        progress=lambda now, step, message: seen.append(now),
+    )
+    assert min(seen) == epoch
+    assert again == history
+    assert_same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("change", [{"learning_rate": 1e-3}, {"loss": "pairwise"}])
+def test_state_file_of_other_settings_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "state.safetensors"
+    run(model_of(), path)
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*had other settings"):
+        run(model_of(), path, dataclasses.replace(FAST, **change), resume=True)
+
+
+def truncate(kept: int) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(path.read_bytes()[:kept]) and None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate(5),
+        truncate(-1),
+        lambda path: save_file({"x": torch.zeros(2)}, path),
+        lambda path: run(model_of("paper"), path),
+    ],
+    ids=["cut at 5", "cut at -1", "other tensors", "other model"],
+)
+def test_unsuitable_state_file_is_refused(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+    path = tmp_path / "state.safetensors"
+    run(model_of(), path)
+    damage(path)
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without `resume`"):
+        run(model_of(), path, resume=True)
+
+
+def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = model_of()
+    run(whole, tmp_path / "whole")
+    path, calls = tmp_path / "states" / "state", []
+
+    def full(tensors: object, path: str, metadata: object) -> None:
+        calls.append(path)
+        Path(path).write_bytes(b"half")
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        save_file(tensors, path, metadata)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(state, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        run(model_of(), path)
+    assert [path.name for path in path.parent.iterdir()] == ["state"]
+    resumed = model_of()
+    run(resumed, path, resume=True)
+    assert_same(weights(resumed), weights(whole))
+
+
+# Steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sampling", "optimizer", "loss"),
+    [
+        *((sampling, "adamw", "pointwise") for sampling in SAMPLINGS),
+        *(("random", optimizer, "listwise") for optimizer in OPTIMIZERS),
+        ("random", "adamw", "pairwise"),
+    ],
+)
+def test_every_sampling_optimizer_and_loss_lowers_the_validation_loss(
+    tmp_path: Path, sampling: str, optimizer: str, loss: str
+) -> None:
+    settings = settings_of(sampling, optimizer, epochs=4, steps=15, select="loss", loss=loss)
+    history = run(model_of("static", dropout=0.0), tmp_path / "state", settings)
+    for figure in ("training_loss", "validation_loss"):
+        values = [epoch[figure] for epoch in history.epochs]
+        assert values[-1] < 0.95 * values[0], figure
+
+
+def test_loss_that_is_no_number_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
+    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
+        run(model_of(), tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_of_one_kind_are_an_error(tmp_path: Path) -> None:
+    model, labels = model_of(), np.ones(48, dtype=bool)
+    with pytest.raises(RerankerError, match="no training topic"):
+        train(model, examples_of(model, labels), None, lambda s: 0.0, FAST, tmp_path / "state")
+
+
+# Validation
+
+
+def figures_of(*values: float) -> Any:
+    """A measure that returns these figures, one an epoch."""
+    left = list(values)
+    return lambda scores: left.pop(0)
+
+
+def test_early_stopping_keeps_the_best_epoch(tmp_path: Path) -> None:
+    settings = dataclasses.replace(FAST, epochs=9, patience=2)
+    after_epoch: dict[int, dict[str, Tensor]] = {}
+    model = model_of()
+
+    def progress(epoch: int, step: int, message: str) -> None:
+        if step == 0:
+            after_epoch[epoch] = weights(model)
+
+    measure = figures_of(0.1, 0.3, 0.2, 0.3, 0.9)
+    history = run(model, tmp_path / "state", settings, measure=measure, progress=progress)
+    assert history.best == 2
+    assert [round(f["validation_map"], 1) for f in history.epochs] == [0.1, 0.3, 0.2, 0.3]
+    assert_same(weights(model), after_epoch[2])
+    resumed = model_of(seed=3)
+    assert run(resumed, tmp_path / "state", settings, resume=True) == history
+    assert_same(weights(resumed), weights(model))
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+def test_best_epoch_by_each_figure(tmp_path: Path, select: str) -> None:
+    """The lowest loss or the highest measure, recorded by its name."""
+    settings = dataclasses.replace(FAST, select=select, patience=9, learning_rate=0.3)
+    history = run(model_of(), tmp_path / "state", settings, measure=figures_of(0.2, 0.5, 0.9, 0.6))
+    measured = "validation_mrr" if select == "mrr" else "validation_map"
+    assert [epoch[measured] for epoch in history.epochs] == [0.2, 0.5, 0.9, 0.6]
+    if select == "loss":
+        figures = [epoch["validation_loss"] for epoch in history.epochs]
+        assert history.best == 1 + figures.index(min(figures))
+    else:
+        assert history.best == 3
+        assert all(set(epoch) == {"training_loss", measured} for epoch in history.epochs)
+
+
+def test_without_validation_the_last_of_all_epochs_is_best(tmp_path: Path) -> None:
+    def never(scores: np.ndarray) -> float:
+        raise AssertionError("measured without validation pairs")
+
+    settings = dataclasses.replace(FAST, epochs=6, patience=1)
+    history = run(model_of(), tmp_path / "state", settings, validate=False, measure=never)
+    assert (len(history.epochs), history.best) == (6, 6)
+    assert all(set(figures) == {"training_loss"} for figures in history.epochs)
+
+
+# Cached interactions
+
+
+def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
+    cached, computed = (model_of("robust", dropout=0.0) for _ in range(2))
+    # AdamW would turn rounding errors of zero gradients into whole steps.
+    settings = dataclasses.replace(FAST, optimizer="sgd", learning_rate=0.05)
+    tokenized = Examples(Tokenized.from_pairs(all_pairs(), encoder(), computed), LABELS)
+    train(cached, examples_of(cached), None, lambda s: 0.0, settings, tmp_path / "a")
+    train(computed, tokenized, None, lambda s: 0.0, settings, tmp_path / "b")
+    for a, b in zip(cached.parameters(), computed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+# Mined negatives
+
+
+# Learning rate, passes, clipping
+
+
+def rates_of(settings: Settings, tmp_path: Path, *figures: float) -> list[float]:
+    """The learning rate of the first step of each epoch."""
+    rates: list[float] = []
+    real_step = torch.optim.SGD.step
+
+    def step(self: torch.optim.SGD, closure: Any = None) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return real_step(self, closure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.SGD, "step", step)
+        run(model_of(), tmp_path / "state", settings, measure=figures_of(*figures))
+    return rates[:: settings.steps]
+
+
+def test_schedules_of_the_learning_rate(tmp_path: Path) -> None:
+    settings = settings_of(optimizer="sgd", epochs=5, patience=9, learning_rate=0.8)
+    figures = 0.1, 0.3, 0.2, 0.2, 0.5
+    linear = rates_of(settings, tmp_path, *figures)
+    assert linear == pytest.approx([0.8 * (1 - 0.9 * done / 5) for done in range(5)])
+    constant = dataclasses.replace(settings, schedule="constant")
+    assert rates_of(constant, tmp_path, *figures) == [0.8] * 5
+    plateau = dataclasses.replace(settings, schedule="plateau")
+    assert rates_of(plateau, tmp_path, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
+
+
+def test_the_rate_is_halved_after_some_epochs_in_a_row(tmp_path: Path) -> None:
+    figures = iter([0.1, 0.3, 0.2, 0.2, 0.2, 0.4, 0.2, 0.2])
+    settings = dataclasses.replace(FAST, epochs=8, schedule="plateau", halve_after=2, patience=9)
+    history = run(model_of(), tmp_path / "state", settings, measure=lambda scores: next(figures))
+    assert (history.best, history.setbacks) == (6, 2)
+
+
+def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path) -> None:
+    settings = settings_of("pairs", epochs=2, steps=0, batch_pairs=20, select="loss")
+    seen: list[tuple[int, int]] = []
+    history = run(
+        model_of(), tmp_path / "state", settings, progress=lambda *now: seen.append(now[:2])
+    )
+    steps = -(-48 // 20)
+    assert [now for now in seen if now[1]] == [
+        (epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)
+    ]
+    assert all(0 < figures["validation_loss"] < 2 for figures in history.epochs)
+
+
+def test_clipping_can_be_switched_off(tmp_path: Path) -> None:
+    """Plain gradient descent moves a parameter by rate times gradient, however long that is."""
+    moved = {}
+    for clipping in (0.0, 1e-6):
+        settings = settings_of(
+            optimizer="sgd", momentum=0.0, weight_decay=0.0, epochs=1, steps=1, clipping=clipping
+        )
+        model = model_of()
+        before = weights(model)
+        run(model, tmp_path / "state", settings)
+        moved[clipping] = sum((w - before[k]).abs().sum().item() for k, w in weights(model).items())
+    assert moved[1e-6] < 1e-4 < moved[0.0]
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"held_out": 1.5}, {"schedule": "cosine"}])
+def test_impossible_settings_are_named(change: dict[str, Any]) -> None:
+    with pytest.raises(RerankerError, match=f"setting {next(iter(change))}"):
+        Settings(**change)

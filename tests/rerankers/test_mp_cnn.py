@@ -1,0 +1,136 @@
+"""MP-CNN against Algorithms 1 and 2 of He et al. (2015), written out in loops over one pair."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
+from helpers.reranking_samples import VECTOR_SIZE
+
+from rerankers.base import Reranker
+from rerankers.models.mp_cnn import Model, _DimensionConvolution, _extremes
+
+
+class Naive:
+    """The same network for one pair, in double precision."""
+
+    def __init__(self, model: Reranker) -> None:
+        self.model, self.config, self.weights = model, model.config, weights_of(model)
+
+    def group_a(self, sentence: np.ndarray, width: float, pooling: str) -> np.ndarray:
+        """Block A: one vector."""
+        if math.isinf(width):
+            return pool(sentence, pooling)
+        weight = self.weights[f"holistic.{int(width) - 1}.weight"]  # [F, width · E]
+        bias = self.weights[f"holistic.{int(width) - 1}.bias"]
+        padded = np.vstack([sentence, np.zeros((int(width) - 1, VECTOR_SIZE))])
+        maps = np.zeros((len(sentence), len(bias)))
+        for place in range(len(sentence)):
+            window = np.concatenate([padded[place + j] for j in range(int(width))])
+            maps[place] = np.tanh(weight @ window + bias)
+        return pool(maps, pooling)
+
+    def group_b(self, sentence: np.ndarray, width: int, pooling: str) -> np.ndarray:
+        """Block B: [dimensions, filters]."""
+        weight = self.weights[f"by_dimension.{width - 1}.weight"]  # [width, filters, E]
+        bias = self.weights[f"by_dimension.{width - 1}.bias"]
+        padded = np.vstack([sentence, np.zeros((width - 1, VECTOR_SIZE))])
+        result = np.zeros((VECTOR_SIZE, bias.shape[0]))
+        for dimension in range(VECTOR_SIZE):
+            for number in range(bias.shape[0]):
+                values = []
+                for place in range(len(sentence)):
+                    total = bias[number, dimension]
+                    for j in range(width):
+                        total += weight[j, number, dimension] * padded[place + j, dimension]
+                    values.append(math.tanh(total))
+                result[dimension, number] = pool(np.array(values)[:, None], pooling)[0]
+        return result
+
+    def unit_2(self, x: np.ndarray, y: np.ndarray) -> list[float]:
+        cosine = sum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(
+            (sum(x * x) + 1e-8) * (sum(y * y) + 1e-8)
+        )
+        distance = math.sqrt(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
+        return [cosine, distance]
+
+    def unit_1(self, x: np.ndarray, y: np.ndarray) -> list[float]:
+        differences = [abs(a - b) for a, b in zip(x, y, strict=True)]
+        if self.config.l1 == "sum":
+            differences = [sum(differences)]
+        return self.unit_2(x, y) + differences
+
+    def features(self, query: str, post: str) -> list[float]:
+        s1, s2 = word_vectors(self.model, query), word_vectors(self.model, post)
+        widths: list[float] = [*range(1, self.config.widths + 1), math.inf]
+        poolings = ("max", "min", "mean")
+        features = []
+        for p in poolings:  # Algorithm 1
+            m1 = np.array([self.group_a(s1, w, p) for w in widths])  # [widths, filters]
+            m2 = np.array([self.group_a(s2, w, p) for w in widths])
+            for i in range(VECTOR_SIZE):
+                features += self.unit_2(m1[:, i], m2[:, i])
+        for p in poolings:  # Algorithm 2
+            for w1 in widths:
+                for w2 in widths:
+                    features += self.unit_1(self.group_a(s1, w1, p), self.group_a(s2, w2, p))
+        for p in ("max", "min"):
+            for w in range(1, self.config.widths + 1):
+                b1, b2 = self.group_b(s1, w, p), self.group_b(s2, w, p)
+                for i in range(self.config.dimension_filters):
+                    features += self.unit_1(b1[:, i], b2[:, i])
+        return features
+
+    def score(self, query: str, post: str) -> float:
+        x = np.array(self.features(query, post))
+        hidden = np.tanh(self.weights["hidden.weight"] @ x + self.weights["hidden.bias"])
+        return float(self.weights["score.weight"][0] @ hidden + self.weights["score.bias"][0])
+
+
+def pool(maps: np.ndarray, pooling: str) -> np.ndarray:
+    """[L, K] to [K]; nothing is pooled to zeros."""
+    if not len(maps):
+        return np.zeros(maps.shape[1])
+    return np.asarray({"max": np.max, "min": np.min, "mean": np.mean}[pooling](maps, axis=0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"dimension_filters": 1},
+        {"widths": 1},
+        {"widths": 5},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("configuration", Model.configurations)
+def test_scores_are_those_of_the_algorithms_written_out(
+    configuration: str, changes: dict[str, Any]
+) -> None:
+    model = varied("mp_cnn", configuration, **{"dimension_filters": 3} | changes)
+    assert_naive_scores(model, Naive(model).score, CASES[:-1])
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_pooled_windows_have_the_gradient_of_all_windows(width: int) -> None:
+    torch.manual_seed(1)
+    convolution = _DimensionConvolution(4, 5, width)
+    ids = torch.tensor([[1, 2, 3, 4, 2, 5], [3, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])  # 2 twice
+    vectors = torch.cat([torch.zeros(1, 4), torch.randn(5, 4)]).requires_grad_()
+    terms, inside = vectors[ids], ids.ne(0).unsqueeze(2)
+    after = torch.randn(3, 2, 5, 4)
+
+    def values_and_gradients(pooled: torch.Tensor) -> list[torch.Tensor]:
+        at = [vectors, convolution.weight, convolution.bias]
+        return [pooled, *torch.autograd.grad((pooled * after).sum(), at, retain_graph=True)]
+
+    maps = convolution._maps(torch.nn.functional.pad(terms, (0, 0, 0, width - 1))).flatten(2)
+    plain = torch.tanh(torch.stack(_extremes(maps, inside), dim=1)).unflatten(2, (5, 4))
+    found = convolution(terms, inside)
+    for ours, theirs in zip(*map(values_and_gradients, (found, plain)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(convolution(terms, inside), found, rtol=0, atol=0)

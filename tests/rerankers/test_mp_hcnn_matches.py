@@ -1,0 +1,230 @@
+"""Matches of MP-HCNN between a query and a post, and their places in the original texts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
+from rerankers.models._mp_hcnn_matches import (
+    PairMatches,
+    PerspectiveMatches,
+    find_matches,
+    mean_by_word,
+    measure_name,
+    strength_bounds,
+)
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.text.spans import find_url, find_words, trigram_spans
+from rerankers.text.words import character_trigrams, url_text, words
+
+TEXTS = [text for text, _ in POSTS]
+URLS = [url for _, url in POSTS]
+
+# What is hard to keep apart: marks, names, links, brackets, styles, and letters that change length.
+PIECES = [
+    "a",
+    "Z",
+    "ooo",
+    "é",
+    "e\u0301",
+    "İ",
+    "ß",
+    "ﬁ",
+    "½",
+    "Ⓗ",
+    "™",
+    "Σ",
+    "…",
+    "_",
+    "'",
+    "’",
+    "n't",
+    "'s",
+    "@",
+    "@bob",
+    "#",
+    "http://t.co/x",
+    "www.",
+    "-LRB-",
+    "\\",
+    " ",
+    "\n",
+    "\0",
+    "\U0001f602",
+    "\u200d",
+    "ع",
+    "ガ",
+    "한",
+    "7",
+    "%C3%BC",
+    "%20",
+    "%",
+    "/",
+    "?",
+]
+texts = st.one_of(
+    st.text(), st.lists(st.sampled_from(PIECES)).map("".join), st.sampled_from([*AWKWARD.values()])
+)
+
+
+def original(text: str) -> dict[str, str]:
+    """Word -> what it is in the text as it was written."""
+    return {word.text: text[slice(*word.place)] for word in find_words(text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("RT @bbc: Cuts http://t.co/x #BBC!", {"rt": "RT", "cuts": "Cuts", "bbc": "BBC"}),
+        ("sooooo gooood", {"soo": "sooooo", "good": "gooood"}),
+        ("café MÜNCHEN", {"cafe": "café", "munchen": "MÜNCHEN"}),
+        ("\U0001f602lol\U0001f602 \U0001f1ea\U0001f1ec ok", {"lol": "lol", "ok": "ok"}),
+        ("ﬁne ½ İstanbul", {"fine": "ﬁne", "1": "½", "2": "½", "istanbul": "İstanbul"}),
+        (
+            "don't snake_case it’s",
+            {"do": "do", "n't": "n't", "snake": "snake", "case": "case", "it": "it", "s": "s"},
+        ),
+        (
+            "\U0001d407\U0001d41e\U0001d425\U0001d425\U0001d428!",
+            {"hello": "\U0001d407\U0001d41e\U0001d425\U0001d425\U0001d428"},
+        ),
+    ],
+)
+def test_words_are_found_where_they_were_written(text: str, expected: dict[str, str]) -> None:
+    assert original(text) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts)
+def test_the_words_found_are_the_words_read(text: str) -> None:
+    found = find_words(text)
+    assert [word.text for word in found] == words(text)
+    for word in found:
+        assert len(word.spans) == len(word.text)
+        assert all(0 <= start <= end <= len(text) for start, end in word.spans)
+        assert list(word.spans) == sorted(word.spans)
+        trigrams = character_trigrams([word.text]).values
+        assert len(trigram_spans(word.spans, word.text)) == len(trigrams)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts.map(lambda text: f"http://{text}") | texts)
+def test_the_letters_of_a_url_are_those_read(url: str) -> None:
+    letters, spans = find_url(url)
+    assert (letters or "<url>") == url_text(url)
+    assert len(spans) == len(letters)
+    trigrams = character_trigrams([letters]).values if letters else []
+    assert len(trigram_spans(spans, letters)) == len(trigrams)
+
+
+def test_places_in_a_url() -> None:
+    url = " HTTP://www.Example.com/M%C3%BCnchen%20ja?q=1"
+    letters, spans = find_url(url)
+    assert letters == "example.com/münchen ja"
+    written = [url[start:end] for start, end in spans]
+    assert written[:7] == list("Example")
+    assert written[letters.index("ü")] == "%C3%BC"
+    assert written[letters.index(" ")] == "%20"
+    assert find_url("") == find_url("http://") == ("", [])
+
+
+CONFIGURATIONS = [
+    ("robust", {}),
+    ("paper", {}),
+    ("paper", {"normalization": "none"}),
+    ("robust", {"similarity": "dot"}),
+    ("robust", {"use_url_trigrams": False}),
+]
+
+
+def matches_of(configuration: str, changes: dict[str, Any], query: int) -> list[PairMatches]:
+    model: Any = small_model("mp_hcnn", configuration, **changes)
+    return find_matches(model, encoder(), QUERIES[query], TEXTS, URLS)
+
+
+@pytest.mark.parametrize(("configuration", "changes"), CONFIGURATIONS)
+def test_matches_are_those_that_the_model_pools(
+    configuration: str, changes: dict[str, Any]
+) -> None:
+    unweighted = {**changes, "idf_weights": False}  # The paper's features are scaled by IDF.
+    model: Any = small_model("mp_hcnn", configuration, **unweighted)
+    rows = np.arange(len(TEXTS))
+    pairs = Pairs([QUERIES[0]], TEXTS, URLS, np.zeros_like(rows), rows)
+    with torch.no_grad():
+        pooled = Tokenized.from_pairs(pairs, encoder(), model).compared(
+            model, rows, model.device_of()
+        )
+    found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
+    assert set(found[0].matches) == set(pooled) - {"url_presence"}
+    for row, matches_of_post in enumerate(found):
+        for name, matches in matches_of_post.matches.items():
+            for level in range(model.config.depth + 1):
+                best = pooled[name][row, :, 2 * level].numpy()
+                np.testing.assert_allclose(matches.best(level), best, atol=1e-5)
+
+
+def test_matches_equal_loops() -> None:
+    model: Any = small_model("mp_hcnn", "robust")
+    query, texts, urls = QUERIES[1], TEXTS[2:4], URLS[2:4]
+    found = find_matches(model, encoder(), query, texts, urls)
+    for row, matches_of_post in enumerate(found):
+        read_query = encoder().queries([query], (WORDS, TRIGRAMS))
+        read_post = encoder().posts([texts[row]], [urls[row]], (WORDS, TRIGRAMS, URL_TRIGRAMS))
+        for name, places in model.perspectives.items():
+            tower = model.towers["words" if name == "words" else "trigrams"]
+            sides = []
+            for packed in (read_query[places.query_input], read_post[places.post_input]):
+                with torch.no_grad():
+                    levels = tower(torch.tensor(packed.values[None].astype(np.int64)))
+                sides.append([level[0].numpy() for level in levels])
+            for level, (asked, said) in enumerate(zip(*sides, strict=True)):
+                shades = matches_of_post.matches[name].post_phrases(level)
+                best = matches_of_post.matches[name].best(level)
+                cosines = [
+                    [float(q @ d / max(np.linalg.norm(q) * np.linalg.norm(d), 1e-12)) for d in said]
+                    for q in asked
+                ]
+                np.testing.assert_allclose(
+                    shades, [max(c) for c in zip(*cosines, strict=True)], atol=1e-5
+                )
+                np.testing.assert_allclose(best, [max(c) for c in cosines], atol=1e-5)
+                for place, row_of in zip(
+                    matches_of_post.matches[name].best_positions(level), cosines, strict=True
+                ):
+                    assert place is not None
+                    assert row_of[place] == pytest.approx(max(row_of), abs=1e-5)
+
+
+def test_a_term_has_the_shade_of_its_best_phrase() -> None:
+    similarity = np.array([[0.1, 0.9, 0.2, 0.0], [0.3, 0.1, 0.1, 0.5]], np.float32)
+    matches = PerspectiveMatches((similarity, similarity), width=2)
+    assert matches.post_terms(0) == pytest.approx([0.3, 0.9, 0.2, 0.5])
+    # The phrase at 1 is of the words 1 and 2; the last one is of the last word alone.
+    assert matches.post_terms(1) == pytest.approx([0.3, 0.9, 0.9, 0.5])
+    assert matches.best_positions(0) == [1, 3]
+    empty = PerspectiveMatches((np.zeros((2, 0), np.float32),), width=2)
+    assert empty.best(0).tolist() == [0, 0]
+    assert empty.best_positions(0) == [None, None]
+    assert empty.post_terms(0).tolist() == []
+    no_query = PerspectiveMatches((np.zeros((0, 3), np.float32),), width=2)
+    assert no_query.post_terms(0).tolist() == [0, 0, 0]
+
+
+def test_trigrams_are_averaged_by_word() -> None:
+    values = np.array([1, 0, 1, 0.5], np.float32)
+    # "é" is two bytes, so it has two trigrams; the last word is cut off, then there is none.
+    assert mean_by_word(values, ["é", "abc", "d"]) == [0.5, 0.75, None]
+
+
+def test_a_model_without_limits_is_measured_by_its_greatest_match() -> None:
+    model: Any = small_model("mp_hcnn", "robust", similarity="dot")
+    found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
+    greatest = max(level.max() for e in found for m in e.matches.values() for level in m.levels)
+    assert strength_bounds(model, found)[-1] == pytest.approx(0.95 * greatest)
+    assert measure_name(model) == "dot product"
+    assert "softmax" in measure_name(small_model("mp_hcnn", "paper"))  # type: ignore[arg-type]

@@ -1,0 +1,224 @@
+"""Precomputed posts: scores stay the same, and stale or damaged folders are refused."""
+
+import dataclasses
+import json
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+
+from rerankers import checkpoint, features
+from rerankers.base import FIRST_STAGE, Pairs
+from rerankers.errors import RerankerError
+from rerankers.features._tables import PostTable
+from rerankers.reranker import TrainedReranker
+from rerankers.scoring.precomputed import (
+    PrecomputedPosts,
+    can_precompute,
+    keys_of,
+    open_precomputed,
+    precompute,
+)
+from rerankers.text.vocabulary import Idf
+
+pytestmark = pytest.mark.slow
+
+REMEDY = "make them again"
+IDF = encoder().idf
+OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
+FAMILIES = ("overlap", "phrases", "links", "hashtags", "quality", "feedback", "temporal",
+            "meaning:general")  # fmt: skip
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
+
+Posts = list[tuple[str, str]]
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> TrainedReranker:
+    folder = tmp_path / "checkpoint"
+    model = small_model("fusion", "general", families=",".join(FAMILIES)).eval()
+    checkpoint.save(folder, "fusion", model, encoder(), {})
+    return TrainedReranker("fusion", model, encoder(), {}, folder)
+
+
+def precomputed(ready: TrainedReranker, posts: Posts, directory: Path) -> PrecomputedPosts:
+    precompute(ready.directory, IDF, posts, directory)
+    return open_precomputed(ready.directory, directory, REMEDY)
+
+
+def pairs_of(posts: Posts) -> Pairs:
+    """All queries with all posts, with dates and first-stage scores."""
+    pairs, random = all_pairs([*QUERIES, "zzz new"], posts), np.random.default_rng(0)
+    ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
+    scores = random.random(len(pairs), dtype=np.float32)
+    return dataclasses.replace(
+        pairs, doc_ids=[str(doc_id) for doc_id in ids], signals={FIRST_STAGE: scores}
+    )
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [0, 1, len(EVERY) // 2, len(EVERY)])
+def test_scores_and_features_of_precomputed_posts(
+    count: int, ready: TrainedReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other word frequencies, too, and in several threads; missing posts are read."""
+    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 3)
+    pairs, done = pairs_of(EVERY), list[int]()
+    size = precompute(ready.directory, IDF, EVERY[:count], tmp_path / "posts", done.append)
+    files = [path for path in (tmp_path / "posts").iterdir() if path.name != "precomputed.json"]
+    assert size == sum(path.stat().st_size for path in files)
+    found = open_precomputed(ready.directory, tmp_path / "posts", REMEDY)
+    assert len(found) == len({*EVERY[:count], ("", "")}), "a post without text is always there"
+    assert sum(done) == len(found) and max(done) <= 3
+    before = len(found.known.words)
+    for idf in (IDF, OTHER_IDF):
+        plain = features.table(pairs, FAMILIES, idf)
+        for number in (1, 4):
+            with threads(number):
+                again = features.table(pairs, FAMILIES, idf, found)
+            np.testing.assert_array_equal(again.values, plain.values)
+    scores = dataclasses.replace(ready, precomputed=found).score(pairs)
+    np.testing.assert_array_equal(scores, ready.score(pairs))
+    assert len(found.known.words) == before
+
+
+def test_a_post_whose_text_has_changed_is_read_again(
+    ready: TrainedReranker, tmp_path: Path
+) -> None:
+    changed = [(POSTS[0][0] + " again", POSTS[0][1]), *POSTS[1:4], POSTS[2]]
+    found = precomputed(ready, changed, tmp_path / "posts")
+    rows = found.find(all_pairs()).tolist()
+    assert rows == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
+
+
+def test_memory_does_not_grow_with_the_posts(
+    ready: TrainedReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's and NumPy's memory; the posts are as large as the difference allowed."""
+    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 64)
+    words, peaks = " ".join(text for text, _ in POSTS).split(), []
+    for count in (200, 4000):
+        drawn = random.Random(count)
+        posts = [(" ".join(drawn.choices(words, k=20)), "") for _ in range(count)]
+        tracemalloc.start()
+        precompute(ready.directory, IDF, posts, tmp_path / str(count))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 400_000
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 300])
+def test_keys_are_found_where_they_are(count: int, ready: TrainedReranker, tmp_path: Path) -> None:
+    posts = [(f"post {number}", "") for number in range(count)]
+    found = precomputed(ready, posts, tmp_path / "posts")
+    wanted = [*posts, ("another", ""), ("", ""), ("post 1", "http://x.org")]
+    rows = found.rows_of(keys_of(*zip(*wanted, strict=True))).tolist()
+    assert rows == [*range(count), -1, count, -1]
+
+
+def test_a_key_is_a_hash_of_text_and_url() -> None:
+    keys = keys_of(["a", "a", "ab", "a"], ["", "b", "", ""])
+    assert len({tuple(key) for key in keys.tolist()}) == 3
+    assert keys[0].tolist() == keys[3].tolist()
+    assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (slice(0, 6), slice(3, None)),  # some stay, some go, others are new
+        (slice(0, 6), slice(2, 4)),  # none is new
+        (slice(0, 3), slice(3, None)),  # none stays
+        (slice(0, 0), slice(0, None)),  # there was none
+    ],
+)
+def test_known_posts_are_copied_and_only_new_ones_read(
+    before: slice,
+    after: slice,
+    ready: TrainedReranker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = pairs_of(POSTS)
+    old = precomputed(ready, POSTS[before], tmp_path / "old")
+    fresh = precomputed(ready, POSTS[after], tmp_path / "fresh")
+    read, of = list[str](), PostTable.read
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "rerankers.scoring.precomputed.PostTable.read",
+            lambda texts, *rest: (read.extend(texts), of(texts, *rest))[1],
+        )
+        precompute(ready.directory, IDF, POSTS[after], tmp_path / "new", known=old)
+    assert read == [post[0] for post in POSTS[after] if post not in POSTS[before]]
+    found = open_precomputed(ready.directory, tmp_path / "new", REMEDY)
+    np.testing.assert_array_equal(found.find(pairs) >= 0, fresh.find(pairs) >= 0)
+    assert sorted(found.known.words) == sorted(fresh.known.words)
+    scores = dataclasses.replace(ready, precomputed=found).score(pairs)
+    np.testing.assert_array_equal(scores, ready.score(pairs))
+
+
+def test_another_checkpoint_is_refused(ready: TrainedReranker, tmp_path: Path) -> None:
+    precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
+    config = ready.directory / "config.json"
+    config.write_text(config.read_text().replace('"idf"', '"IDF"'))
+    with pytest.raises(RerankerError, match=r"checkpoint .*checkpoint as it was.*make them again"):
+        open_precomputed(ready.directory, tmp_path / "posts", REMEDY)
+
+
+def cut(folder: Path) -> None:
+    path = folder / "column.trigrams.values"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def half_described(folder: Path) -> None:
+    path = folder / "precomputed.json"
+    description = json.loads(path.read_text())
+    del description["arrays"]["keys"]
+    path.write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, r"has \d+ bytes, expected \d+ bytes"),
+        (lambda folder: (folder / "known.words").unlink(), r"known\.words: is missing"),
+        (
+            lambda folder: (folder / "precomputed.json").write_text("{"),
+            "found no description of precomputed posts",
+        ),
+        (half_described, "found no array keys"),
+    ],
+)
+def test_damaged_folders_are_refused(
+    damage: Callable[[Path], Any], message: str, ready: TrainedReranker, tmp_path: Path
+) -> None:
+    precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
+    damage(tmp_path / "posts")
+    with pytest.raises(RerankerError, match=f"{message}.*make them again"):
+        open_precomputed(ready.directory, tmp_path / "posts", REMEDY)
+
+
+def test_only_an_empty_folder_is_written(ready: TrainedReranker, tmp_path: Path) -> None:
+    precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
+    with pytest.raises(RerankerError, match="found files, expected an empty folder"):
+        precompute(ready.directory, IDF, [("a", "")], tmp_path / "posts")
+
+
+def test_models_that_read_texts_have_no_precomputed_posts(ready: TrainedReranker) -> None:
+    assert can_precompute(ready.model)
+    assert not can_precompute(small_model("mp_hcnn", "robust"))
+    assert not can_precompute(small_model("sm_cnn", "static"))

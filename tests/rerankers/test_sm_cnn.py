@@ -1,0 +1,176 @@
+"""SM-CNN against sections 3 and 4 of the paper, written out in loops over one pair."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.model_samples import weights_of
+from helpers.overlap_samples import (
+    KNOWN,
+    SIZE,
+    encoder,
+    every_pair,
+    every_text_pair,
+    naive_overlap,
+    vocabulary,
+)
+
+from rerankers.base import PRIOR, Pairs, prior_of_rank
+from rerankers.models.sm_cnn import Model
+from rerankers.scoring import batches as scoring
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.text.words import words
+from rerankers.training.loop import Examples, train
+from rerankers.training.optimizers import make_optimizer
+from rerankers.training.settings import Settings
+
+FILTERS, WIDTH = 4, 5
+CONFIGURATIONS = list(Model.configurations)
+
+
+def small(configuration: str = "static", seed: int = 0, **changes: Any) -> Model:
+    """A small model none of whose biases is 0."""
+    torch.manual_seed(seed)
+    config = Model.configurations[configuration]
+    changes = {"filters": FILTERS, "width": WIDTH, **changes}
+    model = Model(dataclasses.replace(config, **changes), vocabulary()).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter += torch.randn(parameter.shape) * 0.3
+    return model
+
+
+def naive_maps(filters: np.ndarray, vectors: np.ndarray, width: int) -> np.ndarray:
+    """Wide convolution of one text [L, E]: a row for each window that holds a word."""
+    length, size = vectors.shape
+    rows = []
+    for first in range(-(width - 1), length) if length else ():
+        row = np.zeros(filters.shape[1])
+        for place in range(width):
+            if 0 <= first + place < length:
+                row += vectors[first + place] @ filters[place * size : (place + 1) * size]
+        rows.append(row)
+    return np.array(rows).reshape(-1, filters.shape[1])
+
+
+def naive_sentence(filters: np.ndarray, bias: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """The highest ReLU(map + bias) of each filter; 0 for a text without words."""
+    best = np.zeros(filters.shape[1])
+    for row in naive_maps(filters, vectors, WIDTH):
+        for feature, value in enumerate(row + bias):
+            best[feature] = max(best[feature], value)
+    return best
+
+
+def naive_texts(model: Model, query: str, post: str) -> tuple[np.ndarray, np.ndarray]:
+    """Section 3.1: both texts' vectors, every digit read as 0."""
+    weights, sides = weights_of(model), []
+    for side, text in (("query", query), ("post", post)):
+        masked = ["".join("0" if c.isdigit() else c for c in word) for word in words(text)]
+        ids = torch.tensor(encoder().vocabulary.ids(masked), dtype=torch.long)
+        with torch.no_grad():
+            vectors = model.vectors(ids).double().numpy().reshape(-1, SIZE)
+        sides.append(
+            naive_sentence(
+                weights[f"{side}_sentence.convolution.weight"],
+                weights[f"{side}_sentence.bias"],
+                vectors,
+            )
+        )
+    return sides[0], sides[1]
+
+
+def naive_similarity(matrix: np.ndarray, q: np.ndarray, d: np.ndarray) -> float:
+    return sum(q[i] * matrix[i, j] * d[j] for i in range(len(q)) for j in range(len(d)))
+
+
+def naive_score(model: Model, query: str, post: str, prior: float = 0.0) -> float:
+    """Section 3.2: join layer, hidden layer, output."""
+    weights = weights_of(model)
+    q, d = naive_texts(model, query, post)
+    join = [*q, naive_similarity(weights["similarity"], q, d), *d]
+    if model.config.overlap:
+        join += naive_overlap(query, post)
+    if model.config.prior:
+        join.append(prior)
+    score = weights["score.bias"][0]
+    for unit, row in enumerate(weights["hidden.weight"]):
+        inner = weights["hidden.bias"][unit] + sum(w * x for w, x in zip(row, join, strict=True))
+        score += weights["score.weight"][0, unit] * max(0.0, inner)
+    return float(score)
+
+
+def with_priors(priors: np.ndarray | None) -> Pairs:
+    return dataclasses.replace(every_pair(), signals={} if priors is None else {PRIOR: priors})
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_scores_are_those_of_the_network_written_out(configuration: str) -> None:
+    model = small(configuration, seed=2)
+    pairs = every_pair()
+    priors = prior_of_rank(np.arange(1, len(pairs) + 1))
+    scores = scoring.score(model, with_priors(priors), encoder())
+    expected = [
+        naive_score(model, query, post, prior)
+        for (query, post), prior in zip(every_text_pair(), priors.tolist(), strict=True)
+    ]
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden": 3}, {"overlap": False}, {"prior": False}, {"filters": 1}]
+)
+def test_every_switch_scores_as_written_out(changes: dict[str, Any]) -> None:
+    model = small(seed=3, **changes)
+    scores = scoring.score(model, every_pair(), encoder())
+    expected = [naive_score(model, query, post) for query, post in every_text_pair()]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_prior_changes_the_score_and_none_is_zero() -> None:
+    model, count = small(), len(every_pair())
+    without = scoring.score(model, with_priors(None), encoder())
+    zero = scoring.score(model, with_priors(np.zeros(count, np.float32)), encoder())
+    first = scoring.score(model, with_priors(prior_of_rank(np.ones(count, int))), encoder())
+    np.testing.assert_array_equal(without, zero)
+    assert (first != without).all()
+
+
+def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
+    model = small("nonstatic")
+    optimizer = make_optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
+    found = {
+        id(parameter): group["weight_decay"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    decay = {name: found[id(parameter)] for name, parameter in model.named_parameters()}
+    convolution = {
+        f"{side}_sentence.{name}"
+        for side in ("query", "post")
+        for name in ("convolution.weight", "bias")
+    }
+    assert convolution < set(decay)
+    for name, value in decay.items():
+        assert value == pytest.approx(1e-5 if name in convolution else 1e-4), name
+    assert len(found) == len(decay), "a parameter is in no group, or in two"
+
+
+@pytest.mark.parametrize("configuration", ["static", "nonstatic"])
+def test_training_changes_vectors_only_where_it_may(configuration: str, tmp_path: Any) -> None:
+    model = small(configuration)
+    ids = torch.arange(len(KNOWN) + 3)
+    before = model.vectors(ids).detach().clone()
+    settings = Settings(
+        loss="pointwise", sampling="pairs", batch_pairs=20, epochs=1, steps=6, learning_rate=0.01
+    )
+    relevant = np.arange(len(every_pair())) % 3 == 0
+    examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), relevant)
+    train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
+    moved = (model.vectors(ids).detach() != before).any(dim=1)
+    assert not moved[0], "padding has a vector"
+    assert bool(moved.any()) is (configuration == "nonstatic")

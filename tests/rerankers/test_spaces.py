@@ -1,0 +1,133 @@
+"""Spaces of word vectors: general ones against their own package, adapted ones in their file."""
+
+import importlib.util
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from rerankers.errors import RerankerError
+from rerankers.text import spaces
+from rerankers.text.spaces import AdaptedSpace, WordSpace, description_of, general
+
+WORDS = ["storm", "water", "bbc", "don't", "zxqv", "日本", "naïve", "42"]
+
+
+def adapted(words: Sequence[str] = ("storm", "日本", "zxqv"), size: int = 5) -> AdaptedSpace:
+    random = np.random.default_rng(1)
+    codes = random.integers(-127, 128, size=(len(words), size)).astype(np.int8)
+    scales = random.random(len(words)).astype(np.float32)
+    return AdaptedSpace(words, codes, scales, random.normal(size=(256, size)).astype(np.float32))
+
+
+def written(path: Path, space: AdaptedSpace) -> Path:
+    path.write_bytes(space.content({"teacher": "tiny"}))
+    return path
+
+
+def test_a_general_vector_is_the_sum_of_the_pieces() -> None:
+    """By the package wordllama, which gives their mean."""
+    wordllama = pytest.importorskip("wordllama")
+    folder = Path(str(wordllama.__file__)).parent
+    theirs = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+    odd = ["", " ", "😀", "two words", "x" * 3000, "no\0thing", "a\nb"]
+    means = theirs.embed([*WORDS, *odd])
+    counts = [len(theirs.tokenizer.encode(w, add_special_tokens=False)) for w in [*WORDS, *odd]]
+    assert counts[-len(odd)] == 0 and max(counts[: len(WORDS)]) > 1
+    expected = means * np.array(counts)[:, None]
+    found = general().vectors([*WORDS, *odd])
+    assert found.dtype == np.float32 and found.shape == (len(WORDS + odd), general().size)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), max_size=5))
+def test_every_string_has_a_general_vector(texts: list[str]) -> None:
+    """Also those with lone surrogates, and whatever other words are asked for."""
+    found = general().vectors(texts)
+    assert found.shape == (len(texts), general().size) and np.isfinite(found).all()
+    for text, vector in zip(texts, found, strict=True):
+        np.testing.assert_array_equal(general().vectors([text])[0], vector)
+
+
+def test_words_are_computed_once_in_many_threads() -> None:
+    """Requests overlap, and the space grows while others read it."""
+    computed: list[str] = []
+
+    def compute(words: Sequence[str]) -> spaces.Vectors:
+        computed.extend(words)
+        return np.array([[float(word), 1.0] for word in words], dtype=np.float32)
+
+    space, random = WordSpace(2, compute), np.random.default_rng(2)
+    requests = [random.integers(5000, size=200).tolist() for _ in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda request: space.vectors([*map(str, request)]), requests))
+    for request, answer in zip(requests, answers, strict=True):
+        assert answer.tolist() == [[number, 1.0] for number in request]
+    assert sorted(computed) == sorted({str(n) for request in requests for n in request})
+    assert space.vectors([]).shape == (0, 2)
+
+
+def test_an_adapted_vector_is_the_mapped_general_one_and_what_posts_add() -> None:
+    space = adapted()
+    found, base = space.vectors(["zxqv", "water", "storm"]), general()
+    for vector, word in zip(found, ["zxqv", "water", "storm"], strict=True):
+        expected = base.vectors([word])[0] @ space.linear
+        if word in space.words:
+            row = space.words.index(word)
+            expected = expected + space.codes[row] * space.scales[row]
+        np.testing.assert_allclose(vector, expected, rtol=1e-4, atol=1e-4)
+        assert space.knows(word) == (word in space.words)
+    assert not np.allclose(found[0], base.vectors(["zxqv"]) @ space.linear)
+
+
+@pytest.mark.parametrize("words", [("storm", "日本", "zxqv"), ()])
+def test_an_adapted_space_is_the_same_after_loading(words: tuple[str, ...], tmp_path: Path) -> None:
+    space = adapted(words)
+    path = written(tmp_path / "mine.safetensors", space)
+    again = AdaptedSpace.load(path)
+    asked = [*WORDS, "", "😀", "\ud800"]
+    np.testing.assert_array_equal(again.vectors(asked), space.vectors(asked))
+    assert again.words == list(words) and description_of(path)["teacher"] == "tiny"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.safetensors", adapted())
+    content, arrays = path.read_bytes(), load_file(path)
+    other_format = {"format": "0"}
+    for damage in (
+        lambda: path.write_bytes(content[:-3]),
+        lambda: path.write_bytes(b"no table"),
+        lambda: save_file({"words": arrays["words"]}, path, {"format": spaces.FORMAT}),
+        lambda: save_file(arrays | {"scales": np.ones(2)}, path, {"format": spaces.FORMAT}),
+        lambda: save_file(arrays | {"linear": np.ones((2, 5))}, path, {"format": spaces.FORMAT}),
+        lambda: save_file(arrays, path, other_format),
+        path.unlink,
+    ):
+        damage()
+        with pytest.raises(RerankerError, match=r"mine\.safetensors: found(?s:.*)pipeline\.adapt"):
+            AdaptedSpace.load(path)
+
+
+def test_a_missing_or_damaged_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = general.__wrapped__  # without the cache
+    find = importlib.util.find_spec
+    missing = {"wordllama": None}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: missing[name] if name in missing else find(name)
+    )
+    with pytest.raises(RerankerError, match="no package wordllama"):
+        make()
+    (tmp_path / "__init__.py").write_text("")
+    spec = importlib.util.spec_from_file_location(
+        "wordllama", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    with pytest.raises(RerankerError, match="found no word vectors that can be read"):
+        make()

@@ -1,0 +1,220 @@
+"""Words to identifiers, word vectors from files, and inverse document frequencies."""
+
+import gzip
+import json
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerankers.errors import RerankerError
+from rerankers.text.vectors import WordVectors, read_vectors
+from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
+from rerankers.text.words import character_trigrams
+
+MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
+
+
+def small() -> Vocabulary:
+    return Vocabulary(["the", "bbc"], MATRIX, buckets=100)
+
+
+def test_known_words_come_first_and_unknown_ones_are_hashed() -> None:
+    bucket = zlib.crc32("océan".encode()) % 100
+    assert small().ids(["bbc", "the", "océan", "bbc"]) == [2, 1, 3 + bucket, 2]
+    assert small().ids([]) == []
+    # A literal: with another hash every shipped checkpoint would misread unknown words.
+    assert Vocabulary([], np.zeros((0, 3), np.float32)).ids(["hello"]) == [1 + 0x3610A686 % 32768]
+
+
+def test_build_keeps_used_and_common_words_that_have_vectors() -> None:
+    vectors = WordVectors(
+        ["the", "of", "bbc", "cuts", "rare", "never"], np.arange(12, dtype=np.float32).reshape(6, 2)
+    )
+    texts = ["BBC cuts", "#bbc bbc", "rare rare rare", "cuts novector", "novector"]
+    vocabulary = Vocabulary.build(texts, vectors, minimum_count=2, common=1)
+    assert vocabulary.known == ["the", "bbc", "cuts"]
+    np.testing.assert_array_equal(vocabulary.vectors, [[0, 1], [4, 5], [6, 7]])
+    assert Vocabulary.build([], vectors, common=2).known == ["the", "of"]
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    tokens = ["thé", "b\u0085c", '"', "unknown"]
+    vocabulary = Vocabulary(tokens[:3], np.ones((3, 4), np.float32), 77)
+    vocabulary.save(tmp_path / "vocabulary.json")
+    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert (loaded.known, loaded.buckets) == (vocabulary.known, 77)
+    assert loaded.ids(tokens) == vocabulary.ids(tokens)
+    assert loaded.vectors.shape == (3, 4)
+
+
+WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        json.dumps(WHOLE)[:-9],
+        "\udcff",
+        *(json.dumps({k: v for k, v in WHOLE.items() if k != key}) for key in WHOLE),
+        json.dumps(WHOLE | {"format": 2}),
+        json.dumps(WHOLE | {"words": 7}),
+        json.dumps(WHOLE | {"vector_size": "x"}),
+    ],
+)
+def test_a_damaged_vocabulary_is_an_error_that_names_the_file(
+    tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "vocabulary.json"
+    if content is not None:
+        path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(RerankerError, match=r"vocabulary\.json: found"):
+        Vocabulary.load(path)
+
+
+TEXT = "bbc 0.5 -1.25 3.0\nthe 1e-3 2 -7.5\n"
+BINARY = b"2 3\nbbc " + MATRIX[0].tobytes() + b"\nthe " + MATRIX[1].tobytes() + b"\n"
+FILES = {
+    "with_header.txt": b"2 3\n" + TEXT.encode(),
+    "windows.txt": TEXT.replace("\n", " \r\n").encode(),
+    "no_last_newline.txt.gz": gzip.compress(TEXT.encode().rstrip()),
+    "word2vec.bin": BINARY,
+    "no_newlines.bin.gz": gzip.compress(BINARY.replace(b"\nthe", b"the")),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    vectors = read_vectors(tmp_path / name)
+    assert vectors.words == ["bbc", "the"]
+    assert vectors.matrix.dtype == np.float32
+    np.testing.assert_array_equal(vectors.matrix, MATRIX)
+
+
+def test_words_with_odd_characters(tmp_path: Path) -> None:
+    """Published GloVe files hold words with spaces and with characters that end lines elsewhere."""
+    path = tmp_path / "odd.txt"
+    path.write_bytes("a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n".encode())
+    vectors = read_vectors(path)
+    assert vectors.words == ["a", ". . b", "c\u0085d", "\u2028"]
+    assert vectors.matrix.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]
+
+
+DAMAGED = {
+    "absent.txt": None,
+    "empty.txt": b"",
+    "empty.bin": b"",
+    "one_number_short.txt": TEXT.encode() + b"of 1 2\n",
+    "only_the_word.txt": TEXT.encode() + b"of",
+    "only_header.txt": b"2 3\n",
+    "cut.bin": BINARY[:-9],
+    "cut_in_the_word.bin": BINARY[:-15],
+    "text.bin": TEXT.encode(),
+    "too_many.bin": b"99999999999999 300\nbbc ",
+    "negative.bin": b"-2 3\n" + BINARY[4:],
+    "cut.txt.gz": gzip.compress(TEXT.encode())[:-9],
+    "not_a_number.txt": b"bbc nan 1 2\n",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_vectors_are_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
+    content = DAMAGED[name]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(RerankerError, match=name):
+        read_vectors(tmp_path / name)
+
+
+def test_idf_is_the_formula_of_its_docstring() -> None:
+    idf = Idf.from_document_frequencies({"the": 1000, "cuts": 10, "once": 1}, 1000, "test")
+    expected = [math.log(1 + 1000 / n) / math.log(1 + 1000) for n in (1000, 10, 1, 1)]
+    weights = idf.weights(["the", "cuts", "once", "never seen"])
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    assert weights[3] == pytest.approx(1.0)
+    assert idf.weights([]).shape == (0,)
+
+
+def test_classical_idf_has_no_scale() -> None:
+    idf = Idf.from_document_frequencies({"the": 90, "bbc": 3}, 90, "counts")
+    expected = [0.0, math.log(30), math.log(90)]
+    np.testing.assert_allclose(idf.weights(["the", "bbc", "new"], classical=True), expected)
+
+
+def test_trigrams_of_frequent_words_have_a_low_idf() -> None:
+    idf = Idf.from_document_frequencies({"the": 60, "then": 3, "cat": 6}, 60, "counts")
+    the = idf.trigram_weights(character_trigrams(["the"]).values)
+    shares = [63 / 60, 63 / 60, 60 / 60]  # Of #th, the and he#
+    np.testing.assert_allclose(the, [-math.log(1 - math.exp(-s)) for s in shares], rtol=1e-6)
+    unknown = idf.trigram_weights(character_trigrams(["zzz"]).values)
+    np.testing.assert_allclose(unknown, [math.log(60)] * 3, rtol=1e-6)
+
+
+def test_idf_from_wordfreq() -> None:
+    wordfreq = pytest.importorskip("wordfreq")
+    idf = Idf.from_wordfreq()
+    the, cuts, never = idf.weights(["the", "cuts", "qzxvkq"])
+    assert 0 < the < 0.1 < cuts < never == pytest.approx(1.0)
+    share = 15 * wordfreq.word_frequency("cuts", "en")
+    assert cuts == pytest.approx(math.log(1 + 1 / share) / math.log(1 + 1e7))
+    assert idf.source == "wordfreq:en"
+
+
+ODD_TEXT = """
+' '' a i I The NASA o'clock n't 's l'arc rock'n'roll don’t 0 7 00 42 2014 1,000 3.5 007 4g h1n1
+9000km 1st a_b _ café straße ı ſ ﬁ 🙂 a🙂 日本語 中 ไทย москва كلمة १२ ² ½ qzxvkq bbc-news @s ª ℌ
+"""
+ODD_WORDS = [
+    *ODD_TEXT.split(),
+    "",
+    " ",
+    "\n",
+    "a\nb",
+    "two words",
+    "\u0301",
+    "\ud83d",
+    "\0",
+    "x" * 300,
+]
+
+
+@pytest.mark.parametrize("language", ["en", "tr", "fr"])
+def test_word_frequencies_are_those_of_wordfreq(language: str) -> None:
+    wordfreq = pytest.importorskip("wordfreq")
+    frequency = word_frequencies(language)
+    listed = list(wordfreq.get_frequency_dict(language, "best"))[::37]
+    words = [*ODD_WORDS, *listed, *map(str.upper, listed[:500])]
+    assert [(word, frequency(word)) for word in words] == [
+        (word, wordfreq.word_frequency(word, language)) for word in words
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (None, "idf.tsv:"),
+        (b"", "idf.tsv:1:"),
+        (b"many\nthe\t3\n", "idf.tsv:1:"),
+        (b"0\nthe\t0\n", "idf.tsv:1:"),
+        (b"10\nthe 3\n", "idf.tsv:2:"),
+        (b"10\nthe\t3\nof\tx\n", "idf.tsv:3:"),
+        (b"10\n\t3\n", "idf.tsv:2:"),
+        (b"10\nthe\t-3\n", "idf.tsv:2:"),
+        (b"10\n\xff\t3\n", "idf.tsv:"),
+        ("10\nthe\t²\n".encode(), "idf.tsv:2:"),
+    ],
+)
+def test_a_damaged_idf_file_is_an_error_that_names_file_and_line(
+    tmp_path: Path, content: bytes | None, place: str
+) -> None:
+    if content is not None:
+        (tmp_path / "idf.tsv").write_bytes(content)
+    with pytest.raises(RerankerError, match=place):
+        Idf.read(tmp_path / "idf.tsv")

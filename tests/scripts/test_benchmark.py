@@ -1,0 +1,105 @@
+"""The benchmark: its parts run on the sample, and what they print."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from benchmarks import engines, service
+from benchmarks.workload import Workload
+from helpers.engine_servers import running
+from helpers.reranking_samples import encoder, small_model
+
+from pipeline.command.errors import UsageError
+from pipeline.command.options import parse_arguments
+
+pytestmark = pytest.mark.slow  # benchmarks are no part of the packages
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("benchmark", SCRIPTS / "benchmark.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "benchmark", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(script: ModuleType, *arguments: str) -> None:
+    script.main(parse_arguments(script.Options, "benchmark", "", [*TINY, *arguments]))
+
+
+def test_the_parts_run_on_the_sample(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
+        run(script, "--parts", "fusion,scorin")
+    small = (small_model("mp_hcnn", "paper").eval(), encoder())
+    monkeypatch.setattr(Workload, "paper_model", lambda work: small)
+    run(script, "--parts", "scoring, fusion,search,scoring")
+    text, _, table = capsys.readouterr().out.partition("| what | measured |\n|---|---|\n")
+    assert text.startswith("machine: ")
+    parts = [line for line in text.splitlines() if line.startswith("==")]
+    assert parts == ["== scoring", "== fusion", "== search"]
+    # All ways give the same scores.
+    differences = dict(re.findall(r"^(.*): scores .* differ by at most (\S+)$", text, re.MULTILINE))
+    assert {float(d) < 1e-5 for name, d in differences.items() if "bf16" not in name} == {True}
+    rows = dict(line.strip("| ").split(" | ") for line in table.splitlines())
+    assert rows["MP-HCNN, shipped, fast"].endswith(" ×)")
+    assert re.match(r"[1-9][\d.]* ms", rows["fusion, 1000 candidates, posts read now, 1 thread"])
+    assert "MP-HCNN at the paper's size, plain, padded" in rows
+    peak = re.search(r"([\d,]+) MiB", rows["`pipeline.search --topics sample`, 20 topics"])
+    assert peak and int(peak[1].replace(",", "")) > 100
+
+
+def test_the_service_is_measured(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "RESTARTS": 1, "CROSS_ENCODED": 20}
+    for name, value in {**small, "CLIENTS": 2, "LOAD": 20, "CACHE": 50_000_000}.items():
+        monkeypatch.setattr(service, name, value)
+    run(script, "--parts", "service")
+    printed = capsys.readouterr().out
+    assert re.search(r"2 clients at once, 20 posts each \| [\d,]+ pairs/s, .* 0 errors", printed)
+    difference = re.search(r"largest difference from `predict` \| (\S+) \|", printed)
+    assert difference and float(difference[1]) < 2e-6
+    assert "from its start to the first scores" in printed
+
+
+def test_growth_is_measured_with_exponents(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(script, "--parts", "growth", "--sizes", "40,80")
+    printed = capsys.readouterr().out
+    assert "|  | 40 posts | 80 posts | exponent |" in printed
+    pattern = r"\| query likelihood, 1000 hits, ms \| [\d.]+ \| [\d.]+ \| -?\d\.\d\d \|"
+    assert re.search(pattern, printed)
+    assert (tmp_path / "home" / "growth" / "80" / "index" / "built.json").exists()
+
+
+@pytest.mark.opensearch
+def test_an_engine_is_measured(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engines, "SEARCHES", 8)
+    monkeypatch.setattr(service, "CACHE", 50_000_000)
+    with running("opensearch") as server:
+        run(script, "--parts", "engines", "--engine", server.url)
+        assert engines.NAME not in server.engine(server.address()).request("GET", "/_all")
+    printed = capsys.readouterr().out
+    assert re.search(r"posts/s, \d+% of the next row's", printed)
+    assert re.search(r"proxy, beside the engine and the scoring \| [\d.]+ ms", printed)
+    assert re.search(r"processor, beside the engine and the service \| -?[\d.]+ ms", printed)
+    quality = re.findall(r"^\| AP, P@30 of 100 posts, (.*) \| (.*) \|$", printed, re.MULTILINE)
+    first, *others = [values for _, values in quality]
+    assert len(others) == 5
+    assert {first} != set(others)
+    assert len(set(others)) == 1

@@ -1,0 +1,79 @@
+"""Cells of experiments: computed once, measured, named when they fail."""
+
+from pathlib import Path
+
+import pytest
+from experiments.cells import Cell, Setup, is_finished, run_cell, run_cells
+from helpers.data_samples import write_answers, write_microblog
+from helpers.experiment_samples import run_commands_here
+
+from pipeline.collections.trec import read_run
+from pipeline.evaluation.measures import evaluate, mean
+
+pytestmark = pytest.mark.slow  # experiments are no part of the packages
+
+QUICK = ("--steps", "3", "--epochs", "2")
+
+
+def quick_cell(setup: Setup, collection: str, *training: str) -> Cell:
+    vectors = ("--vectors", f"{setup.data}/vectors.txt")
+    return Cell("Bag of words", "bag_of_words", (*QUICK, *vectors, *training), collection)
+
+
+def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
+    qrels = setup.collection(cell.collection).qrels
+    assert qrels is not None
+    values = evaluate(qrels, read_run(setup.run_file(cell)), [measure])
+    return pytest.approx(mean(values[measure]), abs=1e-4)
+
+
+def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
+    setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
+    cell = quick_cell(setup, "trecqa-raw")
+    # The same work under two names is done once.
+    twin = Cell("another name", cell.model, cell.training, cell.collection)
+    assert not is_finished(cell, setup)
+    results, failures = run_cells([cell, twin], setup)
+    assert failures == []
+    assert [result.cell for result in results] == [cell, twin]
+    assert results[0].measures == results[1].measures
+    assert is_finished(twin, setup)
+    assert results[0].measures["RR"] == mean_of_run(setup, cell, "RR")
+    assert (results[0].interpolated, results[0].weight) == ({}, None)
+    written = setup.result_file(cell).stat().st_mtime_ns
+    assert run_cell(cell, setup) == results[0]
+    assert setup.result_file(cell).stat().st_mtime_ns == written
+
+
+def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_commands_here(monkeypatch)
+    setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data"), "cpu")
+    good = quick_cell(setup, "mb2012")
+    bad = quick_cell(setup, "mb2012", "--optimizer", "nonsense")
+    (result,), (message,) = run_cells([bad, good], setup)
+    assert result.cell == good
+    assert set(result.measures) == set(result.interpolated) == {"AP", "P@30"}
+    assert result.weight is not None
+    assert 0.0 <= result.weight <= 1.0
+    assert message.startswith("Bag of words on mb2012, seed 1: ")
+    assert "nonsense" in message
+
+
+def test_official_runs_and_shipped_weights_are_only_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_commands_here(monkeypatch)
+    setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data"), "cpu")
+    cell = Cell("QL", "run:ql", (), "mb2012")
+    assert run_cell(cell, setup).measures["AP"] == mean_of_run(setup, cell, "AP")
+    assert not setup.directory.exists()
+    cell = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")
+    result = run_cell(cell, setup)
+    assert result.measures["AP"] == mean_of_run(setup, cell, "AP")
+    assert (result.interpolated, result.weight, result.seconds) == ({}, None, 0.0)
+    # A mixture of two scores scaled to [0, 1].
+    scores = [s for of_topic in read_run(setup.run_file(cell)).values() for s in of_topic.values()]
+    assert 0 <= min(scores) <= max(scores) <= 1
+    assert not (setup.directory / "checkpoints").exists()

@@ -1,0 +1,230 @@
+"""What an installation brings: pinned versions, declared dependencies, every file needed."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("pipeline", "rerankers", "indexes")
+LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
+
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+LOCKS = {
+    "quickstart": ("search",),
+    "serve": ("search", "serve"),
+    "docker": ("search", "serve", "opensearch", "elasticsearch"),
+    "test": ("dev",),
+}
+"""Name of a file in scripts/locks -> the extras whose packages it has."""
+
+
+def needed(*extras: str) -> list[Requirement]:
+    """The project's requirements with these extras, and those extras that they name."""
+    lines = [*PROJECT["dependencies"]]
+    for extra in extras:
+        for line in PROJECT["optional-dependencies"][extra]:
+            own = Requirement(line)
+            is_own = own.name == PROJECT["name"]
+            lines += map(str, needed(*own.extras)) if is_own else [line]
+    return [Requirement(line) for line in dict.fromkeys(lines)]
+
+
+def names(requirements: list[Requirement]) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements}
+
+
+@cache
+def pins(lock: str) -> Mapping[str, Version]:
+    """Canonical name -> version of the packages in a lock."""
+    text = (ROOT / "scripts" / "locks" / f"{lock}.txt").read_text(encoding="utf-8")
+    found: dict[str, Version] = {}
+    for entry in re.findall(r"^[^# ].*(?:\n +\S.*)*", text, re.MULTILINE):
+        name, version = entry.split()[0].split("==")
+        assert canonicalize_name(name) not in found, f"{name} is pinned twice"
+        assert ("--hash=sha256:" in entry) == (name != "torch"), name
+        found[canonicalize_name(name)] = Version(version)
+    return found
+
+
+def unpinned(requirements: list[Requirement], pinned: Mapping[str, Version]) -> set[str]:
+    """Names reached from these through the installed packages' own needs, but not pinned."""
+    missing = set()
+    waiting = [(r.name, extra) for r in requirements for extra in ("", *r.extras)]
+    seen = set(waiting)
+    while waiting:
+        name, extra = waiting.pop()
+        if canonicalize_name(name) not in pinned:
+            missing.add(name)
+            continue
+        if name == "pyserini":  # Its jar alone is used.
+            continue
+        for need in map(Requirement, metadata.requires(name) or []):
+            if need.marker is None or need.marker.evaluate({"extra": extra}):
+                new = {(need.name, wanted) for wanted in ("", *need.extras)} - seen
+                seen |= new
+                waiting += new
+    return missing
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_locks_satisfy_the_requirements(lock: str) -> None:
+    """Else run scripts/lock."""
+    pinned = pins(lock)
+    for requirement in needed(*LOCKS[lock]):
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version, f"{requirement.name} is not in scripts/locks/{lock}.txt"
+        assert requirement.specifier.contains(version), f"{requirement}: pinned to {version}"
+    assert not unpinned(needed(*LOCKS[lock]), pinned)
+    [build_tool] = [Requirement(line) for line in PYPROJECT["build-system"]["requires"]]
+    assert build_tool.specifier.contains(pinned[canonicalize_name(build_tool.name)])
+    assert pinned.items() <= pins("test").items(), "another version than in test.txt"
+    assert not pinned["torch"].local, "found a build, expected what any index has"
+
+
+def test_the_main_job_brings_no_transformer_and_no_table_library() -> None:
+    heavy = {"faiss-cpu", "flask", "openai", "onnxruntime", "pandas", "pyarrow", "scikit-learn"}
+    assert not pins("quickstart").keys() & (heavy | {"matplotlib", "transformers"})
+
+
+def test_the_lock_program_knows_the_needs_of_the_locked_versions() -> None:
+    tables = PYPROJECT["tool"]["uv"]["dependency-metadata"]
+    for table in tables:
+        assert Version(table["version"]) == pins("test")[table["name"]]
+    [torch] = [table for table in tables if table["name"] == "torch"]
+    wanted = [Requirement(line) for line in metadata.requires("torch") or []]
+    wanted = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
+    gpu = {name for name in names(wanted) if name.startswith(("nvidia-", "cuda-", "triton"))}
+    assert names([Requirement(line) for line in torch["requires-dist"]]) == names(wanted) - gpu
+
+
+def test_the_two_builds_of_faiss_never_meet() -> None:
+    builds = {"faiss-cpu", "faiss-gpu"}
+    assert names(needed("cpu")) & builds == {"faiss-cpu"}
+    assert names(needed("gpu")) & builds == {"faiss-gpu"}
+    assert names(needed("all")) & builds == names(needed("dev")) & builds == {"faiss-cpu"}
+    assert not names(needed("search", "serve", "adapt", "plot")) & builds
+
+
+def test_the_tests_can_use_every_optional_feature() -> None:
+    for extra in PROJECT["optional-dependencies"]:
+        if extra != "gpu":
+            assert names(needed(extra)) <= names(needed("dev")), extra
+
+
+@cache
+def distributions_of_modules() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
+    """Modules of other projects that a folder imports without naming their project."""
+    # Tests import their helper modules, and what is below scripts/.
+    ours = {*PACKAGES, *(path.stem for path in (ROOT / folder).rglob("*"))}
+    ours |= {path.stem for path in (ROOT / "scripts").iterdir()}
+    distributions = distributions_of_modules()
+    found = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported = {node.module.split(".")[0]}
+            else:
+                continue
+            for module in imported:
+                known = {canonicalize_name(name) for name in distributions.get(module, [])}
+                if module not in ours | sys.stdlib_module_names and not known & declared:
+                    found[module] = f"{path.relative_to(ROOT)}:{node.lineno}"
+    return found
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
+def test_what_is_imported_is_declared(folder: str) -> None:
+    extras = set(PROJECT["optional-dependencies"]) - (set() if folder == "tests" else {"dev"})
+    declared = names(needed(*extras))
+    assert not undeclared(folder, declared)
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive of this checkout, and the wheel that is built from the archive."""
+    copy, made = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("made")
+    for path in ROOT.iterdir():
+        if path.name in {*PACKAGES, "scripts", "tests"}:
+            shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy(path, copy)
+    # The build tool of this environment: one of its own would have to be downloaded.
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(copy)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(made.glob("*.tar.gz")), next(made.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(".")
+    }
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
+    assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
+    check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_path: Path) -> None:
+    """In an environment of its own, to which this one lends the dependencies."""
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(distributions[1])], check=True)
+    here, there = (
+        Path(sysconfig.get_path("purelib", vars={"base": base, "platbase": base}))
+        for base in (sys.prefix, str(environment))
+    )
+    # A line of a .pth file adds a folder, but reads no .pth file there: nothing of this checkout.
+    (there / "dependencies.pth").write_text(f"{here}\n")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [
+            environment / "bin" / "tweetrerank",
+            "search",
+            "--topics",
+            "sample",
+            *("--reranker", "mp_hcnn", "--output", "run"),
+        ],
+        cwd=tmp_path,
+        env=variables | {"TWEETRERANK_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{there}/rerankers/checkpoints/mp_hcnn" in done.stderr
+    assert "mp_hcnn + ql" in done.stdout
+    assert (tmp_path / "run").is_file()

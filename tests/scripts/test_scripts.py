@@ -1,0 +1,265 @@
+"""The set-up scripts, run against a stand-in for Python: when they install, and when they don't."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Makes "environments" that hold a copy of itself, also by the name of uv, and writes down what it
+# is asked to run. What fails, or hangs, is an installation whose arguments contain the text in the
+# file `fail` or `hang`, or a tool so named.
+STAND_IN = f"""#!/usr/bin/env bash
+case "$1 $2" in
+    "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv" ;;
+    "-m pip" | "pip install")
+        if [[ "$*" == *" install "* ]]; then
+            echo "$(basename "$0") ${{*: -1}}" >>"$NOTES/calls"
+            if [ -f "$NOTES/fail" ] && [[ "$0 $*" == *"$(cat "$NOTES/fail")"* ]]; then
+                echo "no such wheel"
+                exit 1
+            fi
+            while [[ "$0 $*" == *"$(cat "$NOTES/hang" || echo nothing)"* ]]; do sleep 0.1; done
+        fi ;;
+    "-c "*) [ ! -f "$NOTES/old" ] ;;
+    "- "*) exec "{sys.executable}" "$@" ;;
+    *)
+        echo "$*" >>"$NOTES/calls" && echo "$PWD $MALLOC_TRIM_THRESHOLD_" >"$NOTES/seen"
+        [ ! -f "$NOTES/fail" ] || [[ "$*" != "-m $(cat "$NOTES/fail")"* ]] ;;
+esac
+"""
+
+
+class Checkout:
+    """A copy of what the scripts read, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "a check out"
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        shutil.copytree(ROOT / "scripts", self.root / "scripts")
+        shutil.copy(ROOT / "pyproject.toml", self.root)
+        self.stand_in = folder / "python"
+        self.stand_in.write_text(STAND_IN)
+        self.stand_in.chmod(0o755)
+        self.elsewhere = folder
+
+    def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a script from another folder; ``calls`` then has what it asked of Python."""
+        (self.notes / "calls").unlink(missing_ok=True)
+        ours = {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
+        environment = os.environ | ours
+        environment.pop("TWEETRERANK_TORCH_INDEX", None)
+        return subprocess.Popen(
+            [self.root / "scripts" / script, *arguments],
+            cwd=self.elsewhere,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a script to its end."""
+        process = self.start(script, *arguments)
+        output, errors = process.communicate(timeout=60)
+        return subprocess.CompletedProcess([], process.returncode, output, errors)
+
+    @property
+    def calls(self) -> list[str]:
+        file = self.notes / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+    @property
+    def installed(self) -> list[str]:
+        """What was asked for, by ``python`` (pip) or ``uv``, in the order of the alphabet."""
+        made = [call.split(maxsplit=1) for call in self.calls if not call.startswith("-m ")]
+        return sorted(f"{tool} {Path(what).name.split('==')[0]}" for tool, what in made)
+
+    @property
+    def environments(self) -> list[Path]:
+        """Once earlier ones are removed, or will not be."""
+        for _ in range(500):
+            found = [path for path in self.root.glob(".venv-*") if path.is_dir()]
+            if len(found) == 1:
+                break
+            time.sleep(0.01)
+        return found
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+SEARCH = "-m pipeline.search --topics sample"
+ALL = ["python a check out", "python installer.txt", "python torch", "uv packages.txt"]
+
+
+@pytest.mark.parametrize("failing", ["ruff check", "mypy", "pytest"])
+def test_the_test_script_fails_where_one_check_fails(checkout: Checkout, failing: str) -> None:
+    checkout.run("test")
+    (checkout.notes / "fail").write_text(failing)
+    assert checkout.run("test").returncode == 1
+
+
+def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None:
+    first = checkout.run("quickstart", "--hits", "5")
+    assert first.returncode == 0, first.stderr
+    assert checkout.installed == ALL
+    assert checkout.calls[-1] == f"{SEARCH} --hits 5"
+    packages = (checkout.root / ".venv" / "packages.txt").read_text()
+    assert "\nnumpy==" in packages and "torch==" not in packages
+    for phase in ("installing 59 packages", " s: packages", " s: PyTorch", "installed in "):
+        assert phase in first.stderr and phase in (checkout.root / ".venv.log").read_text()
+    assert checkout.run("quickstart").returncode == 0
+    assert checkout.calls == [SEARCH]
+    assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
+
+
+def test_a_larger_set_has_the_smaller_ones(checkout: Checkout) -> None:
+    for script, installs in (("quickstart", True), ("--serve", True), ("quickstart", False)):
+        arguments = ["--serve", "--port", "9000"] if script == "--serve" else []
+        assert checkout.run("quickstart", *arguments).returncode == 0
+        assert checkout.installed == (ALL if installs else [])
+        [environment] = checkout.environments
+        assert (checkout.root / ".venv").resolve() == environment
+    checkout.run("quickstart", "--serve", "--port", "9000")
+    assert checkout.calls == ["-m pipeline.serve --collection sample --port 9000"]
+    # Nor does a change of the requirements take anything away.
+    with (checkout.root / "pyproject.toml").open("a") as stream:
+        stream.write("# changed\n")
+    checkout.run("quickstart")
+    assert "\nuvicorn==" in (checkout.root / ".venv" / "packages.txt").read_text()
+
+
+def test_programs_of_the_environment_outlive_it(checkout: Checkout) -> None:
+    """As a shell does in which it was activated."""
+    checkout.stand_in.write_text(STAND_IN.replace('cp "$0" "$3/bin/uv"', 'echo "#!$3" >"$3/bin/x"'))
+    checkout.run("quickstart")
+    program = checkout.root / ".venv" / "bin" / "x"
+    assert program.read_text() == f"#!{checkout.root}/.venv\n"
+
+
+def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
+    checkout.run("quickstart")
+    before = (checkout.root / ".venv").resolve()
+    for failing in ("packages.txt", "torch==", "--editable"):
+        (checkout.notes / "fail").write_text(failing)
+        failed = checkout.run("quickstart", "--serve")
+        assert failed.returncode == 1
+        assert "no such wheel" in failed.stderr
+        assert "the installation failed" in failed.stderr
+        assert not [call for call in checkout.calls if "pipeline.serve" in call]
+        assert (checkout.root / ".venv").resolve() == before
+        checkout.run("quickstart")
+        assert checkout.calls == [SEARCH]
+    (checkout.notes / "fail").unlink()
+    assert checkout.run("quickstart", "--serve").returncode == 0
+    assert len(checkout.environments) == 1
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_installation_changes_nothing(checkout: Checkout, sent: int) -> None:
+    checkout.run("quickstart")
+    (checkout.notes / "hang").write_text("packages.txt")
+    process = checkout.start("test")
+    while "uv packages.txt" not in checkout.installed:
+        time.sleep(0.01)
+    process.send_signal(sent)
+    if sent != signal.SIGKILL:
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "interrupted; what was installed before is as it was" in errors
+    else:
+        process.wait()
+    checkout.run("quickstart")
+    assert checkout.calls == [SEARCH]
+    # After a kill uv is still at work, and the next installation waits for its end.
+    (checkout.notes / "hang").unlink()
+    assert checkout.run("test").returncode == 0
+    assert len(checkout.environments) == 1
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="nobody waits")
+def test_waiting_for_another_installation_is_told(checkout: Checkout) -> None:
+    with (checkout.root / "scripts" / "locks" / "installer.txt").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = checkout.start("quickstart")
+        assert process.stderr
+        assert "another installation is at work here" in process.stderr.readline()
+        assert "another installation" in (checkout.root / ".venv.log").read_text()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_pip_takes_over_where_uv_fails(checkout: Checkout) -> None:
+    (checkout.notes / "fail").write_text("bin/uv")
+    assert checkout.run("quickstart").returncode == 0
+    assert checkout.installed == sorted([*ALL, "python packages.txt"])
+
+
+def test_torch_comes_from_pip_s_own_index_when_the_other_is_out_of_reach(
+    checkout: Checkout,
+) -> None:
+    (checkout.notes / "fail").write_text("--index-url")
+    assert checkout.run("quickstart").returncode == 0
+    assert checkout.installed == sorted([*ALL, "python torch"])
+
+
+def test_an_environment_of_others_is_not_touched(checkout: Checkout) -> None:
+    (checkout.root / ".venv").mkdir()
+    refused = checkout.run("quickstart")
+    assert refused.returncode == 1
+    assert "move it away" in refused.stderr
+    assert not checkout.calls
+
+
+def test_an_old_python_is_refused_in_words(checkout: Checkout) -> None:
+    (checkout.notes / "old").touch()
+    refused = checkout.run("quickstart")
+    assert refused.returncode == 1
+    assert "is not a Python 3.11 or newer" in refused.stderr
+    helped = [checkout.run(script, "--help") for script in ("quickstart", "test", "lock")]
+    assert [done.returncode for done in helped] == [0, 0, 0]
+    assert "Needs Python 3.11" in helped[0].stdout
+    assert "scripts/test --quick" in helped[1].stdout
+    assert "scripts/lock --upgrade" in helped[2].stdout
+    assert not checkout.calls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "selection"),
+    [(["-k", "trec"], "-k trec"), (["--quick"], "-m not slow and not data")],
+)
+def test_the_test_script_adds_its_tools_and_checks_all(
+    checkout: Checkout, arguments: list[str], selection: str
+) -> None:
+    checkout.run("quickstart")
+    assert checkout.run("test", *arguments).returncode == 0
+    assert checkout.installed == ALL
+    assert "\npytest==" in (checkout.root / ".venv" / "packages.txt").read_text()
+    first, second, *both = [call for call in checkout.calls if call.startswith("-m ")]
+    assert (first, second) == ("-m ruff check .", "-m ruff format --check .")
+    types, tests = sorted(both)  # they run side by side
+    assert types == "-m mypy"
+    assert tests.startswith("-m pytest ") and tests.endswith(selection)
+
+
+def test_a_change_of_the_requirements_or_of_the_folder_installs_again(checkout: Checkout) -> None:
+    checkout.run("quickstart")
+    for file in ("pyproject.toml", "scripts/locks/quickstart.txt"):
+        with (checkout.root / file).open("a") as stream:
+            stream.write("# changed\n")
+        checkout.run("quickstart")
+        assert checkout.installed == ALL
+    checkout.root = checkout.root.rename(checkout.elsewhere / "moved")
+    checkout.run("quickstart")
+    assert "python moved" in checkout.installed

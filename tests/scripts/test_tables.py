@@ -1,0 +1,369 @@
+"""Tables and figures of the papers and of the fusion, from made-up results and small runs."""
+
+import dataclasses
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments.cells import Cell, Result, Setup, run_cells
+from experiments.extras import finished, marked, recall
+from experiments.rendering import render
+from experiments.reports import (
+    EXACT_PHRASE,
+    EXACT_WORD,
+    PARAPHRASE,
+    REPORTS,
+    URL,
+    categories_of,
+    draw,
+)
+from experiments.results import add_to_csv, read_csv
+from experiments.tables import System, Table, read_tables
+from helpers.data_samples import write_answers, write_microblog
+from helpers.experiment_samples import result, row_of, run_commands_here
+
+from indexes.posts import Post
+from pipeline.collections.trec import read_run, write_run
+from pipeline.command.errors import DataError
+from pipeline.evaluation.measures import Evaluator, evaluate, mean
+from rerankers.models._mp_hcnn_matches import PairMatches, PerspectiveMatches
+from rerankers.text.spans import Word
+
+pytestmark = pytest.mark.slow  # experiments are no part of the packages
+
+_, TABLES = read_tables()
+SYSTEMS = {system.name: system for system in TABLES["table3"].systems}
+QL, MP_HCNN = SYSTEMS["QL"], SYSTEMS["MP-HCNN (ours)"]
+PNG = b"\x89PNG"
+SMALL = "signal:ql,signal:run_ql,overlap"
+Finished = tuple[Setup, list[Result]]
+
+
+# Tables from made-up results
+
+
+def test_means_have_spreads_and_the_papers_figures() -> None:
+    one, two = System("MP-CNN (paper)", "mp_cnn"), System("two", "model")
+    never = System("never run", "model")
+    table = Table(
+        "",
+        "",
+        [(system, False) for system in (one, two, never)],
+        ("trecqa-all-raw", "trecqa-clean"),
+        columns=["means", "training, s"],
+    )
+    shown = render(
+        table,
+        [
+            result(one, "trecqa-all-raw", AP=0.7, RR=0.8),
+            result(one, "trecqa-all-raw", seed=2, AP=0.8, RR=0.9),
+            result(two, "trecqa-all-raw", AP=0.5, RR=0.6, mixed=0.7),
+        ],
+    )
+    assert shown.splitlines()[0] == "| system | trecqa-all-raw AP/RR | training, s |"
+    assert row_of(shown, "MP-CNN (paper)").endswith(
+        "| 0.7500±0.071 / 0.8500±0.071 (0.762 / 0.830) | 12 |"
+    )
+    assert row_of(shown, "two") == "| two | 0.5000 / 0.6000, interpolated 0.7000 | 12 |"
+    assert row_of(shown, "never run") == "| never run | - | - |"
+
+
+def test_table_3_has_blocks_superscripts_and_dashes() -> None:
+    ours = result(MP_HCNN, "mb2011", AP=0.41, P30=0.42, mixed=0.43)
+    ours.better_than["AP"] = ("QL", "LambdaMART (all)")
+    ours.mixture_better_than["AP"] = ("RM3",)
+    results = [
+        result(QL, "mb2011", AP=0.3576, P30=0.4),
+        ours,
+        result(SYSTEMS["RM3"], "mb2012", AP=0.2, P30=0.2),
+    ]
+    shown = render(TABLES["table3"], results)
+    header = " | ".join(f"{year} AP | {year} P@30" for year in ("mb2011 †", "mb2012 †"))
+    assert shown.splitlines()[0] == f"| system | {header} | seeds |"
+    expected = "| QL ¹ | 0.3576 (0.3576) | 0.4000 (0.4000) | - (0.2091) | - (0.3311) | 1 |"
+    assert row_of(shown, "QL ¹") == expected
+    assert "| 0.4100¹³ (0.3940) | 0.4200 (0.4306) |" in row_of(shown, MP_HCNN.name)
+    assert "| 0.4300² (0.4040) | - (0.4435) |" in row_of(shown, "MP-HCNN+ (ours)")
+    assert row_of(shown, "Conv-KNRM+ (ours)") == "| Conv-KNRM+ (ours) | - | - | - | - | - |"
+    assert sum("**" in line for line in shown.splitlines()) == 4  # blocks
+
+
+def test_marks_and_differences_of_the_fusions_tables() -> None:
+    rows = TABLES["fusion"].systems
+    fused = result(rows[4], "mb2012", AP=0.31, P30=0.4, recall=0.7)
+    fused.better_than["AP"] = fused.worse_than["P@30"] = (rows[3].name,)
+    shown = render(TABLES["fusion"], [fused])
+    assert row_of(shown, rows[4].name).endswith("| 0.3100▲ | 0.4000▼ | 0.7000 | 12 |")
+    whole, first, absent, *_ = TABLES["fusion-ablation"].systems
+    part = result(first, "mb2013", AP=0.36, P30=0.46, importance=0.1234)
+    shown = render(TABLES["fusion-ablation"], [result(whole, "mb2013", AP=0.38, P30=0.45), part])
+    assert row_of(shown, whole.name) == "| all families | 0.3800 |  | 0.4500 |  |  |"
+    assert row_of(shown, first.name).endswith("| 0.3600 | -0.0200 | 0.4600 | +0.0100 | 12.3 |")
+    assert row_of(shown, absent.name) == f"| {absent.name} | - |  | - |  |  |"
+
+
+def test_a_csv_gives_the_same_tables_again_and_takes_further_cells(tmp_path: Path) -> None:
+    whole = result(MP_HCNN, "mb2011", AP=0.4, P30=0.5, mixed=0.5)
+    whole.better_than["AP"] = ("QL", "RM3")
+    results = [result(QL, "mb2011", AP=0.3, P30=0.3), whole]
+    path = tmp_path / "r.csv"
+    add_to_csv(path, results)
+    assert render(TABLES["table3"], read_csv(path)) == render(TABLES["table3"], results)
+    again, more = result(QL, "mb2011", AP=0.35), result(QL, "mb2012", AP=0.2)
+    add_to_csv(path, [more, again])
+    shown = render(TABLES["table3"], read_csv(path))
+    assert shown == render(TABLES["table3"], [again, whole, more])
+    assert [line.split(",")[:2] for line in path.read_text().splitlines()[1:]] == [
+        ["QL", "mb2011"],
+        *[["MP-HCNN (ours)", "mb2011"]] * 2,
+        ["QL", "mb2012"],
+    ]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_cells_of_a_table_have_keys_of_their_own(name: str) -> None:
+    cells = TABLES[name].cells(TABLES[name].collections, 3)
+    assert len({cell.key for cell in cells}) == len(cells) > 0
+
+
+# Marks and additional measures
+
+
+def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) -> None:
+    """Nothing is trained for these; the published models are for some collections and one seed."""
+    setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
+    one = System("one", "mp_cnn")
+    few = System("few", "pwim", collections=("trecqa-raw",), seeds=1)
+    table = dataclasses.replace(TABLES["answer-selection"], lines=[(one, False), (few, False)])
+    cells = table.cells(["trecqa-clean", "wikiqa"], 2)
+    assert [(cell.system, cell.collection, cell.seed) for cell in cells] == [
+        *(("one", name, seed) for name in ("trecqa-raw", "wikiqa") for seed in (1, 2)),
+        ("few", "trecqa-raw", 1),
+    ]
+    raw, clean = (setup.collection(name) for name in ("trecqa-raw", "trecqa-clean"))
+    assert raw.given_candidates and clean.given_candidates and clean.qrels
+    run = {
+        query_id: {doc_id: float(score) for score, doc_id in enumerate(sorted(given, reverse=True))}
+        for query_id, given in raw.given_candidates.items()
+    }
+    write_run(setup.run_file(cells[0]), run, "test")
+    measured = dataclasses.replace(result(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0])
+    first, second = finished(table, [measured], setup)
+    assert first == measured
+    assert second.cell.collection == "trecqa-clean"
+    expected = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
+    assert second.measures == {name: round(mean(v), 4) for name, v in expected.items()}
+
+
+def test_recall_counts_relevant_posts_alike_and_as_deep_as_asked() -> None:
+    qrels = {"1": {"a": 1, "b": 2, "c": 0}, "2": {"x": 1}, "3": {"y": 0}}
+    run = {"1": {"c": 3.0, "a": 2.0, "b": 1.0}, "2": {"z": 1.0}, "9": {"x": 1.0}}
+    assert recall(qrels, run) == pytest.approx(2 / 3)
+    assert recall(qrels, run, depth=2) == pytest.approx(1 / 3)
+
+
+def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
+    """A perfect run against the reversed one, and against itself."""
+    setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data", topics=8))
+    collection = setup.collection("mb2011")
+    qrels = collection.qrels
+    assert qrels is not None
+    official = read_run(collection.runs["ql"])
+    runs = {
+        name: {
+            query_id: {d: sign * qrels[query_id][d] - 0.001 * i for i, d in enumerate(scores)}
+            for query_id, scores in official.items()
+        }
+        for name, sign in (("good", 1), ("bad", -1))
+    }
+    results = []
+    for name, run in runs.items():
+        made = result(System(name, name), "mb2011", AP=0.5, mixed=1.0)
+        mixture = setup.mixture_file(made.cell)
+        assert mixture is not None
+        write_run(setup.run_file(made.cell), run, name)
+        write_run(mixture, runs["good"], name)
+        results.append(made)
+    good, bad = marked(results, ["good", "bad", "absent"], setup)
+    assert good.better_than["AP"] == ("bad",)
+    assert good.worse_than == {}
+    assert bad.worse_than["AP"] == ("good",)
+    assert "AP" not in bad.better_than
+    assert bad.mixture_better_than["AP"] == ("bad",)
+    # A topic has 14 posts: the first 30 are all of them.
+    assert "P@30" not in good.better_than
+
+
+# Reports and figures
+
+
+def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
+    data = write_microblog(tmp_path)
+    (data / "microblog" / "qrels.microblog2014.txt").unlink()
+    (data / "embeddings").mkdir()
+    vectors = [word + b" " + np.float32(1).tobytes() + b"\n" for word in (b"lol", b"news")]
+    with gzip.open(data / "embeddings" / "glove.6B.100d.bin.gz", "wb") as stream:
+        stream.write(b"2 1\n" + b"".join(vectors))
+    folder = data / "microblog" / "trec-2012"
+    posts = (folder / "b.toks").read_text().splitlines()
+    qrels = (data / "microblog" / "qrels.microblog2012.txt").read_text()
+    words = {word for post in posts for word in post.split()}
+    results = [result(QL, name) for name in ("mb2012", "mb2014")]
+    shown = REPORTS["statistics"](TABLES["table2"], results, Setup(tmp_path, data))
+    lines = [line.strip("| ").split(" | ") for line in shown.splitlines()]
+    rows = {first: rest for first, *rest in lines}
+    assert rows["topics"] == ["8 (60)", "8 (55)"]
+    assert rows["query-document pairs"][0] == f"{len(posts)} (49,879)"
+    assert rows["relevant documents"] == [f"{qrels.count(' 1' + chr(10))} (4,298)", "- (6,812)"]
+    assert rows["unique words"][0] == f"{len(words)} (27,470)"
+    assert rows["unique OOV words"][0] == f"{len(words - {'lol', 'news'})} (17,190)"
+    assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
+
+
+def evidence(query: str, post: str, phrases: Sequence[Sequence[float]]) -> PairMatches:
+    post_words, query_words = post.split(), query.split()
+    similarity = np.array([[float(a == b) for b in post_words] for a in query_words], np.float32)
+    return PairMatches(
+        query_words,
+        np.ones(len(query_words), np.float32),
+        [Word(word, ((0, 1),)) for word in post_words],
+        (),
+        {"words": PerspectiveMatches((similarity, np.array(phrases, np.float32)), 2)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("post", "url", "phrase", "expected"),
+    [
+        ("stripes of white", "", 0.5, [EXACT_WORD]),
+        # The same two words are no paraphrase.
+        ("white stripes here", "", 1.0, [EXACT_WORD, EXACT_PHRASE]),
+        ("zebra band quits", "", 0.85, [PARAPHRASE]),
+        ("zebra band quits", "http://x.com/the-stripe-story", 0.5, [URL]),
+        ("the band quits", "http://x.com/a?q=stripes", 0.5, []),
+    ],
+)
+def test_categories_of_matches(post: str, url: str, phrase: float, expected: list[str]) -> None:
+    query = "the white stripes"
+    phrases = np.full((3, 3), 0.1)
+    phrases[1, 0] = phrase  # "white stripes" against the post's first two words
+    pair = evidence(query, post, phrases.tolist())
+    assert list(categories_of(query, Post("1", post, url), pair)) == expected
+
+
+@pytest.fixture(scope="module")
+def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """QL and a hardly trained MP-HCNN on a small collection."""
+    folder = tmp_path_factory.mktemp("tables")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
+    quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
+    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN.name, "mp_hcnn", quick, "mb2011")]
+    return computed(setup, cells, folder)
+
+
+def computed(setup: Setup, cells: list[Cell], folder: Path) -> Finished:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
+        run_commands_here(patch)
+        results, failures = run_cells(cells, setup)
+    assert failures == []
+    return setup, results
+
+
+def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
+    setup, results = mp_hcnn
+    table = TABLES["figure3"]
+    qrels = setup.collection("mb2011").qrels
+    assert qrels is not None
+    base, ours = (Evaluator(qrels, ["AP"])(read_run(setup.run_file(r.cell)))["AP"] for r in results)
+    gains = [ours[query_id] - base[query_id] for query_id in qrels]
+    above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
+    report = REPORTS["gains"](table, results, setup)
+    assert row_of(report, MP_HCNN.name) == f"| {MP_HCNN.name} | {above} | {below} | 26 | 13 |"
+    assert "| MP-HCNN+ (ours) |" in report
+    assert f"{max(gains):+.3f}" in report
+    draw(tmp_path / "3.png", table, results, setup)
+    assert (tmp_path / "3.png").read_bytes().startswith(PNG)
+    with pytest.raises(DataError, match=r"mb2011: found no finished cell of MP-HCNN"):
+        REPORTS["gains"](table, results[:1], setup)
+
+
+def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
+    setup, results = mp_hcnn
+    shares = REPORTS["categories"](TABLES["table5"], results, setup)
+    # Every made-up post has a word of its query.
+    assert row_of(shares, "exact word match") == "| exact word match | 100 | 100 |"
+    assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
+    rows = REPORTS["samples"](TABLES["table6"], results, setup).splitlines()
+    assert sum("(#1)" in line for line in rows) >= 2
+    assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
+
+
+def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
+    table = TABLES["figure2"]
+    depths = [result(table.systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
+    draw(tmp_path / "figure2.png", table, depths, Setup(tmp_path))
+    assert (tmp_path / "figure2.png").read_bytes().startswith(PNG)
+
+
+# The fusion's tables from a small run
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Official runs, a small fusion of QL's candidates, and one on held-out topics."""
+    folder = tmp_path_factory.mktemp("fusion")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
+    vectors = ("--vectors", str(folder / "data" / "vectors.txt"))
+    settings = (f"families={SMALL}", "trees=5", "minimum_leaf=1")
+    quick = ("--folds", "2", *vectors, *(w for setting in settings for w in ("--set", setting)))
+    limit = ("--set", "candidate_rankers=run_ql")
+    stages = TABLES["fusion"].systems
+    cells = [
+        Cell(stages[0].name, "run:ql", (), "mb2012"),
+        Cell(stages[1].name, "run:rm3", (), "mb2012"),
+        Cell(stages[4].name, "fusion", (*quick, *limit), "mb2012"),
+        Cell("all families", "held-out:fusion", quick, "mb2013"),
+    ]
+    return computed(setup, cells, folder)
+
+
+def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished) -> None:
+    """A perfect run is marked against its neighbour only, though other stages are worse too."""
+    setup, (ql, rm3, fusion, _) = fused
+    shipped = Cell(TABLES["fusion"].systems[2].name, "shipped:mp_hcnn", (), "mb2012")
+    qrels = setup.collection("mb2012").qrels
+    assert qrels is not None
+    write_run(setup.run_file(shipped), {q: dict(grades) for q, grades in qrels.items()}, "perfect")
+    perfect = dataclasses.replace(ql, cell=shipped)
+    done = finished(TABLES["fusion"], [ql, rm3, perfect, fusion], setup)
+    assert done[2].better_than == {"AP": (rm3.cell.system,)}
+    # The made-up RM3 run is a copy of QL's, and the fusion's candidates are QL's.
+    assert done[1].better_than == done[1].worse_than == {}
+    assert done[0].measures["recall"] == done[3].measures["recall"] == 1.0
+    run = read_run(setup.run_file(fusion.cell))
+    expected = mean(evaluate(qrels, run, ["AP"])["AP"])
+    assert done[3].measures["AP"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_ablation_measures_held_out_topics_and_importance(fused: Finished) -> None:
+    setup, (*_, whole) = fused
+    qrels = {
+        query_id: grades
+        for name in ("mb2011", "mb2012", "mb2014")
+        for query_id, grades in (setup.collection(name).qrels or {}).items()
+    }
+    run = read_run(setup.checkpoint(whole.cell) / "held_out.run.gz")
+    values = evaluate(qrels, run, ["AP", "P@30"])
+    assert whole.measures == pytest.approx({m: mean(v) for m, v in values.items()}, abs=1e-4)
+    parts = [
+        dataclasses.replace(whole, cell=dataclasses.replace(whole.cell, system=f"- {family}"))
+        for family in [*SMALL.split(","), "links"]
+    ]
+    done = finished(TABLES["fusion-ablation"], [whole, *parts], setup)
+    shares = {r.cell.system: r.measures.get("importance") for r in done}
+    assert shares.pop("all families") is None
+    assert shares.pop("- links") is None  # not among the trees' features
+    assert sum(share or 0.0 for share in shares.values()) == pytest.approx(1.0, abs=2e-4)
