@@ -3,7 +3,7 @@
 MP-HCNN's own forward pass leaves padding out; here it is computed and masked, as in the paper.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -46,25 +46,26 @@ def _with_padding(model: Model) -> Iterator[None]:
     """Let the model compute all positions."""
     towers = list(model.towers.values())
     for tower in towers:
-        tower.forward = partial(_levels, tower)  # type: ignore[arg-type]
+        tower.of_parts = partial(_levels, tower)  # type: ignore[arg-type]
     model._pooled = partial(_pooled, model)  # type: ignore[method-assign]
     try:
         yield
     finally:
         for tower in towers:
-            del tower.forward
+            del tower.of_parts
         del model._pooled
 
 
-def _levels(
-    tower: ConvolutionTower, ids: torch.Tensor, length: int | None = None
-) -> list[torch.Tensor]:
-    """:meth:`ConvolutionTower.forward` over all positions."""
-    mask = mask_of(ids).unsqueeze(2)
-    levels = [tower.vectors(ids)]
-    for convolution in tower.convolutions:
-        levels.append(convolution(levels[-1], mask))
-    return levels
+def _levels(tower: ConvolutionTower, parts: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """:meth:`ConvolutionTower.of_parts` over all positions."""
+    found = []
+    for ids in parts:
+        mask = mask_of(ids).unsqueeze(2)
+        levels = [tower.vectors(ids)]
+        for convolution in tower.convolutions:
+            levels.append(convolution(levels[-1], mask))
+        found.append(levels)
+    return found
 
 
 def _pooled(
