@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DEFAULT_WEIGHT = 0.3
 """λ. On held-out topics of 2011 to 2013 runs of any quality gain, from ql's to a learned fusion's.
 The best λ is higher for weak runs, and lower for strong ones, but a run of unknown quality should
-not lose; see "Reranking of runs" in scripts/README.md."""
+not lose; see "Reranking of runs" in scripts/results/notes.md."""
 
 
 @dataclass(frozen=True)

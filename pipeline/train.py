@@ -405,6 +405,8 @@ def _settings(options: Options) -> Settings:
         changed: Settings = apply_changes(settings, changes, prefix=TRAINING)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
+    if given and not changed.epochs:
+        raise UsageError("--set training.epochs: found 0, expected one epoch or more")
     return changed
 
 

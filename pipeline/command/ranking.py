@@ -164,8 +164,8 @@ class RankingOptions(ModelOptions):
     def _of_search(self) -> dict[str, object]:
         return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
 
-    def open_ranker(self, collection: Collection | None = None) -> Ranker:
-        """The ranker of the collection that the options name.
+    def open_ranker(self, collection: Collection, all_stages: bool = False) -> Ranker:
+        """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.
 
         Raises:
             UsageError: options contradict one another, or the collection.
@@ -174,7 +174,6 @@ class RankingOptions(ModelOptions):
 
         if problems := self.problems():
             raise UsageError(problems)
-        collection = collection or self.open_collection()
         if problems := self.problems_of(collection):
             raise UsageError(problems)
         changes = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
@@ -188,5 +187,6 @@ class RankingOptions(ModelOptions):
             checkpoint=self.checkpoint,
             normalize=self.normalize,
             skip_unknown=self.skip_unknown,
+            all_stages=all_stages,
             **self.loading(),
         )

@@ -308,9 +308,10 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         (["mp_hcn"], "model: found 'mp_hcn', expected one of"),
         (["mp_hcnn", "--configuration", "papre"], "expected one of robust, small, paper"),
         (["mp_hcnn", "--set", "detph=3"], "did you mean 'depth'"),
+        (["mp_hcnn", "--set", "training.epochs=0"], "found 0, expected one epoch or more"),
         (
-            ["mp_hcnn", "--set", "training.epochs=0", "--set", "training.learning_rate=-1"],
-            r"learning_rate: found -1\.0, expected a number above 0; setting epochs: found 0",
+            ["mp_hcnn", "--set", "training.epochs=-1", "--set", "training.learning_rate=-1"],
+            r"learning_rate: found -1\.0, expected a number above 0; setting epochs: found -1",
         ),
         (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
         (

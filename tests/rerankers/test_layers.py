@@ -6,7 +6,7 @@ import torch
 
 from rerankers.layers.convolutions import (
     MaskedConvolution,
-    kept_at_random,
+    drop_,
     perceptron,
     scale_of_kept,
     start_like_keras,
@@ -163,10 +163,12 @@ def test_counted_padding_pools_like_padding_that_is_written_out() -> None:
 
 def test_dropout_keeps_expected_values() -> None:
     torch.manual_seed(1)
-    kept = kept_at_random(torch.empty(999, 101), 0.4).float()
-    assert kept.shape == (999, 101) and kept.mean().item() == pytest.approx(0.6, abs=0.01)
-    assert (kept * scale_of_kept(0.4)).mean().item() == pytest.approx(1, abs=0.01)
-    assert kept_at_random(kept, 0.0).all() and scale_of_kept(0.0) == 1
+    for dtype in (torch.float32, torch.bfloat16):
+        values = torch.full((999, 101), scale_of_kept(0.4), dtype=dtype)
+        kept = drop_(values, 0.4).float()
+        assert kept.count_nonzero().item() / kept.numel() == pytest.approx(0.6, abs=0.01)
+        assert kept.mean().item() == pytest.approx(1, abs=0.01)
+    assert drop_(torch.ones(5), 0.0).all() and scale_of_kept(0.0) == 1
 
 
 def test_weights_start_in_the_bounds_of_keras() -> None:

@@ -64,6 +64,8 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Of a program in the background, as these tests may be, it is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments import drawn
+from experiments.answers import Okapi, measure_drawn
 from experiments.cells import OKAPI, Cell, Setup, run_cell
-from experiments.systems import DRAWN_ANSWERS, System
-from experiments.tables.cntn import DrawnAnswers, QuestionRetrieval, Questions
+from experiments.extras import finished
+from experiments.rendering import render
+from experiments.reports import draw
+from experiments.tables import read_tables
 from helpers.data_samples import write_answers
-from helpers.experiment_samples import run_commands_here
-from test_tables import result, row_of
+from helpers.experiment_samples import result, row_of, run_commands_here
 
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.archive import question_vectors
@@ -20,6 +21,7 @@ from rerankers import checkpoint as checkpoints
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
+_, TABLES = read_tables()
 TEXTS = {
     "1": "storm storm at the harbour",
     "2": "coffee",
@@ -43,8 +45,8 @@ def test_okapi_is_the_formula() -> None:
     texts = [text.replace(",", "").split() for text in TEXTS.values()]
     for query in ("the harbour", "storm storm coffee", "unknown", ""):
         expected = [naive_bm25(query.split(), text, texts) for text in texts]
-        found = drawn.Okapi(TEXTS).scores(query, list(TEXTS))
-        np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)
+        scores = Okapi(TEXTS).scores(query, list(TEXTS))
+        np.testing.assert_allclose(list(scores.values()), expected, rtol=1e-12)
 
 
 def test_cells_pick_right_answers_with_and_without_training(
@@ -53,33 +55,26 @@ def test_cells_pick_right_answers_with_and_without_training(
     run_commands_here(monkeypatch)
     data = write_answers(tmp_path / "data")
     setup = Setup(tmp_path / "kept", data, "cpu")
-    (okapi,) = System("Okapi", OKAPI).cells(["wikiqa"], [1, 2])
-    found = run_cell(okapi, setup)
-    assert set(found.measures) == {"P@1", "RR"}
-    assert 0 < found.measures["P@1"] <= found.measures["RR"] <= 1
-    assert not setup.directory.exists()
+    measured = run_cell(Cell("Okapi", OKAPI, (), "wikiqa"), setup)
+    assert set(measured.measures) == {"P@1", "RR"}
     # A right answer has all words of its question, and nearly always the most.
-    assert found.measures["P@1"] > 0.5
+    assert 0.5 < measured.measures["P@1"] <= measured.measures["RR"] <= 1
+    assert not setup.directory.exists()
 
     options = "--development drawn --steps 1 --epochs 1 --configuration nbow_mlp --vectors"
     cell = Cell("NBOW", "drawn:cntn", (*options.split(), f"{data}/vectors.txt"), "wikiqa")
-    found = run_cell(cell, setup)
-    assert found.measures == drawn.measure(
-        setup.collection("wikiqa"),
-        setup.checkpoint(cell),  # type: ignore[arg-type]
-    )
-    assert not setup.run_file(cell).exists()
+    measured = run_cell(cell, setup)
+    part = setup.collection("wikiqa")
+    assert measured.measures == measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
 
 
 def test_the_table_has_the_papers_figures_for_its_data() -> None:
-    table = DrawnAnswers()
-    last = DRAWN_ANSWERS[-1]
-    text = table.markdown([result(last, "wikiqa", **{"P@1": 0.5, "RR": 0.6})])
-    assert text.splitlines()[0] == (
-        "| system | wikiqa P@1/RR | paper, yahoo-dev P@1 | paper, yahoo-test P@1 |"
-    )
-    assert row_of(text, "CNTN-V") == "| CNTN-V | 0.5000 / 0.6000 | 0.758 | 0.707 |"
-    assert row_of(text, "Okapi BM25") == "| Okapi BM25 | - | - | 0.356 |"
+    table = TABLES["cntn"]
+    text = render(table, [result(table.systems[-1], "wikiqa", **{"P@1": 0.5, "RR": 0.6})])
+    header = "| system | wikiqa P@1/RR | paper, yahoo-test | paper, yahoo-dev |"
+    assert text.splitlines()[0] == header
+    assert row_of(text, "CNTN-V") == "| CNTN-V | 0.5000 / 0.6000 | 0.707 | 0.758 |"
+    assert row_of(text, "Okapi BM25") == "| Okapi BM25 | - | 0.356 | - |"
 
 
 @pytest.fixture
@@ -102,31 +97,31 @@ def test_question_retrieval_by_alpha(
     setup = Setup(tmp_path / "kept", write_answers(questions), "cpu")
     options = f"--vectors {questions}/vectors.txt --steps 1 --epochs 1"
     cell = Cell("CNTN-V", "drawn:cntn", tuple(options.split()), "wikiqa")
-    table = QuestionRetrieval()
-    (finished,) = table.finish([run_cell(cell, setup)], setup)
-    read = Questions.read(questions / "general" / "semeval-cqa-b", judged_only=True)
-    assert {query_id: set(run) for query_id, run in read.candidates.items()} == {
-        "7": {"1", "3"},
-        "8": {"2", "3"},
-    }
-    # α = 0 is Okapi's ranking, α = 1 that of the cosines.
+    table = TABLES["question-retrieval"]
+    (done,) = finished(table, [run_cell(cell, setup)], setup)
+    # α = 0 is Okapi's ranking of the judged posts, α = 1 that of the cosines.
     checkpoint = checkpoints.load(setup.checkpoint(cell))
-    asked = question_vectors(checkpoint, [topic.text for topic in read.topics])
-    neural = {
-        topic.query_id: {
-            doc_id: float(vector @ question_vectors(checkpoint, [TEXTS[doc_id]])[0])
-            for doc_id in read.candidates[topic.query_id]
-        }
-        for topic, vector in zip(read.topics, asked, strict=True)
+    qrels = {"7": {"3": 1, "1": 0}, "8": {"3": 1, "2": 0}}
+    topics = {"7": "storm harbour", "8": "where is the village"}
+    vector = {text: question_vectors(checkpoint, [text])[0] for text in TEXTS.values()}
+    okapi = {
+        query_id: Okapi(TEXTS).scores(topics[query_id], list(qrels[query_id])) for query_id in qrels
     }
-    for alpha, run in (("0.00", read.candidates), ("1.00", neural)):
-        expected = mean(evaluate(read.qrels, run, ["AP"])["AP"])
-        assert finished.measures[f"semeval-cqa-b {alpha}"] == pytest.approx(expected, abs=1e-4)
-    everything = Questions.read(questions / "general" / "stackfaq", judged_only=False)
-    assert set(everything.candidates["7"]) == set(TEXTS)
-    text = table.markdown([finished])
+    cosine = {
+        query_id: {
+            doc_id: float(
+                question_vectors(checkpoint, [topics[query_id]])[0] @ vector[TEXTS[doc_id]]
+            )
+            for doc_id in qrels[query_id]
+        }
+        for query_id in qrels
+    }
+    for alpha, run in (("0.00", okapi), ("1.00", cosine)):
+        expected = mean(evaluate(qrels, run, ["AP"])["AP"])
+        assert done.measures[f"semeval-cqa-b {alpha}"] == pytest.approx(expected, abs=1e-4)
+    text = render(table, [done])
     assert len(text.splitlines()) == 2 + 21
-    value = finished.measures["stackfaq 0.50"]
+    value = done.measures["stackfaq 0.50"]
     assert row_of(text, "0.50").startswith(f"| 0.50 | {value:.4f} |")
-    table.draw(tmp_path / "figure.png", [finished], setup)
+    draw(tmp_path / "figure.png", table, [done], setup)
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
