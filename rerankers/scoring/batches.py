@@ -133,7 +133,7 @@ def score_tokenized(
         if parts and not model.post_inputs and len(devices) < 2:
             # Features need neither padding nor encoding.
             parts = [np.concatenate(parts)]
-        shares = deal(parts, pairs.query_index, max(1, len(devices)))
+        shares = _deal(parts, pairs.query_index, max(1, len(devices)))
         for device in devices[1 : len(shares)]:
             batch_scorers.append(BatchScorer(copy.deepcopy(model).to(device), pairs, precision))
         for scored in _each(batch_scorers, shares):
@@ -291,30 +291,30 @@ def batches_of(
     """
     lengths = pairs.lengths()
     order = np.lexsort((lengths, pairs.query_index))
-    cut = batches(order, pairs.query_index, batch_size, is_mixed)
+    parts = _cut(order, pairs.query_index, batch_size, is_mixed)
     if is_mixed:
-        cut.sort(key=lambda rows: -int(lengths[rows].sum()))
-    return cut
+        parts.sort(key=lambda rows: -int(lengths[rows].sum()))
+    return parts
 
 
-def batches(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False) -> list[Rows]:
+def _cut(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False) -> list[Rows]:
     """Cut ``order`` [P] where the query changes, and each query's part into equal batches.
 
     A batch has neighbours in ``order``; a mixed one has pairs of the whole part, so that all
     batches of a query are the same amount of work.
     """
     borders = np.flatnonzero(np.diff(query_index[order])) + 1
-    cut = []
+    parts = []
     for part in np.split(order, borders):
         count = -(-len(part) // batch_size)
         if is_mixed:
-            cut += [part[start::count] for start in range(count)]
+            parts += [part[start::count] for start in range(count)]
         elif count:
-            cut += np.array_split(part, count)
-    return cut
+            parts += np.array_split(part, count)
+    return parts
 
 
-def deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
+def _deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
     """Distribute batches over ``count`` shares, by whole topics, with similar numbers of pairs.
 
     The largest topics come first, each for the share with the fewest pairs. Fewer topics than
