@@ -243,9 +243,9 @@ def test_a_bad_run_is_refused_before_any_is_written(
 
 
 def test_without_a_checkpoint_it_is_said_how_to_train_one(rerank: Rerank) -> None:
-    code, _, errors = rerank("ql", topics="mb2013")
+    code, _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013")
     assert code == 1
-    assert "python -m pipeline.train sm_cnn --test mb2013" in errors
+    assert "python -m pipeline.train knrm --test mb2013" in errors
 
 
 def test_topics_and_posts_of_ones_own(

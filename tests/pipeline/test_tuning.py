@@ -228,8 +228,9 @@ def test_scores_that_do_not_grow_with_relevance_have_no_calibration(
     assert calibrate({"1": {"best": 2.0, "worst": 1.0}}, {"1": relevant}) is None
 
 
-def test_shipped_checkpoints_are_calibrated() -> None:
-    folders = [path.parent for path in (SHIPPED / "mp_hcnn").glob("*/config.json")]
+@pytest.mark.parametrize("model", ["mp_hcnn", "sm_cnn"])
+def test_shipped_checkpoints_are_calibrated(model: str) -> None:
+    folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
     assert len(folders) == 5
     for folder in folders:
         found = calibration_of(folder)

@@ -201,7 +201,7 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_unknown_name_lists_those_that_come_with_the_package() -> None:
     with pytest.raises(
-        RerankerError, match="'mp_hcn', expected one of fusion, mp_hcnn, or"
+        RerankerError, match="'mp_hcn', expected one of fusion, mp_hcnn, sm_cnn, or"
     ) as info:
         rerankers.load("mp_hcn")
     assert str(info.value).endswith("did you mean mp_hcnn?")
