@@ -19,18 +19,29 @@ Four named configurations:
       exactly: positions after a text's end are zero at every depth, so each of them adds e⁰ to the
       denominator of the softmax. (The mean of a softmax over the post's own positions alone would
       be a constant.)
-    * The weight of a phrase is the mean IDF of its words; a trigram has the IDF of its word. The
-      counts of phrases and trigrams in the paper's 243 million posts are not available.
+    * The counts of words and phrases in the paper's 243 million posts are not available. IDF, the
+      classical ln N/n, is from the background list of the encoder. The IDF of a phrase is the sum
+      of those of its words, and of trigrams that do not overlap; a trigram's own is from the
+      list's words. A sum takes words to be independent.
     * "The first two layers", whose features are weighted, include the embedding layer.
     * A softmax over two classes equals the sigmoid of the difference of their logits: one logit.
+    * The softmax reads the length of word vectors: with those of GloVe, twice as long as
+      word2vec's, it is saturated, and a query word that a post lacks still gets most of a share.
+      Vectors of other files get the length of word2vec's (:func:`of_word2vec_length`).
+    * The places of dropout, initial weights (Keras's), momentum, and the end of training are those
+      of the authors' code. The share of dropout is one of four between .1 and .5 that it has for
+      four years.
 
 ``authors``
     The form of the authors' code (github.com/jinfengr/neural-tweet-search), as far as it differs
     from the paper: the softmax is over the query's positions; padding is read by convolutions and
-    softmax like any other term, and matches nothing; IDF weights features of the first two depths
-    only; there is a second hidden layer of 50 units; training is by batches of 64 and Nesterov
-    momentum. Not taken over: trigrams across words, the cut of URLs, and separate convolutions for
-    posts and URLs.
+    softmax like any other term, has a trained vector, and matches nothing; IDF weights features of
+    the first two depths only, with that of padding 0; trigram vectors start in U[-.05, .05]; there
+    is a second hidden layer of 50 units; training is by batches of 64 (128 for 2014), and 15 % of
+    the topics of each year are held out. Not taken over: trigrams across words, the cut of URLs,
+    separate convolutions for posts and URLs, windows that begin before their position (they give
+    all padded positions of a text the same vector, which is computed once and counted; in training
+    these positions share one draw of dropout).
 
 ``robust`` (the default)
     Generalises from a hundred topics; chosen by cross-validation on training topics:

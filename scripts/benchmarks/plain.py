@@ -46,7 +46,7 @@ def _with_padding(model: Model) -> Iterator[None]:
     """Let the model compute all positions."""
     towers = list(model.towers.values())
     for tower in towers:
-        tower.of_parts = partial(_levels, tower)  # type: ignore[assignment]
+        tower.of_parts = partial(_levels, tower)  # type: ignore[arg-type, assignment]
     model._pooled = partial(_pooled, model)  # type: ignore[method-assign]
     try:
         yield

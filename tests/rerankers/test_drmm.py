@@ -32,7 +32,7 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     config, weights = model.config, weights_of(model)
     ids, post_ids = (encoder().vocabulary.ids(words(text)) for text in (query, post))
     vectors, post_vectors = word_vectors(model, query), word_vectors(model, post)
-    idf = encoder().idf.weights(words(query))
+    idf = encoder().idf.weights(words(query), config.idf == "classical")
     evidence, shares = [], []
     for place, word in enumerate(ids):
         histogram = naive_histogram((word, post_ids), (vectors[place], post_vectors))
@@ -46,7 +46,7 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     return sum(z * share / sum(shares) for z, share in zip(evidence, shares, strict=True))
 
 
-@pytest.mark.parametrize(("gate", "bound"), [("idf", 10.0), ("vector", 1.0)])
+@pytest.mark.parametrize(("gate", "bound"), [("idf", 10.0), ("vector", 1.0), ("rao2019", 1.0)])
 def test_scores_are_those_of_the_paper(gate: str, bound: float) -> None:
     model = varied("drmm", gate, bound=bound)
     with torch.no_grad():  # Not the gate of the start.
