@@ -180,11 +180,12 @@ def main(options: Options) -> None:
     # uvicorn raises the signal once more after the last request; it ends this command well.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     uvicorn.Server(config).run(sockets=[listening])
-    end_log(log)
     if page:
         page.close()
     if statistics:
         statistics.close()
+    if not end_log(log):
+        os._exit(0)  # The interpreter's end would wait for the log.
 
 
 def proxy_of(options: Options, service: Service) -> Proxy | None:

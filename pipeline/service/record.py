@@ -154,11 +154,12 @@ def log_as_json() -> QueueListener:
     return listener
 
 
-def end_log(listener: QueueListener, seconds: float = 2.0) -> None:
-    """Write the lines that wait, as far as they can be written in time."""
+def end_log(listener: QueueListener, seconds: float = 2.0) -> bool:
+    """Write the lines that wait; False if nobody reads them in time."""
     thread = threading.Thread(target=listener.stop, daemon=True)
     thread.start()
     thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _milliseconds(seconds: float) -> float:

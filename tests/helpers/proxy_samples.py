@@ -72,8 +72,8 @@ class StubEngine:
             return Response(content, self.fail, headers, media_type=VENDOR)
         if name == "_msearch":
             lines = body.split(b"\n")[:-1]
-            found = [self.search(one, {}) for one in lines[1::2]]
-            answers = [f'{text[:-1]},"status":{status}}}' for status, text in found]
+            actual = [self.search(item, {}) for item in lines[1::2]]
+            answers = [f'{text[:-1]},"status":{status}}}' for status, text in actual]
             content = f'{{"took":4,"responses":[{", ".join(answers)}]}}'
             return Response(content, 200, headers, media_type=VENDOR)
         if name == "_search":
@@ -103,7 +103,7 @@ class StubEngine:
         if not isinstance(body.get("query", {}), dict):
             raise RefusedError("query is no object")
         fields = body.get("fields", [])
-        if not isinstance(fields, list) or not all(isinstance(one, str) for one in fields):
+        if not isinstance(fields, list) or not all(isinstance(item, str) for item in fields):
             raise RefusedError("fields are no names")
         sort = body.get("sort", "_score")
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
@@ -131,13 +131,13 @@ class StubEngine:
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
             members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
             parts.append(f'"_source":{{{",".join([strange, *members])}}}')
-        found = {
+        actual = {
             name: [value]
             for name, value in self.posts[row].items()
-            if any(fnmatch.fnmatchcase(name, one) for one in fields)
+            if any(fnmatch.fnmatchcase(name, item) for item in fields)
         }
-        if found:
-            parts.append(f'"fields":{json.dumps(found)}')
+        if actual:
+            parts.append(f'"fields":{json.dumps(actual)}')
         if "highlight" in body:
             parts.append('"highlight":{"contents":["<em>a</em>"]}')
         if "sort" in body:
@@ -151,10 +151,10 @@ def _strict(body: bytes) -> dict[str, Any]:
             raise RefusedError("a key is there twice")
         return dict(pairs)
 
-    found = json.loads(body, object_pairs_hook=unique) if body.strip() else {}
-    if not isinstance(found, dict):
+    actual = json.loads(body, object_pairs_hook=unique) if body.strip() else {}
+    if not isinstance(actual, dict):
         raise RefusedError("no object")
-    return found
+    return actual
 
 
 def _number(value: Any) -> int:

@@ -86,9 +86,9 @@ def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
 
 def scored_by(scorer: Any) -> Models:
     """The shipped model's place, with another scorer in it."""
-    found = copy.copy(models())
-    found._served = {"mp_hcnn": replace(models().default, scorer=scorer)}
-    return found
+    actual = copy.copy(models())
+    actual._served = {"mp_hcnn": replace(models().default, scorer=scorer)}
+    return actual
 
 
 class GatedScorer:
@@ -150,9 +150,9 @@ class Wire(NamedTuple):
         """A request."""
         return {"query": QUERY, self.documents: documents, **self.extra, **more}
 
-    def found(self, answer: Any) -> list[dict[str, Any]]:
-        """The results of an answer."""
-        results = answer[self.results] if self.results else answer
+    def results_of(self, content: Any) -> list[dict[str, Any]]:
+        """The results of a response."""
+        results = content[self.results] if self.results else content
         assert isinstance(results, list)
         return results
 

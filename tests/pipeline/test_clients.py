@@ -77,8 +77,8 @@ def snippets() -> list[str]:
 
 def snippet(client: str) -> str:
     """The one of a client."""
-    (found,) = (block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block))
-    return found
+    (actual,) = (block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block))
+    return actual
 
 
 def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top: int = 3) -> str:
@@ -91,8 +91,8 @@ def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with listening(app_of(keys=[KEY])) as found:
-        yield found
+    with listening(app_of(keys=[KEY])) as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)
@@ -111,8 +111,8 @@ def ranking_of(source: str) -> list[tuple[str, float]]:
 def check(ranking: Sequence[tuple[str, float]], top: int) -> None:
     """It is that of the model in this process."""
     expected = models().default.checkpoint.rank(QUERY, TEXTS, top)
-    assert [text for text, _ in ranking] == [one.text for one in expected]
-    right = [chance(one.score) for one in expected]
+    assert [text for text, _ in ranking] == [item.text for item in expected]
+    right = [chance(item.score) for item in expected]
     assert [score for _, score in ranking] == pytest.approx(right, abs=1e-6)
 
 

@@ -264,7 +264,7 @@ def test_elasticsearch(command: Command, service: str, quotes: bool) -> None:
         retriever = json.loads(done.out[done.out.index("{") :])["retriever"]["linear"]
         reranked, first = retriever["retrievers"]
         assert (reranked["weight"], first["weight"]) == (0.35, 0.65)
-        assert {one["normalizer"] for one in (reranked, first)} == {"minmax"}
+        assert {item["normalizer"] for item in (reranked, first)} == {"minmax"}
         inner = reranked["retriever"]["text_similarity_reranker"]
         assert (inner["inference_id"], inner["field"]) == ("tweetrerank", "contents")
         assert inner["retriever"] == first["retriever"]
@@ -300,11 +300,11 @@ def test_shifted_scores_begin_at_0(service: str) -> None:
     body = {"query": "storm", "documents": body["documents"], "raw_scores": True}
     raw = requests.post(f"{service}/rerank", json=body).json()["results"]
     lowest = raw[-1]["relevance_score"]
-    assert [one["index"] for one in shifted] == [one["index"] for one in raw]
+    assert [item["index"] for item in shifted] == [item["index"] for item in raw]
     assert shifted[-1]["relevance_score"] == 0
-    for one, other in zip(shifted, raw, strict=True):
+    for item, other in zip(shifted, raw, strict=True):
         expected = other["relevance_score"] - lowest
-        assert one["relevance_score"] == pytest.approx(expected, abs=1e-5)
+        assert item["relevance_score"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_commands_of_the_containers_exist() -> None:
@@ -325,8 +325,8 @@ def test_commands_of_the_containers_exist() -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running("opensearch") as found:
-        yield found
+    with running("opensearch") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +339,9 @@ def index(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def name(server: Server, index: str, command: Command) -> Iterator[str]:
     """Of a search pipeline that nobody else uses."""
-    found = index[-12:].translate(str.maketrans("0123456789", "ghijklmnop"))
-    yield found
-    assert command("engine", "remove", "--engine", server.url, "--pipeline", found).code == 0
+    actual = index[-12:].translate(str.maketrans("0123456789", "ghijklmnop"))
+    yield actual
+    assert command("engine", "remove", "--engine", server.url, "--pipeline", actual).code == 0
 
 
 def searched(
@@ -398,8 +398,8 @@ def slow_or_stopped_in_the_middle(server: Server, index: str, name: str, command
 def installed_and_removed(server: Server, index: str, name: str, command: Command) -> None:
     options = ("--engine", server.url, "--pipeline", name)
     before = requests.get(f"{server.url}/_cluster/settings", timeout=60).json()
-    found = Statistics.open(f"{server.url}/{index}")
-    with listening(app_of(statistics=found)) as service:
+    actual = Statistics.open(f"{server.url}/{index}")
+    with listening(app_of(statistics=actual)) as service:
         out = install(command, server.url, service, *options[2:], "--default-for", index)
         assert f"a search in {index} reranks 10 posts" in out
         again = install(command, server.url, service, *options[2:], "--default-for", index)
@@ -415,7 +415,7 @@ def installed_and_removed(server: Server, index: str, name: str, command: Comman
         documents = [{"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain]
         body = {"query": "alpha bravo", "documents": documents, "mix": "lexical"}
         answer = requests.post(f"{service}/v2/rerank", json=body, timeout=60).json()["results"]
-        expected = {plain[one["index"]]["_id"]: one["relevance_score"] for one in answer}
+        expected = {plain[item["index"]]["_id"]: item["relevance_score"] for item in answer}
         assert {hit["_id"]: hit["_score"] for hit in mixed} == pytest.approx(expected, abs=1e-6)
         # By default: with a text, without one, without posts, without their count.
         hits = searched(server, index, "alpha bravo").json()["hits"]["hits"]
@@ -441,7 +441,7 @@ def installed_and_removed(server: Server, index: str, name: str, command: Comman
         "trial",
     }
     # It comes back, and nothing is to be installed again.
-    with listening(app_of(statistics=found), int(service.rpartition(":")[2])):
+    with listening(app_of(statistics=actual), int(service.rpartition(":")[2])):
         hits = searched(server, index, "alpha bravo", search_pipeline=name).json()["hits"]["hits"]
         assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(expected, abs=1e-6)
     done = command("engine", "remove", *options)
@@ -503,6 +503,6 @@ def test_pages_are_ranked_as_by_a_search(
             assert answer.status_code == 200, answer.text
             hits = answer.json()["hits"]["hits"]
             expected = run[topic.query_id]
-            found = {hit["_id"]: hit["_score"] for hit in hits}
-            assert found == pytest.approx(expected, abs=5e-7)
-            assert list(found) == list(expected)
+            actual = {hit["_id"]: hit["_score"] for hit in hits}
+            assert actual == pytest.approx(expected, abs=5e-7)
+            assert list(actual) == list(expected)

@@ -45,12 +45,12 @@ def content_of(served: ServedPage, path: str, **parameters: Any) -> Any:
 
 
 def test_what_can_be_chosen(served_page: ServedPage) -> None:
-    found = content_of(served_page, "collection")
-    assert (found["name"], found["posts"]) == ("pages", 874 + len(HOSTILE))
-    assert found["methods"] == list(METHODS)
-    assert found["clocks"] is True
-    assert found["times"][0] < "2012-02" < found["times"][1]
-    neural, fusion = found["models"]
+    actual = content_of(served_page, "collection")
+    assert (actual["name"], actual["posts"]) == ("pages", 874 + len(HOSTILE))
+    assert actual["methods"] == list(METHODS)
+    assert actual["clocks"] is True
+    assert actual["times"][0] < "2012-02" < actual["times"][1]
+    neural, fusion = actual["models"]
     assert (neural["name"], neural["explains"]) == ("mp_hcnn", "matches")
     assert 0 < neural["weight"] < 1
     assert "/" not in neural["origin"]
@@ -61,7 +61,7 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
         "explains": "contributions",
         "seen": False,
     }
-    topic = found["topics"][0]
+    topic = actual["topics"][0]
     assert topic == {
         "query_id": "1",
         "text": TOPIC["q"],
@@ -73,8 +73,8 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: str) -> None:
     """For every λ the page's mixture is that of a run, digit for digit."""
-    found = content_of(served_page, "search", **TOPIC, method=method, hits=50)
-    posts = found["posts"]
+    actual = content_of(served_page, "search", **TOPIC, method=method, hits=50)
+    posts = actual["posts"]
     first = {"1": {post["doc_id"]: post["first"] for post in posts}}
     neural = {"1": {post["doc_id"]: post["neural"] for post in posts}}
     for weight in (0.0, 0.35, 0.99):
@@ -84,11 +84,11 @@ def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: 
         }
         assert mixed == interpolation.interpolate(first, neural, weight)["1"]
     assert 10 < len(posts) <= 50
-    assert (found["first_stage"], found["query"]["judged"]) == (method, True)
-    assert {method, "mp_hcnn"} == found["milliseconds"].keys()
+    assert (actual["first_stage"], actual["query"]["judged"]) == (method, True)
+    assert {method, "mp_hcnn"} == actual["milliseconds"].keys()
     judged = (find("sample").qrels or {})["1"]
     assert all(post["grade"] == judged.get(post["doc_id"]) for post in posts)
-    assert all(post["time"] <= found["query"]["time"] for post in posts)
+    assert all(post["time"] <= actual["query"]["time"] for post in posts)
 
 
 def test_scores_are_those_of_a_search(served_page: ServedPage) -> None:
@@ -110,8 +110,8 @@ def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     for text in (limit, limit.removesuffix("Z")):
         limited = content_of(served_page, "search", q="marathon", hits=1000, time=text)
         assert limited["query"]["time"] == limit
-        found = sorted(post["time"] for post in limited["posts"])
-        assert found == [time for time in times if time <= limit]
+        actual = sorted(post["time"] for post in limited["posts"])
+        assert actual == [time for time in times if time <= limit]
     over = content_of(served_page, "search", **TOPIC, time="2012-02-01T00:00")
     assert over["query"]["query_id"] == "1"
     assert all(post["time"] < "2012-02-01" for post in over["posts"])
@@ -162,24 +162,24 @@ def test_posts_that_cannot_be_explained(served_page: ServedPage) -> None:
 def test_matches_of_posts(served_page: ServedPage) -> None:
     posts = content_of(served_page, "search", **TOPIC)["posts"][:20]
     doc_ids = [post["doc_id"] for post in posts]
-    found = content_of(served_page, "explain", **TOPIC, doc_id=doc_ids)
-    assert found["kind"] == "matches"
-    assert list(found["posts"]) == doc_ids
+    actual = content_of(served_page, "explain", **TOPIC, doc_id=doc_ids)
+    assert actual["kind"] == "matches"
+    assert list(actual["posts"]) == doc_ids
     for post in posts:
-        reasons = found["posts"][post["doc_id"]]
+        reasons = actual["posts"][post["doc_id"]]
         assert "".join(text for text, _ in reasons["text"]) == visible(post["text"])
         assert "".join(text for text, _ in reasons["url"]) == visible(post["url"])
         assert [row["word"] for row in reasons["rows"]] == ["harlow", "bay", "marathon", "winner"]
-        assert {len(row["cells"]) for row in reasons["rows"]} == {len(found["columns"])}
-    best = {text.lower() for text, step in found["posts"][doc_ids[0]]["text"] if step == 4}
+        assert {len(row["cells"]) for row in reasons["rows"]} == {len(actual["columns"])}
+    best = {text.lower() for text, step in actual["posts"][doc_ids[0]]["text"] if step == 4}
     assert {"harlow", "bay", "marathon"} <= best
 
 
 def test_contributions_to_the_scores_of_a_fusion(served_page: ServedPage) -> None:
     fusion = {**TOPIC, "model": "fusion", "hits": 10}  # The rankers find more together.
-    found = content_of(served_page, "search", **fusion, method="bm25")
-    posts = found["posts"]
-    assert found["first_stage"] == "mean of min-max scores"
+    actual = content_of(served_page, "search", **fusion, method="bm25")
+    posts = actual["posts"]
+    assert actual["first_stage"] == "mean of min-max scores"
     doc_ids = [post["doc_id"] for post in posts[:3]]
     reasons = content_of(served_page, "explain", **fusion, doc_id=doc_ids)
     assert reasons["kind"] == "contributions"
@@ -193,8 +193,8 @@ def test_contributions_to_the_scores_of_a_fusion(served_page: ServedPage) -> Non
 
 def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
     for model in ("mp_hcnn", "fusion"):
-        found = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
-        assert found["posts"] == []
+        actual = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
+        assert actual["posts"] == []
 
 
 def test_only_the_latest_searches_are_kept(served_page: ServedPage) -> None:

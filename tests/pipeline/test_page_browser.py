@@ -32,9 +32,9 @@ def browser() -> Iterator[Browser]:
     # Root has no sandbox in a container.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield found
-        found.close()
+        actual = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield actual
+        actual.close()
 
 
 class Tab:
@@ -86,8 +86,8 @@ class Tab:
     def order(self, side: str) -> list[str]:
         """doc_ids of a list."""
         script = "items => items.map(item => item.post.doc_id)"
-        found: list[str] = self.page.locator(f"#{side} .post").evaluate_all(script)
-        return found
+        actual: list[str] = self.page.locator(f"#{side} .post").evaluate_all(script)
+        return actual
 
     @property
     def state(self) -> dict[str, str]:

@@ -89,17 +89,17 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 def plain(answer: Any) -> Any:
     """An answer of a client, without what differs from one to the next."""
-    found = json.loads(json.dumps(getattr(answer, "body", answer)))
-    for one in (found, *found.get("responses", ())):
-        one.pop("took", None)
-    return found
+    actual = json.loads(json.dumps(getattr(answer, "body", answer)))
+    for item in (actual, *actual.get("responses", ())):
+        item.pop("took", None)
+    return actual
 
 
-def check(before: Any, found: Any, window: Any) -> None:
+def check(before: Any, actual: Any, window: Any) -> None:
     """``found`` has hits of ``window`` in the order of their scores, and else is ``before``."""
-    hits = found["hits"].pop("hits")
+    hits = actual["hits"].pop("hits")
     expected = before["hits"].pop("hits")
-    assert found == before
+    assert actual == before
     assert len(hits) == len(expected)
     scores = [hit["_score"] for hit in hits]
     assert scores == sorted(scores, reverse=True)
@@ -138,35 +138,35 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     window = max(WINDOW, more.get("size", 10) + more.get("from", 0))
     whole = search(**more | {"from": 0, "size": window})
     direct, client = served.client(served.direct), served.client(served.proxy)
-    before, found, candidates = (
-        plain(one.search(index=served.index, body=content))
-        for one, content in ((direct, body), (client, body), (direct, whole))
+    before, actual, candidates = (
+        plain(item.search(index=served.index, body=content))
+        for item, content in ((direct, body), (client, body), (direct, whole))
     )
     with_texts = direct.search(index=served.index, body=search(size=window))["hits"]["hits"]
     posts = {hit["_id"]: hit["_source"] for hit in with_texts}
     reranker = rerankers.load("mp_hcnn")
-    pairs = [(QUERY, (one["contents"], one["url"])) for one in posts.values()]
+    pairs = [(QUERY, (item["contents"], item["url"])) for item in posts.values()]
     neural = dict(zip(posts, map(float, reranker.predict(pairs)), strict=True))
     lexical = {hit["_id"]: hit["_score"] for hit in candidates["hits"]["hits"]}
     mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
     order = sorted(mixed, key=lambda doc_id: -mixed[doc_id])
     start, size = more.get("from", 0), more.get("size", 10)
-    hits = found["hits"]["hits"]
+    hits = actual["hits"]["hits"]
     assert [round(mixed[hit["_id"]], 5) for hit in hits] == [
-        pytest.approx(mixed[one], abs=2e-5) for one in order[start : start + size]
+        pytest.approx(mixed[item], abs=2e-5) for item in order[start : start + size]
     ]
     assert [hit["_score"] for hit in hits] == pytest.approx(
         [mixed[hit["_id"]] for hit in hits], abs=1e-5
     )
-    check(before, found, candidates)
+    check(before, actual, candidates)
 
 
 def test_several_searches_by_a_client(served: Served) -> None:
     client = served.client(served.proxy)
     lines = [{"index": served.index}, search(size=5), {"index": served.index}, search("cuts")]
     given = {"searches": lines} if served.name in ("stub", "elasticsearch") else {"body": lines}
-    found = plain(client.msearch(**given))["responses"]
-    for body, answer in zip(lines[1::2], found, strict=True):
+    actual = plain(client.msearch(**given))["responses"]
+    for body, answer in zip(lines[1::2], actual, strict=True):
         alone = plain(client.search(index=served.index, body=body))
         assert answer == alone | {"status": 200}
         assert "_first_stage_score" in answer["hits"]["hits"][0]["fields"]
@@ -179,12 +179,12 @@ def test_clients_read_on_in_long_results(served: Served) -> None:
         from elasticsearch.helpers import scan
     else:
         from opensearchpy.helpers import scan
-    found, before = (
+    actual, before = (
         [hit["_id"] for hit in scan(client, index=served.index, query=search(), size=20)]
         for client in (served.client(served.proxy), served.client(served.direct))
     )
-    assert found == before
-    assert len(found) > 100
+    assert actual == before
+    assert len(actual) > 100
 
 
 def test_errors_reach_the_client(served: Served) -> None:
@@ -234,11 +234,11 @@ leaves = st.builds(
 queries = st.recursive(
     leaves,
     lambda inner: st.builds(
-        lambda kind, one, two: {
-            "bool": {"bool": {"must": [one], "should": two}},
-            "filter": {"bool": {"filter": [one], "must_not": [two]}},
-            "dis_max": {"dis_max": {"queries": [one, two]}},
-            "constant": {"constant_score": {"filter": one}},
+        lambda kind, item, two: {
+            "bool": {"bool": {"must": [item], "should": two}},
+            "filter": {"bool": {"filter": [item], "must_not": [two]}},
+            "dis_max": {"dis_max": {"queries": [item, two]}},
+            "constant": {"constant_score": {"filter": item}},
         }[kind],
         st.sampled_from(["bool", "filter", "dis_max", "constant"]),
         inner,
@@ -307,10 +307,10 @@ def test_mutated_searches_differ_in_order_and_scores_alone(
     if before.status_code != 200:
         assert plain_error(answer.json()) == plain_error(before.json())
         return
-    found, expected = plain(answer.json()), plain(before.json())
+    actual, expected = plain(answer.json()), plain(before.json())
     if reranked != "true":
-        found.pop("_reranked", None)
-        assert found == expected
+        actual.pop("_reranked", None)
+        assert actual == expected
         return
     content = json.loads(body)
     given = dict(part.split("=") for part in parameters[1:].split("&") if "=" in part)
@@ -320,7 +320,7 @@ def test_mutated_searches_differ_in_order_and_scores_alone(
     )
     content |= {"from": 0, "size": max(WINDOW, start + size)}
     window = SESSION.post(served.direct + path, json=content, **options).json()
-    check(expected, found, window)
+    check(expected, actual, window)
 
 
 def plain_error(content: Any) -> Any:

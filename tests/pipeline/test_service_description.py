@@ -14,8 +14,8 @@ KEY = "correct-horse"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with listening(app_of(keys=[KEY])) as found:
-        yield found
+    with listening(app_of(keys=[KEY])) as opened:
+        yield opened
 
 
 @pytest.mark.slow

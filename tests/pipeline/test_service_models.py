@@ -49,16 +49,16 @@ def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
     }
     with client_of(models=models) as client:
         results = client.post("/rerank", json=body).json()["results"]
-        found = {one["index"]: one["relevance_score"] for one in results}
-        assert [found[n] for n in range(len(posts))] == pytest.approx(expected.tolist(), abs=1e-5)
+        actual = {item["index"]: item["relevance_score"] for item in results}
+        assert [actual[n] for n in range(len(posts))] == pytest.approx(expected.tolist(), abs=1e-5)
         # Without ranks the prior is 0, as in predict.
         plain = {"query": QUERY, "raw_scores": True, "documents": TEXTS}
         results = client.post("/rerank", json=plain).json()["results"]
-        found = {one["index"]: one["relevance_score"] for one in results}
+        actual = {item["index"]: item["relevance_score"] for item in results}
         rows = np.arange(len(TEXTS))
         pairs = Pairs([QUERY], TEXTS, [""] * len(TEXTS), rows * 0, rows)
         expected = checkpoint.score(pairs)
-        assert [found[n] for n in range(len(TEXTS))] == pytest.approx(expected.tolist(), abs=1e-5)
+        assert [actual[n] for n in range(len(TEXTS))] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lambdamart", "linear_fusion", "fusion"])

@@ -29,8 +29,8 @@ KEYS = sorted(
         *(
             name
             for formats in PATHS.values()
-            for one in formats
-            for name in one.request.model_fields
+            for item in formats
+            for name in item.request.model_fields
         ),
         *("text_1", "text_2", "data_1", "data_2", "items", "truncate", "rank_fields", "priority"),
         *("url", "text", "first_stage_score", ""),
@@ -87,8 +87,8 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with client_of(Limits.of(50, 20_000)) as found:
-        yield found
+    with client_of(Limits.of(50, 20_000)) as opened:
+        yield opened
 
 
 @settings(
@@ -107,8 +107,8 @@ def test_no_mutation_is_a_mistake_of_ours(client: TestClient, request: tuple[str
 
     content = json.loads(answer.content, parse_constant=refuse)
     if answer.status_code == 200:
-        found = re.findall(rb'"(?:relevance_)?score":([^,}\]]+)', answer.content)
-        assert all(math.isfinite(float(score)) and b"." in score for score in found)
+        actual = re.findall(rb'"(?:relevance_)?score":([^,}\]]+)', answer.content)
+        assert all(math.isfinite(float(score)) and b"." in score for score in actual)
         assert answer.headers["x-mix"] in ("neural", "interpolated")
     else:
         assert content

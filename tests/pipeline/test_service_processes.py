@@ -37,8 +37,8 @@ def scorer(checkpoint: TrainedReranker) -> Iterator[ParallelScorer]:
 
 
 def scoring_processes() -> list[int]:
-    found = multiprocessing.active_children()
-    return [child.pid for child in found if child.name == "scores" and child.pid]
+    children = multiprocessing.active_children()
+    return [child.pid for child in children if child.name == "scores" and child.pid]
 
 
 def test_scores_are_those_of_the_checkpoint(
@@ -60,8 +60,8 @@ def test_threads_get_their_own_answers(scorer: ParallelScorer) -> None:
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda rows: scorer.score(PAIRS.take(rows)), parts)
-        for rows, scores in zip(parts, found, strict=True):
+        answers = pool.map(lambda rows: scorer.score(PAIRS.take(rows)), parts)
+        for rows, scores in zip(parts, answers, strict=True):
             np.testing.assert_allclose(scores, expected[rows], rtol=1e-6, atol=4e-6)
     assert scorer.score(PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
 
@@ -74,19 +74,6 @@ def test_an_error_is_of_one_request_only(scorer: ParallelScorer) -> None:
     # Where it happened is not lost.
     assert any("in query" in note for note in raised.value.__notes__)
     np.testing.assert_allclose(scorer.score(PAIRS), expected, rtol=1e-6, atol=4e-6)
-
-
-def test_a_process_that_dies_is_replaced(
-    scorer: ParallelScorer, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected, misses = scorer.score(PAIRS), scorer.misses
-    killed = scoring_processes()
-    assert len(killed) == 2
-    os.kill(killed[0], signal.SIGKILL)
-    np.testing.assert_allclose(scorer.score(PAIRS), expected, rtol=1e-6, atol=4e-6)
-    assert "has died" in caplog.text
-    assert misses < scorer.misses < misses + len({*EVERY})  # Its posts were read again.
-    assert killed[0] not in scoring_processes() and len(scoring_processes()) == 2
 
 
 def test_processes_end_with_their_scorer(checkpoint: TrainedReranker) -> None:

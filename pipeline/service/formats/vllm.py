@@ -33,7 +33,7 @@ class Vllm(base.Format):
     """``/rerank``."""
 
     name = "vllm"
-    request = VllmRequest
+    request: ClassVar[Any] = VllmRequest
     statuses: ClassVar = {"value": 400}
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
