@@ -17,19 +17,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.collections.named import open_collection as open_collection
     from pipeline.collections.trec import read_run as read_run
     from pipeline.collections.trec import write_run as write_run
     from pipeline.command.errors import DataError as DataError
     from pipeline.command.errors import UsageError as UsageError
     from pipeline.evaluation.reports import evaluate as evaluate
+    from pipeline.notebook.collection import open_collection as open_collection
     from pipeline.ranking.build import ranker as ranker
 
 _MODULES = {
     "DataError": "command.errors",
     "UsageError": "command.errors",
     "evaluate": "evaluation.reports",
-    "open_collection": "collections.named",
+    "open_collection": "notebook.collection",
     "ranker": "ranking.build",
     "read_run": "collections.trec",
     "write_run": "collections.trec",

@@ -91,11 +91,12 @@ def _collection(options: Options) -> Collection:
 def adapt(options: Options, collection: Collection) -> None:
     """Encode the posts, fit word vectors to the encodings, check and write them."""
     from indexes.files import write_bytes
+    from pipeline.adaptation.teacher import check_installed, encode, open_teacher
+
+    check_installed(options.teacher)
     from pipeline.adaptation.fit import ROUNDS, check, fit
-    from pipeline.adaptation.teacher import encode, open_teacher
     from pipeline.command.runtime import bar, choose_device, counted
 
-    # First, since its package may be missing.
     device = choose_device(options.device, options.threads)
     teacher = open_teacher(options.teacher, device)
     texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)

@@ -30,10 +30,10 @@ from pipeline.command.options import (
     size,
 )
 from pipeline.command.ranking import ScoringOptions
-from pipeline.command.runtime import bar, choose_device, counted, import_nltk_alone
+from pipeline.command.runtime import bar, choose_device, counted
 
 if TYPE_CHECKING:
-    from pipeline.batches.job import Job, Manifest, Part
+    from pipeline.batches.job import BatchJob, BatchManifest, Part
     from pipeline.batches.worker import Done
     from rerankers.reranker import TrainedReranker
 
@@ -99,15 +99,14 @@ def main(options: Options) -> None:
     if problems := _problems(options):
         raise UsageError(problems)
     started = time.time()
-    import_nltk_alone()
-    from pipeline.batches.job import Manifest
+    from pipeline.batches.job import BatchManifest
 
     job, trained, origin = _open(options)
     if options.resume and (options.output / "_manifest.json").exists():
-        manifest = Manifest.read(options.output)
+        manifest = BatchManifest.read(options.output)
         manifest.check(job)
     else:
-        manifest = Manifest.of(job, options.part_size)
+        manifest = BatchManifest.of(job, options.part_size)
         manifest.write(job.output)
     left = [part for part in manifest.parts if not job.output_of(part).exists()]
     print(f"{job.settings.reranker}, {origin}; {_plan(manifest, left)}", file=sys.stderr)
@@ -152,10 +151,10 @@ def _problems(options: Options) -> list[str]:
     return problems
 
 
-def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
+def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     """The job, its model, and where λ is from."""
     from pipeline.batches.formats import format_of, reader_for
-    from pipeline.batches.job import Job, Settings, form_of, input_files
+    from pipeline.batches.job import BatchJob, BatchSettings, form_of, input_files
     from pipeline.batches.worker import load
     from pipeline.ranking.checkpoints import tuned_weight
     from rerankers import checkpoint as checkpoints
@@ -180,7 +179,7 @@ def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
             weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned: choose one by --lambda")
         reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
         form = form._replace(has_first_stage=weight < 1 or reads_prior)
-    settings = Settings(
+    settings = BatchSettings(
         options.reranker,
         version_of(folder),
         weight,
@@ -190,7 +189,7 @@ def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
         output,
     )
     on_cluster = "cuda" if options.gpus else "cpu"
-    job = Job(
+    job = BatchJob(
         tuple(files),
         options.output.absolute(),
         settings,
@@ -202,14 +201,14 @@ def _open(options: Options) -> tuple[Job, TrainedReranker, str]:
     return job, trained, f"λ = {weight:g} ({origin})"
 
 
-def _plan(manifest: Manifest, left: Sequence[Part]) -> str:
+def _plan(manifest: BatchManifest, left: Sequence[Part]) -> str:
     rows, parts = sum(part.span.rows for part in manifest.parts), len(manifest.parts)
     done = f", {parts - len(left)} of them done before" if len(left) < parts else ""
     return f"{counted(rows, 'row')} in {counted(parts, 'part')}{done}"
 
 
 def _score(
-    options: Options, job: Job, left: Sequence[Part], trained: TrainedReranker, started: float
+    options: Options, job: BatchJob, left: Sequence[Part], trained: TrainedReranker, started: float
 ) -> None:
     """Score the parts, with a progress bar, and say how long it took."""
     posts, began = 0, math.inf
@@ -227,7 +226,7 @@ def _score(
 
 
 def _done(
-    options: Options, job: Job, left: Sequence[Part], trained: TrainedReranker
+    options: Options, job: BatchJob, left: Sequence[Part], trained: TrainedReranker
 ) -> Iterator[Done]:
     """Each part when it is done."""
     from pipeline.batches.worker import Worker
@@ -242,7 +241,7 @@ def _done(
         yield worker.run(part)
 
 
-def _report_rejected(job: Job) -> None:
+def _report_rejected(job: BatchJob) -> None:
     """Say how many rows could not be read."""
     folder = job.output / "_rejected"
     count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))

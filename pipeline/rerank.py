@@ -32,7 +32,7 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import ModelOptions
-from pipeline.command.runtime import bar, import_nltk_alone, provenance
+from pipeline.command.runtime import bar, provenance
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DEFAULT_WEIGHT = 0.3
 """λ. On held-out topics of 2011 to 2013 runs of any quality gain, from ql's to a learned fusion's.
 The best λ is higher for weak runs, and lower for strong ones, but a run of unknown quality should
-not lose; see "Reranking of runs" in scripts/README.md."""
+not lose; see "Reranking of runs" in scripts/results/notes.md."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,6 @@ def _report(
 
 def _ranker(options: Options, collection: Collection) -> Ranker:
     """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
-    import_nltk_alone()
     from pipeline.ranking.build import ranker
     from rerankers import features
 

@@ -44,7 +44,7 @@ def main(options: Options) -> None:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
     collection = options.open_collection()
-    ranker = options.open_ranker(collection)
+    ranker = options.open_ranker(collection, all_stages=True)
 
     from pipeline.collections.trec import write_run
     from pipeline.evaluation import reports

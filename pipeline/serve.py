@@ -24,7 +24,6 @@ from pipeline.command.engine import addresses
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, positive_float, positive_int, size
-from pipeline.command.runtime import import_nltk_alone
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -128,7 +127,6 @@ def main(options: Options) -> None:
         # The process that others are forked from imports while this one does.
         multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
         forkserver.ensure_running()
-    import_nltk_alone()
     try:
         import uvicorn
 

@@ -42,32 +42,24 @@ from pipeline.command.options import (
     apply_changes,
     argument,
     existing_file,
-    non_negative_float,
     non_negative_int,
     option,
-    positive_float,
     positive_int,
 )
-from rerankers.training.settings import (
-    HELD_OUT_OF,
-    LOSSES,
-    OPTIMIZERS,
-    PRECISIONS,
-    SAMPLINGS,
-    SCHEDULES,
-    SELECTIONS,
-)
+from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
     from pipeline.training.training_set import TrainingSet
-    from rerankers.training.settings import Settings
+
+TRAINING = "training."
+"""Before the name of a setting of the training."""
+SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]
 
 
 @dataclass(frozen=True)
-class _TrainingOptions:
-    """Model, training collections, and settings of the training."""
+class TrainingDataOptions:
+    """Collections to train on."""
 
-    model: str = argument("model to train: a file of rerankers/models")
     test: str | None = option("collection to leave out; without it all judged ones are trained on")
     collection: str | None = option(
         "collection with a training part (trecqa-raw, trecqa-all-clean, wikiqa, …) to train on, or "
@@ -94,59 +86,25 @@ class _TrainingOptions:
         "read only so many runs of --prior-runs, the best by P@30 on the training topics",
         parse=positive_int,
     )
-    configuration: str | None = option("named configuration of the model (default: its first)")
-    set: tuple[str, ...] = option(
-        "change one setting of the configuration, NAME=VALUE", many=True, metavar="NAME=VALUE"
-    )
-    loss: str | None = option(
-        "loss (default of this and the next options: as in the model's paper)", choices=LOSSES
-    )
-    margin: float | None = option("margin of the pairwise loss", parse=positive_float)
-    sampling: str | None = option(
-        "negatives: random, max (most similar to the positive, by the last epoch's model), mix "
-        "(half of each), corrupted (of other topics); pairs: every pair once a pass",
-        choices=SAMPLINGS,
-    )
-    negatives: int | None = option("negatives for each positive", parse=positive_int)
-    positives: int | None = option("positives of each topic in a step", parse=positive_int)
-    batch_topics: int | None = option("topics in a step", parse=positive_int)
-    batch_pairs: int | None = option("pairs in a step of --sampling pairs", parse=positive_int)
-    optimizer: str | None = option("optimizer", choices=OPTIMIZERS)
-    momentum: float | None = option("Nesterov momentum of sgd", parse=non_negative_float)
-    learning_rate: float | None = option("learning rate of the first step", parse=positive_float)
-    schedule: str | None = option(
-        "learning rate: linear (falls to a tenth), constant, plateau (halved after epochs "
-        "without a better validation figure)",
-        choices=SCHEDULES,
-    )
-    halve_after: int | None = option(
-        "such epochs in a row after which plateau halves", parse=positive_int
-    )
-    clipping: float | None = option(
-        "norm to which gradients are clipped; 0 clips nothing", parse=non_negative_float
-    )
-    weight_decay: float | None = option("L2 penalty", parse=non_negative_float)
-    precision: str | None = option(
-        "precision of products in MP-HCNN's trained convolutions", choices=PRECISIONS
-    )
-    epochs: int | None = option("maximum number of epochs", parse=positive_int)
-    steps: int | None = option(
-        "steps of an epoch; 0 with --sampling pairs: one pass", parse=non_negative_int
-    )
-    patience: int | None = option("epochs without improvement before stopping", parse=positive_int)
-    select: str | None = option("validation figure that chooses the best epoch", choices=SELECTIONS)
-    held_out: float | None = option(
-        "share of the topics that --folds 1 holds out", parse=positive_float
-    )
-    held_out_of: str | None = option(
-        "all: one share of all topics; each: that share of each collection's", choices=HELD_OUT_OF
-    )
     folds: int = option(
         "held-out parts of the topics; 1 holds out a share once (without --collection)",
         default=5,
         parse=positive_int,
     )
-    seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
+
+
+@dataclass(frozen=True)
+class ModelSettingsOptions:
+    """Configuration of the model, and of its training."""
+
+    configuration: str | None = option("named configuration of the model (default: its first)")
+    set: tuple[str, ...] = option(
+        "change one setting of the configuration, NAME=VALUE, or of the training, "
+        "training.NAME=VALUE (default: as in the model's paper): "
+        f"{', '.join(SETTINGS)}; may be given several times",
+        many=True,
+        metavar="NAME=VALUE",
+    )
     vectors: Path | None = option(
         "word vectors: general (those of the package wordllama, for any word), or a file, word2vec "
         ".bin or GloVe text, .gz or not, or its name in the folder embeddings of the data "
@@ -156,16 +114,24 @@ class _TrainingOptions:
     idf: str = option(
         "word frequencies: wordfreq or a file (N, then word<TAB>df)", default="wordfreq"
     )
+    seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
+
+
+@dataclass(frozen=True)
+class Options(EngineOptions, ModelSettingsOptions, TrainingDataOptions):
+    """The model, where candidates are searched, and what a training reads and writes."""
+
+    model: str = argument("model to train: a file of rerankers/models")
     device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     output: Path | None = option("checkpoint folder to write", parse=Path)
     resume: bool = option("continue interrupted training", flag=True)
 
-
-@dataclass(frozen=True)
-class Options(EngineOptions, _TrainingOptions):
-    """The same, and where candidates are searched, but for given ones and official runs."""
+    @property
+    def model_changes(self) -> list[str]:
+        """Changes of the model's configuration."""
+        return [change for change in self.set if not change.startswith(TRAINING)]
 
 
 def main(options: Options) -> None:
@@ -193,7 +159,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
 
     task = _Task(options, own)
-    directory = task.directory
+    directory, settings = task.directory, _settings(options)
     device = runtime.choose_device(options.device, options.threads)
     state_directory = directory.parent / f".{directory.name}.training"
     checkpoints: dict[str, Path] = {}
@@ -217,11 +183,11 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         trainer = Trainer(
             options.model,
             task.config,
-            _settings(options),
+            settings,
             training_set,
             shared,
             task.configuration or "default",
-            options.set,
+            options.model_changes,
         )
         outcome = trainer.train(state_directory)
     except KeyboardInterrupt:
@@ -420,27 +386,28 @@ def _vector_file(options: Options) -> Path:
 
 
 def _settings(options: Options) -> Settings:
-    """The settings of the model's configuration with the changes of the options."""
+    """The settings of the model's configuration with the changes of ``--set training.NAME``."""
     from rerankers import models
     from rerankers.errors import RerankerError
-    from rerankers.training.settings import Settings
 
-    given = {
-        field.name: value
-        for field in dataclasses.fields(Settings)
-        if (value := getattr(options, field.name, None)) is not None
-    }
     model = models.find(options.model)
-    if not model.trained_by_gradients and (useless := sorted({*given} - {"seed"})):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in useless)
+    given = [change for change in options.set if change.startswith(TRAINING)]
+    changes = [change.removeprefix(TRAINING) for change in given]
+    if any(change.startswith("seed=") for change in changes):
+        raise UsageError("--set training.seed: found a seed, expected it by --seed")
+    if given and not model.trained_by_gradients:
         raise UsageError(
-            f"{flags}: found for {options.model}, which is not trained step by step and "
+            f"--set {given[0]}: found for {options.model}, which is not trained step by step and "
             "has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:
-        return dataclasses.replace(model.settings_of(options.configuration), **given)
+        settings = dataclasses.replace(model.settings_of(options.configuration), seed=options.seed)
+        changed: Settings = apply_changes(settings, changes, prefix=TRAINING)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
+    if given and not changed.epochs:
+        raise UsageError("--set training.epochs: found 0, expected one epoch or more")
+    return changed
 
 
 def _config(options: Options, configuration: str | None) -> Any:
@@ -451,7 +418,7 @@ def _config(options: Options, configuration: str | None) -> Any:
     name = configuration or next(iter(known))
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
-    return apply_changes(known[name], options.set)
+    return apply_changes(known[name], options.model_changes)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
 
 from rerankers.errors import RerankerError
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from rerankers import models
     from rerankers.reranker import TrainedReranker
 
-__all__ = ["RerankerError", "load"]
+__all__ = ["RerankerError", "TrainedReranker", "load", "models"]
 
 
 def load(model: str | Path, device: torch.device | str = "cpu") -> TrainedReranker:
@@ -39,3 +41,21 @@ def load(model: str | Path, device: torch.device | str = "cpu") -> TrainedRerank
     from rerankers import checkpoint
 
     return checkpoint.load(checkpoint.find(model), device=device)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its module, which is loaded with it; or the version."""
+    if name == "TrainedReranker":
+        return import_module("rerankers.reranker").TrainedReranker
+    if name == "models":
+        return import_module("rerankers.models")
+    if name == "__version__":
+        try:
+            return metadata.version("tweetrerank")
+        except metadata.PackageNotFoundError:  # A checkout that is not installed.
+            return "0+unknown"
+    raise AttributeError(f"module 'rerankers' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, "__version__"])

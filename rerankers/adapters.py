@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from rerankers.reranker import TrainedReranker
 
 
-def for_pyterrier(reranker: TrainedReranker) -> pyterrier.Transformer:
+def for_pyterrier(reranker: TrainedReranker, weight: float | None = None) -> pyterrier.Transformer:
     """A transformer of PyTerrier: new scores and ranks for results with ``query`` and ``text``.
 
-    A column ``url`` has the URLs that posts link to, if there is one.
+    A column ``url`` has the URLs that posts link to, if there is one. Scores of a first stage in a
+    column ``score`` are mixed with the model's; see :meth:`TrainedReranker.predict`, also for
+    ``weight`` and errors.
     """
     import pyterrier as pt
 
@@ -24,17 +26,22 @@ def for_pyterrier(reranker: TrainedReranker) -> pyterrier.Transformer:
             pt.validate.result_frame(inp, extra_columns=["query", "text"])
             urls = inp["url"].fillna("") if "url" in inp else [""] * len(inp)
             posts = zip(inp["text"], urls, strict=True)
-            scores = reranker.predict([*zip(inp["query"], posts, strict=True)])
+            pairs = [*zip(inp["query"], posts, strict=True)]
+            mixing = (inp["score"].tolist(), weight) if "score" in inp else ()
+            scores = reranker.predict(pairs, *mixing)
             return pt.model.add_ranks(inp.assign(score=scores.astype(float)))
 
     return Reranking()
 
 
-def for_langchain(reranker: TrainedReranker, top_n: int | None = None) -> BaseDocumentCompressor:
+def for_langchain(
+    reranker: TrainedReranker, top_n: int | None = None, weight: float | None = None
+) -> BaseDocumentCompressor:
     """A document compressor of LangChain: the best ``top_n`` documents, or all, best first.
 
     Their scores go into the metadata as ``relevance_score``. ``url`` in the metadata is the URL
-    that a post links to.
+    that a post links to. If all documents have the ``score`` of a first stage there, it is mixed
+    with the model's; see :meth:`TrainedReranker.predict`, also for ``weight`` and errors.
     """
     from langchain_core.documents import BaseDocumentCompressor
 
@@ -42,11 +49,13 @@ def for_langchain(reranker: TrainedReranker, top_n: int | None = None) -> BaseDo
         def compress_documents(
             self, documents: Sequence[Document], query: str, callbacks: Any = None
         ) -> Sequence[Document]:
-            posts = [(one.page_content, one.metadata.get("url") or "") for one in documents]
-            ranking = reranker.rank(query, posts, top_n)
-            found = [documents[one.index].model_copy(deep=True) for one in ranking]
-            for document, one in zip(found, ranking, strict=True):
-                document.metadata["relevance_score"] = one.score
-            return found
+            posts = [(each.page_content, each.metadata.get("url") or "") for each in documents]
+            scores = [each.metadata.get("score") for each in documents]
+            mixing = () if not documents or None in scores else (scores, weight)
+            ranking = reranker.rank(query, posts, top_n, *mixing)
+            best = [documents[post.index].model_copy(deep=True) for post in ranking]
+            for document, post in zip(best, ranking, strict=True):
+                document.metadata["relevance_score"] = post.score
+            return best
 
     return Reranking()

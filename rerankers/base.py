@@ -76,7 +76,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.query_index)
 
-    def part(self, rows: npt.NDArray[np.int64]) -> Pairs:
+    def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
         """The pairs ``rows`` [B], with their own texts only."""
         queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
         posts, post_index = np.unique(self.post_index[rows], return_inverse=True)

@@ -196,14 +196,14 @@ def load(
             f"expected {FORMAT}; train again with this version"
         )
     _check_files(directory, config)
-    found, path = str(config.get("model")), directory / "config.json"
-    if name is not None and found != name:
+    model_name, path = str(config.get("model")), directory / "config.json"
+    if name is not None and model_name != name:
         raise RerankerError(
-            f"{directory}: found a checkpoint of {found}, expected one of {name}; "
-            f"use --reranker {found} or another --checkpoint"
+            f"{directory}: found a checkpoint of {model_name}, expected one of {name}; "
+            f"name {model_name} as `reranker`, or another `checkpoint`"
         )
     try:
-        model_type: Any = models.find(found)
+        model_type: Any = models.find(model_name)
     except RerankerError as error:
         raise RerankerError(f"{path}: {error}") from None
     shared = _shared(directory, config)
@@ -213,7 +213,7 @@ def load(
         idf_source = str(config["idf"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
-            f"{path}: found settings that {found} cannot use ({error}); "
+            f"{path}: found settings that {model_name} cannot use ({error}); "
             "train again with this version"
         ) from None
     trained, known = config["features"], list(features.names_of(model.feature_families))
@@ -226,7 +226,7 @@ def load(
     model.read_files(directory)
     encoder, devices = TextEncoder(vocabulary, idf or idf_from(idf_source)), devices_of(device)
     model, metrics = model.to(devices[0]).eval(), _read_json(directory / "metrics.json")
-    return TrainedReranker(found, model, encoder, metrics, directory, devices)
+    return TrainedReranker(model_name, model, encoder, metrics, directory, devices)
 
 
 def idf_from(source: str) -> Idf:
@@ -248,13 +248,13 @@ def _check_files(directory: Path, config: Mapping[str, Any]) -> None:
     for name, expected in expected_of.items():
         path = directory / name
         if name == "config.json":
-            found = _sha256_of_config(config)
+            digest = _sha256_of_config(config)
         else:
-            found = _sha256(path) if path.is_file() else "no file"
-        if found != expected:
+            digest = _sha256(path) if path.is_file() else "no file"
+        if digest != expected:
             beside = " (a folder that must lie beside the checkpoint)" if "../" in name else ""
             raise RerankerError(
-                f"{path}{beside}: found {found}, expected the SHA-256 {expected}: the file is "
+                f"{path}{beside}: found {digest}, expected the SHA-256 {expected}: the file is "
                 "damaged or was changed after training; restore it (for a checkpoint that comes "
                 "with the package: install the package again), or train again"
             )

@@ -1,5 +1,7 @@
 """The error that this package raises for mistakes of its users, and checks of settings."""
 
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,32 +13,40 @@ class RerankerError(Exception):
     """
 
 
-def require_choice(name: str, found: str, choices: Sequence[str]) -> None:
+def warn(message: str) -> None:
+    """A RuntimeWarning at the first caller outside of this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "rerankers":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+def require_choice(name: str, given: str, choices: Sequence[str]) -> None:
     """Raise RerankerError for a setting that is not one of its named values."""
-    if found not in choices:
-        _refuse(name, repr(found), f"one of {', '.join(choices)}")
+    if given not in choices:
+        _refuse(name, repr(given), f"one of {', '.join(choices)}")
 
 
 def require_at_least(settings: Any, **least: int) -> None:
     """Raise RerankerError for a setting below its least value."""
     for name, value in least.items():
-        if (found := getattr(settings, name)) < value:
-            _refuse(name, found, f"{value} or more")
+        if (given := getattr(settings, name)) < value:
+            _refuse(name, given, f"{value} or more")
 
 
 def require_above_zero(settings: Any, *names: str) -> None:
     """Raise RerankerError for a setting of 0 or less."""
     for name in names:
-        if (found := getattr(settings, name)) <= 0:
-            _refuse(name, found, "one above 0")
+        if (given := getattr(settings, name)) <= 0:
+            _refuse(name, given, "one above 0")
 
 
 def require_odd(settings: Any, *names: str) -> None:
     """Raise RerankerError for a setting that is not an odd number above 0."""
     for name in names:
-        if (found := getattr(settings, name)) < 1 or found % 2 == 0:
-            _refuse(name, found, "an odd number")
+        if (given := getattr(settings, name)) < 1 or given % 2 == 0:
+            _refuse(name, given, "an odd number")
 
 
-def _refuse(name: str, found: object, expected: str) -> NoReturn:
-    raise RerankerError(f"setting {name}: found {found}, expected {expected}")
+def _refuse(name: str, given: object, expected: str) -> NoReturn:
+    raise RerankerError(f"setting {name}: found {given}, expected {expected}")

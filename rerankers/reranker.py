@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +14,20 @@ import numpy.typing as npt
 import torch
 
 from rerankers import features
-from rerankers.base import Pairs, Reranker
-from rerankers.errors import RerankerError
+from rerankers.base import FIRST_STAGE, PRIOR, Pairs, Reranker, prior_of_rank
+from rerankers.errors import RerankerError, warn
+from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
 from rerankers.scoring.cached import CachedScorer
 from rerankers.text.inputs import TextEncoder
+from rerankers.text.ragged import Rows
 
 FEW = 2000
 """Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
 of more it computes what is repeated only once."""
+
+TUNING_FILE = "lambda.json"
+"""In a checkpoint's folder: the tuned λ and its provenance."""
 
 Post = str | tuple[str, str]
 """A post's text, or its text and the URL that it links to."""
@@ -36,7 +41,7 @@ class RankedPost(NamedTuple):
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TrainedReranker:
     """A reranker that is ready to score."""
 
@@ -52,29 +57,61 @@ class TrainedReranker:
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
 
-    def rank(self, query: str, posts: Sequence[Post], top_k: int | None = None) -> list[RankedPost]:
+    def __repr__(self) -> str:
+        return f"TrainedReranker({self.name!r}, {str(self.directory)!r})"
+
+    def rank(
+        self,
+        query: str,
+        posts: Sequence[Post],
+        top_k: int | None = None,
+        scores: Sequence[float] | None = None,
+        weight: float | None = None,
+    ) -> list[RankedPost]:
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
-        Posts are texts, or (text, URL) of posts with a link.
+        Args:
+            query: the query.
+            posts: texts, or (text, URL) of posts with a link.
+            top_k: best posts to return; None returns all.
+            scores: of the posts by a first stage; see :meth:`predict`, also for ``weight``.
+            weight: the model's share.
 
         Raises:
-            RerankerError: a post is neither a text nor (text, URL), or ``top_k`` is negative.
+            RerankerError: as :meth:`predict`, or ``top_k`` is negative.
         """
+        if isinstance(posts, str):
+            raise RerankerError(f"posts: found the text {posts[:40]!r}, expected a list of posts")
         if top_k is not None and top_k < 0:
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
-        scores = self.predict([(query, post) for post in posts])
-        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        return [RankedPost(row, float(scores[row]), _text_and_url(posts[row])[0]) for row in order]
+        values = self.predict([(query, post) for post in posts], scores, weight)
+        order = np.argsort(-values, kind="stable")[:top_k].tolist()
+        return [RankedPost(row, float(values[row]), _text_and_url(posts[row])[0]) for row in order]
 
-    def predict(self, pairs: Sequence[tuple[str, Post]]) -> npt.NDArray[np.float32]:
+    def predict(
+        self,
+        pairs: Sequence[tuple[str, Post]],
+        scores: Sequence[float] | None = None,
+        weight: float | None = None,
+    ) -> npt.NDArray[np.floating]:
         """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
+
+        With the ``scores`` of a first stage, the result is their mixture: λ · model + (1 − λ) ·
+        first stage, after both were scaled to [0, 1] over the pairs of each query. Models over
+        features read these scores as a feature, too, and their own score is the result unless
+        there is a ``weight``.
 
         Models over features take the pairs of a query as its list of candidates. They miss the
         scores of the lexical rankers, which ``pipeline.search`` gives them, and then rank worse
         than ``mp_hcnn``, with a warning.
 
+        Args:
+            pairs: query and post, which is a text or (text, URL).
+            scores: [P] of a first stage; None gives the model's scores alone.
+            weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
+
         Raises:
-            RerankerError: a pair is not (query, post), with the post a text or (text, URL).
+            RerankerError: a pair or a score is none, or λ is missing.
         """
         queries: dict[str, int] = {}
         posts: dict[tuple[str, str], int] = {}
@@ -82,18 +119,58 @@ class TrainedReranker:
             (queries.setdefault(query, len(queries)), posts.setdefault(post, len(posts)))
             for query, post in map(_query_and_post, pairs)
         ]
-        if missing := sorted(features.signals_of(self.model.feature_families)):
-            warnings.warn(
-                f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
-                "have; without them mp_hcnn ranks better",
-                RuntimeWarning,
-                stacklevel=2,
-            )
         rows = np.array(places, dtype=np.int64).reshape(-1, 2)
         texts, urls = [text for text, _ in posts], [url for _, url in posts]
         known = Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
+        first = None if scores is None else _checked(scores, len(known))
+        if first is None and weight is not None:
+            raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
+        share = 1.0 if first is None else self._share(weight)
+        if first is not None:
+            known = dataclasses.replace(known, signals=_signals(known.query_index, first))
+        self._warn_of_missing(known)
         is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
-        return self._of_few.score(known) if is_few else self.score(known)
+        values = self._of_few.score(known) if is_few else self.score(known)
+        if first is None or share == 1:
+            return values
+        mixed = np.zeros(len(known))
+        for own in _lists(known.query_index):
+            neural, lexical = (minmax(each[own].tolist()) for each in (values, first))
+            mixed[own] = mix(lexical, neural, share)
+        return mixed
+
+    def _warn_of_missing(self, pairs: Pairs) -> None:
+        """Warn of signals that the model was trained with and the pairs lack."""
+        wanted = features.signals_of(self.model.feature_families)
+        if missing := sorted(wanted - pairs.signals.keys()):
+            warn(
+                f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
+                "have; without them mp_hcnn ranks better"
+            )
+
+    def _share(self, weight: float | None) -> float:
+        """λ: ``weight``, or the tuned one."""
+        if weight is not None:
+            if not 0 <= weight <= 1:
+                raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
+            return weight
+        if not self.model.post_inputs:
+            return 1.0
+        path = self.directory / TUNING_FILE
+        try:
+            tuned = json.loads(path.read_text(encoding="utf-8"))
+            share, normalization = float(tuned["weight"]), tuned["normalization"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RerankerError(
+                f"{path}: found no tuned λ ({error!r}); give `weight`, the share of the model's "
+                "score from 0 to 1"
+            ) from None
+        if normalization != "minmax":
+            raise RerankerError(
+                f"{path}: found a λ for scores normalised by {normalization}, expected minmax; "
+                "give `weight`"
+            )
+        return share
 
     @cached_property
     def _of_few(self) -> CachedScorer:
@@ -110,6 +187,34 @@ class TrainedReranker:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
         how = (batch_size, progress, precision, self.devices, self.precomputed)
         return batches.score(self.model, pairs, self.encoder, *how)
+
+
+def _checked(scores: Sequence[float], count: int) -> npt.NDArray[np.float64]:
+    """Scores of a first stage [P]."""
+    values = np.asarray(scores, dtype=np.float64).reshape(-1)
+    if len(values) != count or not np.isfinite(values).all():
+        raise RerankerError(
+            f"scores: found {len(values)} numbers, {int((~np.isfinite(values)).sum())} of them not "
+            f"finite, expected a finite one for each of {count} posts"
+        )
+    return values
+
+
+def _lists(query_index: Rows) -> list[Rows]:
+    """The rows of each query's pairs, in their order."""
+    order = np.argsort(query_index, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(query_index[order])) + 1)
+
+
+def _signals(
+    query_index: Rows, scores: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float32]]:
+    """The signals that scores of a first stage give: themselves, and the prior of each rank."""
+    priors = np.zeros(len(scores), dtype=np.float32)
+    for rows in _lists(query_index):
+        best = rows[np.argsort(-scores[rows], kind="stable")]
+        priors[best] = prior_of_rank(np.arange(1, 1 + len(best)))
+    return {FIRST_STAGE: scores.astype(np.float32), PRIOR: priors}
 
 
 def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:

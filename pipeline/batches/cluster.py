@@ -11,7 +11,7 @@ from typing import Any
 
 from indexes.errors import CollectionError
 from pipeline.batches.formats import Span
-from pipeline.batches.job import Job, Part
+from pipeline.batches.job import BatchJob, Part
 from pipeline.batches.worker import Done, Worker
 from pipeline.command.errors import DataError
 from pipeline.command.runtime import ALLOCATOR
@@ -29,7 +29,7 @@ libraries write no notes for their developers between our lines."""
 class _Actor:
     """A worker for Ray Data: a batch is one part as JSON."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BatchJob) -> None:
         self._job = job
 
     @cached_property
@@ -49,7 +49,7 @@ class _Actor:
 
 
 def score(
-    job: Job, parts: Sequence[Part], address: str, workers: int | None, gpus: float
+    job: BatchJob, parts: Sequence[Part], address: str, workers: int | None, gpus: float
 ) -> Iterator[Done]:
     """Score parts on a cluster; each when it is done, in any order.
 
@@ -101,7 +101,7 @@ def score(
 
 
 def _results(
-    job: Job, parts: Sequence[Part], workers: int, gpus: float
+    job: BatchJob, parts: Sequence[Part], workers: int, gpus: float
 ) -> Iterator[tuple[Done, str]]:
     """Each part when it is done, with the problem that there was, if any."""
     import ray.data

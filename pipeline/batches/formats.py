@@ -8,9 +8,9 @@ import json
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -107,6 +107,29 @@ def reader_for(file_format: str) -> Reader:
         ) from None
 
 
+def _spans(
+    rows: Iterable[tuple[int, Any]], size: int, query_of: Callable[[Any], Any] | None
+) -> Iterator[Span]:
+    """Spans of about ``size`` bytes or rows.
+
+    Args:
+        rows: place behind each row, and the row; an empty one does not count.
+        query_of: the query of a row where spans end with a query; None for one that cannot be
+            read, which belongs to any.
+    """
+    start, stop, first, count, last, query = 0, 0, 1, 0, None, None
+    for number, (end, row) in enumerate(rows, start=1):
+        if count and stop - start >= size:
+            before, now = (query or query_of(last), query_of(row)) if query_of else (0, 1)
+            query = now or before
+            if None not in (before, now) and before != now:
+                yield Span(start, stop, first, count)
+                start, first, count, query = stop, number, 0, None
+        stop, count, last = end, count + bool(row), row
+    if count:
+        yield Span(start, stop, first, count)
+
+
 def _keeps_queries(form: Form | None) -> bool:
     return form is not None and form.has_first_stage and not form.is_nested
 
@@ -128,21 +151,7 @@ class _JsonLines(Reader):
     _stream: IO[bytes] | None = None
 
     def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
-        start, stop, first, rows, last = 0, 0, 1, 0, b""
-        ends = _Ends(_keeps_queries(form))
-        try:
-            with _open(path) as stream:
-                for number, line in enumerate(stream, start=1):
-                    if stop - start >= size and rows and ends.between(last, line):
-                        yield Span(start, stop, first, rows)
-                        start, first, rows = stop, number, 0
-                    stop, rows, last = stop + len(line), rows + bool(line.strip()), line
-        except _DAMAGE as error:
-            _raise_unless_damage(error)
-            # One more row, which reading finds to be damaged.
-            stop, rows = sys.maxsize, rows + 1
-        if rows:
-            yield Span(start, stop, first, rows)
+        return _spans(_lines_of(path), size, _query_of if _keeps_queries(form) else None)
 
     def read(self, path: Path, span: Span, form: Form | None) -> Content:
         found = Content([], [])
@@ -182,6 +191,20 @@ def _open(path: Path) -> IO[bytes]:
     return _OPEN.get(path.suffix.lower(), open)(path, "rb")  # type: ignore[operator]
 
 
+def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The byte behind each line, and the line without blanks around it."""
+    place = 0
+    try:
+        with _open(path) as stream:
+            for line in stream:
+                place += len(line)
+                yield place, line.strip()
+    except _DAMAGE as error:
+        _raise_unless_damage(error)
+        # Reading the row finds it to be damaged.
+        yield sys.maxsize, b"?"
+
+
 def _parse(line: bytes, number: int) -> Any:
     try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -198,24 +221,6 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-@dataclass
-class _Ends:
-    """Places between lines where a span may end."""
-
-    keeps_queries: bool
-    _query: Any = None
-
-    def between(self, last: bytes, line: bytes) -> bool:
-        """Whether it may between these; asked for each further pair of lines until it may."""
-        if not self.keeps_queries:
-            return True
-        before, query = self._query or _query_of(last), _query_of(line)
-        # What cannot be read belongs to any query.
-        is_end = None not in (before, query) and before != query
-        self._query = None if is_end else query or before
-        return is_end
-
-
 def _query_of(line: bytes) -> Any:
     """The query of a line in a tuple, None if it cannot be read."""
     try:
@@ -224,39 +229,24 @@ def _query_of(line: bytes) -> Any:
         return None
 
 
-@dataclass
 class _Parquet(Reader):
     place: ClassVar[str] = "row"
-    _path: Path | None = None
-    _opened: tuple[Path, Any] | None = None
-    _batches: Iterator[Any] = field(default_factory=lambda: iter(()))
-    _left: Any = None
-    _position: int = 0
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         import pyarrow.parquet
 
         self._damage = (pyarrow.ArrowException, OSError)
+        self._opened: tuple[Path, Any] | None = None
+        self._batches: Iterator[tuple[int, Any]] = iter(())
+        self._held: tuple[int, Any] | None = None
 
     def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
         file = self._file(path)
-        count, start = self._rows_of(file, size), 0
+        rows, count = file.metadata.num_rows, self._rows_of(file, size)
         if _keeps_queries(form) and "query_id" in file.schema_arrow.names:
-            row, last = 0, object()
-            try:
-                for batch in file.iter_batches(columns=["query_id"]):
-                    for query_id in batch.column(0).to_pylist():
-                        if row - start >= count and query_id != last:
-                            yield Span(start, row, start + 1, row - start)
-                            start = row
-                        row, last = row + 1, query_id
-            except self._damage:
-                pass  # Reading the rows says so.
-            count = max(count, row - start)
-        rows = file.metadata.num_rows
-        for first in range(start, rows, count):
-            stop = min(first + count, rows)
-            yield Span(first, stop, first + 1, stop - first)
+            return _spans(enumerate(self._query_ids(file), start=1), count, tuple)
+        ends = ((first, min(first + count, rows)) for first in range(0, rows, count))
+        return (Span(first, stop, first + 1, stop - first) for first, stop in ends)
 
     def _rows_of(self, file: Any, size: int) -> int:
         """How many rows have about ``size`` bytes in memory; in the file they are encoded."""
@@ -266,16 +256,25 @@ class _Parquet(Reader):
             sample = None
         return max(1, size * len(sample) // max(1, sample.nbytes)) if sample else SAMPLE
 
+    def _query_ids(self, file: Any) -> Iterator[tuple[Any]]:
+        for group in range(file.metadata.num_row_groups):
+            try:
+                table = file.read_row_group(group, ["query_id"])
+                yield from zip(table.column(0).to_pylist(), strict=True)
+            except self._damage:
+                # Reading the rows says so.
+                yield from repeat((None,), file.metadata.row_group(group).num_rows)
+
     def read(self, path: Path, span: Span, form: Form | None) -> Content:
         import pyarrow as pa
 
         parts, found, kept = [self._file(path).schema_arrow.empty_table()], Content([], []), []
         try:
-            for batch in self._tables(path, span):
+            for batch in self._slices(path, span):
                 parts.append(pa.Table.from_batches([batch]))
         except self._damage as error:
             _raise_unless_damage(error)
-            self._path = None
+            self._held = None
             read = sum(map(len, parts))
             reason = f"this row and the next, {span.rows - read} in all, are damaged ({error})"
             found.rejected.append(Rejected(span.first + read, reason))
@@ -297,6 +296,7 @@ class _Parquet(Reader):
         import pyarrow.parquet as pq
 
         if self._opened is None or self._opened[0] != path:
+            self._held = None
             try:
                 self._opened = path, pq.ParquetFile(path)
             except self._damage as error:
@@ -304,29 +304,34 @@ class _Parquet(Reader):
                 raise DataError(f"{path}: found no whole Parquet file ({error})") from None
         return self._opened[1]
 
-    def _tables(self, path: Path, span: Span) -> Iterator[Any]:
-        """The rows of a span in batches; goes on behind the last span, if it can."""
-        if path != self._path or span.start < self._position:
-            self._path, self._left = path, None
-            self._position, self._batches = _batches_from(self._file(path), span.start, span.rows)
-        while self._position < span.stop:
-            self._left = self._left or next(self._batches, None)
-            if self._left is None:
+    def _slices(self, path: Path, span: Span) -> Iterator[Any]:
+        """The rows of a span in batches; goes on from the last span, if it can."""
+        file = self._file(path)
+        if self._held is None or span.start < self._held[0]:
+            self._batches, self._held = _batches_from(file, span.start, span.rows), None
+        while True:
+            self._held = self._held or next(self._batches, None)
+            if self._held is None:
                 raise DataError(f"{path}: found fewer rows than when the job was begun")
-            skipped = min(len(self._left), max(0, span.start - self._position))
-            end = min(len(self._left), span.stop - self._position)
-            part, self._left = self._left.slice(skipped, end - skipped), self._left.slice(end)
-            self._position += end
-            yield part
+            first, batch = self._held
+            start, stop = max(0, span.start - first), min(len(batch), span.stop - first)
+            if start < stop:
+                yield batch.slice(start, stop - start)
+            if first + len(batch) >= span.stop:
+                return
+            self._held = None
 
 
-def _batches_from(file: Any, row: int, size: int) -> tuple[int, Iterator[Any]]:
-    """Batches of at most ``size`` rows, and the row that they begin with: at or before ``row``."""
-    group, first = 0, 0
-    while first + (rows := file.metadata.row_group(group).num_rows) <= row:
-        group, first = group + 1, first + rows
-    groups = range(group, file.metadata.num_row_groups)
-    return first, (batch for n in groups for batch in file.iter_batches(size, row_groups=[n]))
+def _batches_from(file: Any, row: int, size: int) -> Iterator[tuple[int, Any]]:
+    """Batches of at most ``size`` rows from the row group with a row on, and their first rows."""
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        if first + file.metadata.row_group(group).num_rows <= row:
+            first += file.metadata.row_group(group).num_rows
+            continue
+        for batch in file.iter_batches(size, row_groups=[group]):
+            yield first, batch
+            first += len(batch)
 
 
 def write(
@@ -383,7 +388,7 @@ def _table_of(content: Content, scores: Sequence[float], form: Form) -> pa.Table
     column = table.column(place).combine_chunks()
     posts = column.flatten()
     parts = zip(posts.type, posts.flatten(), strict=True)
-    fields = {one.name: (one, part) for one, part in parts}
+    fields = {field.name: (field, part) for field, part in parts}
     fields[SCORE] = pa.field(SCORE, pa.float64()), values
     kinds, arrays = zip(*fields.values(), strict=True)
     offsets = pa.array(accumulate(column.value_lengths().to_pylist(), initial=0), pa.int32())

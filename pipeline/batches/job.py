@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class BatchSettings:
     """What the output depends on, besides the input.
 
     Attributes:
@@ -71,7 +71,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """What every process that takes part needs to know.
 
     Attributes:
@@ -86,7 +86,7 @@ class Job:
 
     files: tuple[Path, ...]
     output: Path
-    settings: Settings
+    settings: BatchSettings
     checkpoint: Path | None
     batch_size: int
     threads: int | None
@@ -160,15 +160,15 @@ def parts_of(files: list[Path], size: int, form: Form) -> Iterator[Part]:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BatchManifest:
     """The content of ``_manifest.json``: what a job was begun with, and its parts."""
 
     sources: tuple[Source, ...]
-    settings: Settings
+    settings: BatchSettings
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, job: Job, size: int) -> Self:
+    def of(cls, job: BatchJob, size: int) -> Self:
         """Plan a job with parts of about ``size`` bytes."""
         parts = tuple(parts_of([*job.files], size, job.settings.form))
         return cls(tuple(map(Source.read, job.files)), job.settings, parts)
@@ -198,13 +198,13 @@ class Manifest:
                 raise DataError(f"{path}: found the format {content['format']}, expected {FORMAT}")
             parts = (Part(number, file, Span(*span)) for number, file, *span in content["parts"])
             sources = tuple(Source(**source) for source in content["input"])
-            return cls(sources, Settings(**content["settings"]), tuple(parts))
+            return cls(sources, BatchSettings(**content["settings"]), tuple(parts))
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: found no manifest of a job ({error!r})") from None
 
-    def check(self, job: Job) -> None:
+    def check(self, job: BatchJob) -> None:
         """Raise DataError unless ``job`` is the one that was begun."""
         before, now = dataclasses.asdict(self.settings), dataclasses.asdict(job.settings)
         changed = [

@@ -12,10 +12,10 @@ import numpy as np
 
 from indexes.files import write_bytes
 from pipeline.batches.formats import Content, write
-from pipeline.batches.job import Job, Part
+from pipeline.batches.job import BatchJob, Part
 from pipeline.batches.rows import FIRST_STAGE, candidates_of, units_of
 from pipeline.command.errors import DataError
-from pipeline.command.runtime import choose_device, import_nltk_alone
+from pipeline.command.runtime import choose_device
 from pipeline.ranking.checkpoints import check_scores_alone
 from pipeline.ranking.ranker import Mixing, Mixture
 from pipeline.ranking.scorers import ModelScorer
@@ -63,10 +63,9 @@ class Worker:
         DataError: it is another one than that of the job.
     """
 
-    def __init__(self, job: Job, trained: TrainedReranker | None = None) -> None:
+    def __init__(self, job: BatchJob, trained: TrainedReranker | None = None) -> None:
         self.job, settings = job, job.settings
         if trained is None:
-            import_nltk_alone()
             device = choose_device(job.device, job.threads)
             folder = job.checkpoint or checkpoints.find(settings.reranker)
             if version_of(folder) != settings.version:

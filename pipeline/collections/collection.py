@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from indexes.engines.address import EngineAddress, index_name
@@ -29,7 +28,7 @@ from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.downloads import by_hand
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, ranked, read_qrels
+from pipeline.collections.trec import Qrels, Run, read_qrels
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 
@@ -71,15 +70,6 @@ NO_FILE = Path("general")
 def default_vectors(data: Path | None = None) -> Path:
     """File of the word vectors that models are trained with unless another is named."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
-
-
-class Hit(NamedTuple):
-    """A post that a search found."""
-
-    doc_id: str
-    score: float
-    text: str
-    url: str
 
 
 class Collection(ABC):
@@ -223,51 +213,6 @@ class Collection(ABC):
             "this one are given, and it needs no index "
             f"(python -m pipeline.search --topics {self.name} ranks them)"
         )
-
-    def search(self, query: str, k: int = 10) -> list[Hit]:
-        """The ``k`` best posts for a query, by the best ranker there is, best first."""
-        ranking = self._best_ranker.rank(query)
-        scores: Mapping[str, float] = next(iter(ranking.run.values()), {})
-        posts = ranking.candidates.posts
-        return [
-            Hit(doc_id, score, posts[doc_id].text, posts[doc_id].url)
-            for doc_id, score in ranked(scores)[:k]
-            if doc_id in posts
-        ]
-
-    def adapt(self, **options: Any) -> None:
-        """Adapt word vectors to the posts; options are fields of ``pipeline.adapt.Options``."""
-        command = import_module("pipeline.adapt")
-        command.adapt(command.Options(**options), self)
-        self._forget("adapted_space", "_best_ranker")
-
-    def train(self, model: str = "fusion", **options: Any) -> Path:
-        """Train a model on the judged topics, and print its gain on held-out ones.
-
-        Options are fields of ``pipeline.train.Options``; the checkpoint's folder is returned.
-        """
-        command = import_module("pipeline.train")
-        folder: Path = command.train(command.Options(model=model, **options), self)
-        self._forget("_best_ranker")
-        return folder
-
-    def evaluate(self, measures: Sequence[str] = (), **ranker: Any) -> Any:
-        """A :class:`pipeline.evaluation.reports.Evaluation` of a ranking of the topics.
-
-        ``ranker`` are arguments of :func:`pipeline.ranker`; by default the best there is.
-        """
-        best = import_module("pipeline.ranking.build").ranker(self, **ranker)
-        return import_module("pipeline.evaluation.reports").evaluate(best.rank(), *measures)
-
-    @cached_property
-    def _best_ranker(self) -> Any:
-        # By its name: rankers import collections.
-        return import_module("pipeline.ranking.build").ranker(self)
-
-    def _forget(self, *names: str) -> None:
-        """Drop what was read before the files changed."""
-        for name in names:
-            vars(self).pop(name, None)
 
     def idf(self) -> Idf:
         """IDF of the topics' words, counted in the index."""

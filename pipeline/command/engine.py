@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from indexes.engines.address import check_url
 from indexes.errors import CollectionError
@@ -26,6 +26,8 @@ def addresses(text: str) -> str:
 class EngineOptions:
     """Options of an index in a search engine."""
 
+    topic: ClassVar[str] = "search engine"
+
     engine: str | None = option(
         "search in OpenSearch or Elasticsearch at this address, in place of a local index; several "
         "nodes are separated by commas",
@@ -46,6 +48,8 @@ class EngineOptions:
 @dataclass(frozen=True)
 class ForeignOptions(EngineOptions):
     """The same, and of an index that pipeline.index has not made."""
+
+    topic: ClassVar[str] = "search engine"
 
     text_field: str | None = option(
         "field of the texts in an index of --engine that is searched as it is", metavar="FIELD"

@@ -12,18 +12,21 @@ function that takes one::
         run_command(Options, main, "python -m pipeline.search", __doc__)
 
 The help text, the parsing and the checks all come from the fields, and every bad argument is
-reported, not only the first.
+reported, not only the first. Inherited options stand in the help under the topic of their class:
+its attribute ``topic``, or else its name, as ``CollectionOptions`` are of the collection.
 """
 
 import argparse
 import dataclasses
 import difflib
+import inspect
 import math
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -155,7 +158,7 @@ def run_command(
     0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C. A mistake of the user's is
     one message on stderr; a traceback is left for mistakes of ours.
     """
-    warnings.showwarning = _show_warning
+    warnings.showwarning = partial(_show_warning, options_type)
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
@@ -203,7 +206,7 @@ def parse_arguments(
 ) -> OptionsType:
     """Turn command-line arguments into an options dataclass."""
     fields = dataclasses.fields(options_type)  # type: ignore[arg-type]
-    parser = _parser(fields, program, description)
+    parser = _parser(options_type, program, description)
     found, unknown = parser.parse_known_intermixed_args(arguments)
     problems = [_unknown(text, fields) for text in unknown]
     values: dict[str, Any] = {}
@@ -224,7 +227,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(
-    fields: Sequence[dataclasses.Field[Any]], program: str, description: str | None
+    options_type: type[Any], program: str, description: str | None
 ) -> argparse.ArgumentParser:
     """An argparse parser that leaves all checks to us, so that all problems can be reported."""
     parser = _Parser(
@@ -233,22 +236,24 @@ def _parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for field in fields:
+    groups: dict[str, Any] = {"": parser}
+    for field in dataclasses.fields(options_type):
         meta = field.metadata
         help_text = meta["help"].replace("%", "%%")
         if meta["names"] is None:
             count = "*" if meta["many"] else "?"
             parser.add_argument(field.name, nargs=count, help=help_text)
             continue
-        names = _names(field)
+        names, topic = _names(field), _topic(options_type, field.name)
+        group = groups.get(topic) or groups.setdefault(topic, parser.add_argument_group(topic))
         if meta["flag"]:
-            parser.add_argument(*names, dest=field.name, action="store_true", help=help_text)
+            group.add_argument(*names, dest=field.name, action="store_true", help=help_text)
             continue
         if meta["choices"]:
             help_text += f"; one of {', '.join(meta['choices'])}"
         if field.default not in (None, ()) and "(default" not in help_text:
             help_text += f" (default: {field.default})"
-        parser.add_argument(
+        group.add_argument(
             *names,
             dest=field.name,
             help=help_text,
@@ -257,6 +262,15 @@ def _parser(
             metavar=meta["metavar"] or names[-1].lstrip("-").upper().replace("-", "_"),
         )
     return parser
+
+
+def _topic(options_type: type[Any], name: str) -> str:
+    """The topic of an option, that of the class that declares it first; none for its own."""
+    classes = [kind for kind in options_type.__mro__ if name in inspect.get_annotations(kind)]
+    if classes[-1] is options_type:
+        return ""
+    words = re.findall("[A-Z][a-z]*", classes[-1].__name__.removesuffix("Options"))
+    return str(vars(classes[-1]).get("topic", " ".join(words).lower()))
 
 
 def _value(field: dataclasses.Field[Any], found: Any) -> Any:
@@ -284,10 +298,13 @@ def _value(field: dataclasses.Field[Any], found: Any) -> Any:
     return tuple(parsed) if meta["many"] else parsed[0]
 
 
-def apply_changes(config: Any, changes: Sequence[str], flag: str = "--set") -> Any:
+def apply_changes(
+    config: Any, changes: Sequence[str], flag: str = "--set", prefix: str = ""
+) -> Any:
     """A copy of the frozen dataclass ``config`` with each ``NAME=VALUE`` of ``changes`` applied.
 
-    Values take the type of their field; ``flag`` is the option's name, for messages.
+    Values take the type of their field; ``flag`` and ``prefix`` stand before a change on the
+    command line, for messages.
     """
     kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     values, problems = {}, []
@@ -295,14 +312,15 @@ def apply_changes(config: Any, changes: Sequence[str], flag: str = "--set") -> A
         name, _, value = text.partition("=")
         if name not in kinds:
             problems.append(
-                f"{flag} {text}: found the name {name!r}, expected one of {', '.join(kinds)}"
-                + did_you_mean(name, list(kinds))
+                f"{flag} {prefix}{text}: found the name {name!r}, "
+                f"expected one of {', '.join(kinds)}" + did_you_mean(name, list(kinds))
             )
             continue
         try:
             values[name] = _BOOLEANS[value.lower()] if kinds[name] is bool else kinds[name](value)
         except (KeyError, ValueError):
-            problems.append(f"{flag} {text}: found {value!r}, expected a {kinds[name].__name__}")
+            expected = f"expected a {kinds[name].__name__}"
+            problems.append(f"{flag} {prefix}{text}: found {value!r}, {expected}")
     if problems:
         raise UsageError(problems)
     return dataclasses.replace(config, **values)
@@ -331,6 +349,7 @@ def _unknown(text: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
 
 
 def _show_warning(
+    options_type: Any,
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -341,7 +360,7 @@ def _show_warning(
     """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
     from tqdm import tqdm
 
-    text = f"warning: {message}\n"
+    text = f"warning: {_with_options(str(message), options_type)}\n"
     if category is not RuntimeWarning:
         text = warnings.formatwarning(message, category, filename, lineno, line)
     # Not in the middle of a progress bar.

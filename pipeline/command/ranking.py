@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.command import runtime
 from pipeline.command.defaults import (
@@ -108,6 +108,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
 class RankingOptions(ModelOptions):
     """The same, and where candidates come from."""
 
+    topic: ClassVar[str] = "first stage"
+
     candidates: str | None = option(
         "rerank this TREC run instead of searching; ql and rm3 name a collection's official runs",
         metavar="RUN",
@@ -162,18 +164,16 @@ class RankingOptions(ModelOptions):
     def _of_search(self) -> dict[str, object]:
         return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
 
-    def open_ranker(self, collection: Collection | None = None) -> Ranker:
-        """The ranker of the collection that the options name.
+    def open_ranker(self, collection: Collection, all_stages: bool = False) -> Ranker:
+        """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.
 
         Raises:
             UsageError: options contradict one another, or the collection.
         """
-        runtime.import_nltk_alone()
         from pipeline.ranking.build import ranker
 
         if problems := self.problems():
             raise UsageError(problems)
-        collection = collection or self.open_collection()
         if problems := self.problems_of(collection):
             raise UsageError(problems)
         changes = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
@@ -187,5 +187,6 @@ class RankingOptions(ModelOptions):
             checkpoint=self.checkpoint,
             normalize=self.normalize,
             skip_unknown=self.skip_unknown,
+            all_stages=all_stages,
             **self.loading(),
         )

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from indexes.methods import METHODS
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
 from pipeline.command import defaults
@@ -21,13 +22,20 @@ from pipeline.ranking.checkpoints import (
 )
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixing, Mixture, Ranker
-from pipeline.ranking.retrievers import Retriever, retriever_for
+from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
 
 
+@runtime_checkable
+class HasCollection(Protocol):
+    """An opened collection of a notebook."""
+
+    collection: Collection
+
+
 def ranker(
-    collection: str | Path | Collection,
+    collection: str | Path | Collection | HasCollection,
     reranker: str = defaults.AUTO,
     first_stage: str | None = None,
     weight: float | None = None,
@@ -37,6 +45,7 @@ def ranker(
     checkpoint: Path | str | None = None,
     normalize: str = "minmax",
     skip_unknown: bool = False,
+    all_stages: bool = False,
     data: Path | str | None = None,
     **loading: Any,
 ) -> Ranker:
@@ -53,6 +62,7 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         normalize: of scores before mixing.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
+        all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
         data: folder of the data of named collections.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
@@ -62,6 +72,8 @@ def ranker(
     """
     if isinstance(collection, str | Path):
         collection = open_collection(str(collection), data=Path(data) if data else None)
+    elif isinstance(collection, HasCollection):
+        collection = collection.collection
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
@@ -79,7 +91,8 @@ def ranker(
         known = None
         if candidates:
             known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return _fusion(collection, reranker, given, known, folder, Loading(**loading))
+        fusion = _fusion(collection, reranker, given, known, folder, Loading(**loading))
+        return _with_neural_stages(fusion, Loading(**loading)) if all_stages else fusion
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
@@ -154,6 +167,21 @@ def _fusion(
 
     scorer = load_scorer(reranker, collection, checkpoint, loading)
     return replace(Fusion.load(collection, scorer, load), first_stage=first_stage)
+
+
+def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
+    """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
+    collection, name = fusion.collection, defaults.DEFAULT_RERANKER
+    if fusion.first_stage or name in fusion.neural:
+        return fusion
+    try:
+        folder = directory_for(name, collection)
+    except DataError:
+        return fusion
+    scorer = load_scorer(name, collection, folder, replace(loading, precomputed="none"))
+    retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
+    mixing = _tuned(collection, scorer, "minmax", has_scores=True)
+    return replace(fusion, beside=Mixture(retriever, scorer, mixing, collection))
 
 
 def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scores: bool) -> Mixing:

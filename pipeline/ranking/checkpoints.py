@@ -28,7 +28,7 @@ from pipeline.command.runtime import bar, choose_device
 from pipeline.ranking.interpolation import check_normalization
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers import features, models
+from rerankers import features, models, reranker
 from rerankers.base import PRIOR
 from rerankers.errors import RerankerError
 from rerankers.scoring import precomputed as stored
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from rerankers.reranker import TrainedReranker
 
-TUNING_FILE = "lambda.json"
-"""In a checkpoint's folder: the tuned λ and its provenance."""
+TUNING_FILE = reranker.TUNING_FILE
 
 PRECOMPUTED = "precomputed"
 """In an index: folders named after the checkpoint's version."""

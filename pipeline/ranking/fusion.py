@@ -26,7 +26,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
-from pipeline.ranking.ranker import Ranking, Stopwatch, Topics, reranked_topic, topics_of
+from pipeline.ranking.ranker import Mixture, Ranking, Stopwatch, Topics, reranked_topic, topics_of
 from pipeline.ranking.retrievers import Candidates, doc_ids_of
 from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
 from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
@@ -269,12 +269,14 @@ class Fusion:
         scorer: the model over these scores, those of ``neural``, and further features.
         neural: name -> neural reranker whose scores are features, too.
         first_stage: gives the candidates in place of the rankers, which then only score them.
+        beside: another ranker of the same topics, whose stages are shown before the fusion's.
     """
 
     retriever: UnionRetriever
     scorer: ModelScorer
     neural: Mapping[str, ModelScorer]
     first_stage: Retriever | None = None
+    beside: Mixture | None = None
 
     @classmethod
     def load(
@@ -334,9 +336,11 @@ class Fusion:
             return self.rerank(self.first_stage.search(topics, hits), progress)
         index = self.retriever.index  # Opened before the time counts.
         assert index
+        beside = self.beside.rank(topics, hits, progress) if self.beside else None
         watch = Stopwatch()
         candidates = self.read(self.retriever.search(topics, hits, watch), watch)
-        return self._ranked(candidates, hits, progress, watch)
+        ranking = self._ranked(candidates, hits, progress, watch)
+        return _beside(ranking, beside, self.retriever.name) if beside else ranking
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
@@ -403,6 +407,16 @@ class Fusion:
                 for name, scorer in self.neural.items()
             },
         )
+
+
+def _beside(ranking: Ranking, other: Ranking, name: str) -> Ranking:
+    """A ranking with the stages of another one before its own stage of this name."""
+    stages: dict[str, Run] = {}
+    for stage, run in ranking.stages.items():
+        if stage == name:
+            stages |= {key: more for key, more in other.stages.items() if key not in stages}
+        stages[stage] = run
+    return ranking._replace(stages=stages, seconds={**other.seconds, **ranking.seconds})
 
 
 def with_neural(candidates: Candidates, name: str, score: NeuralScores) -> Candidates:

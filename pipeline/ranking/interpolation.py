@@ -9,45 +9,22 @@ Search, AAAI 2019, equation 2. The two scales differ, so each topic's scores are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
-from pipeline.collections.trec import Run, ranked, single_precision
+from pipeline.collections.trec import Run, single_precision
 from pipeline.command.errors import DataError, UsageError
-from pipeline.evaluation.measures import mean
-
-RRF_CONSTANT = 60
-"""Added to ranks by ``reciprocal``, as in Cormack et al. 2009."""
+from rerankers import interpolation
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
 
 
 def _minmax(scores: Scores) -> dict[str, float]:
-    low, high = min(scores.values()), max(scores.values())
-    if low == high:
-        return dict.fromkeys(scores, 0.5)
-    return {doc_id: (score - low) / (high - low) for doc_id, score in scores.items()}
-
-
-def _zscore(scores: Scores) -> dict[str, float]:
-    # Scaling to 0 … 1 does not change z-scores and keeps the squares in range.
-    scaled = _minmax(scores)
-    center = mean(scaled)
-    deviation = math.sqrt(mean((score - center) ** 2 for score in scaled.values()))
-    return {doc_id: (score - center) / (deviation or 1) for doc_id, score in scaled.items()}
-
-
-def _reciprocal(scores: Scores) -> dict[str, float]:
-    order = enumerate(ranked(scores), start=1)
-    by_rank = {doc_id: 1 / (RRF_CONSTANT + rank) for rank, (doc_id, _) in order}
-    return {doc_id: by_rank[doc_id] for doc_id in scores}
+    return dict(zip(scores, interpolation.minmax([*scores.values()]), strict=True))
 
 
 _METHODS: dict[str, Callable[[Scores], dict[str, float]]] = {
     "minmax": _minmax,
-    "zscore": _zscore,
-    "reciprocal": _reciprocal,
     "none": dict,
 }
 NORMALIZATIONS = tuple(_METHODS)
@@ -56,11 +33,7 @@ NORMALIZATIONS = tuple(_METHODS)
 def normalize(scores: Scores, method: str = "minmax", query_id: str = "?") -> dict[str, float]:
     """One topic's scores, normalised.
 
-    * ``minmax``: (s − min) / (max − min), from 0 to 1; 0.5 if all scores are equal (libraries
-      choose 0, 0.5 or 1; a constant does not change a ranking).
-    * ``zscore``: (s − mean) / standard deviation; 0 if all scores are equal.
-    * ``reciprocal``: 1 / (60 + rank), ranks from 1 by the tie rule (G. Cormack et al., Reciprocal
-      Rank Fusion, SIGIR 2009).
+    * ``minmax``: :func:`rerankers.interpolation.minmax`.
     * ``none``: unchanged.
     """
     check_normalization(method)
@@ -118,6 +91,5 @@ def normalized_pair(
 
 def mix(lexical: Scores, neural: Scores, weight: float) -> dict[str, float]:
     """Equation 2 for one topic, from normalised scores of the same documents."""
-    return {
-        doc_id: weight * neural[doc_id] + (1 - weight) * score for doc_id, score in lexical.items()
-    }
+    new = [neural[doc_id] for doc_id in lexical]
+    return dict(zip(lexical, interpolation.mix([*lexical.values()], new, weight), strict=True))

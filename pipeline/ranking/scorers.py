@@ -43,7 +43,7 @@ class Scorer(Protocol):
 class ModelScorer:
     """A trained model that scores candidates by their texts and first-stage scores.
 
-    See :func:`rerankers.scoring.passes.score` for the batch size (in pairs) and the precision.
+    See :func:`rerankers.scoring.batches.score` for the batch size (in pairs) and the precision.
     """
 
     checkpoint: TrainedReranker

@@ -104,7 +104,7 @@ class Outcome:
         scores = np.full(len(pairs), np.nan, dtype=np.float32)
         for fold in self.folds:
             rows = np.flatnonzero(np.isin(of_pairs, sorted(fold.held_out)))
-            scores[rows] = score(fold.model, pairs.part(rows), encoder)
+            scores[rows] = score(fold.model, pairs.take(rows), encoder)
         return scores
 
 
@@ -163,13 +163,13 @@ def cross_train(
     queries = examples.pairs.query_index
     parts = split_topics(queries, folds, settings.seed, settings.held_out, groups)
     for name, training, held_out in parts:
-        model, validation = build(), examples.subset(held_out)
+        model, validation = build(), examples.take(held_out)
 
         def measure(scores: npt.NDArray[np.float32], rows: Rows = held_out) -> float:
             return schedule.measure_of(data, data.run_of(rows, scores))
 
         histories[name] = schedule.train(
-            name, model, examples.subset(data.to_train(training)), validation, measure
+            name, model, examples.take(data.to_train(training)), validation, measure
         )
         run = data.run_of(held_out, score_tokenized(model, validation.pairs))
         held_out_run |= run
@@ -180,7 +180,7 @@ def cross_train(
         model = build()
         final = replace(schedule, settings=replace(settings, epochs=epochs))
         rows = data.to_train(np.arange(len(examples.relevant)))
-        everything = examples if len(rows) == len(examples.relevant) else examples.subset(rows)
+        everything = examples if len(rows) == len(examples.relevant) else examples.take(rows)
         histories["all topics"] = final.train("all topics", model, everything)
     return Outcome(model, held_out_run, validation_map, epochs, histories, kept)
 

@@ -35,8 +35,8 @@ class CandidateList:
 
     def signal(self, name: str) -> npt.NDArray[np.float32]:
         """A signal [N]; zeros if it is missing."""
-        found = self.signals.get(name)
-        return np.zeros(len(self), dtype=np.float32) if found is None else found
+        values = self.signals.get(name)
+        return np.zeros(len(self), dtype=np.float32) if values is None else values
 
     def minmax(self, name: str) -> Floats:
         """[N] :func:`minmax` of a signal."""
@@ -68,8 +68,8 @@ class CandidateList:
     @cached_property
     def distinct_words(self) -> tuple[Rows, Rows]:
         """Ascending rows [V] of the words of query and posts; place [Lq + T] of each word there."""
-        asked = self.words.rows(self.query_tokens)
-        values = np.concatenate([asked, self.posts.column("words").values])
+        query = self.words.rows(self.query_tokens)
+        values = np.concatenate([query, self.posts.column("words").values])
         size = int(values.max(initial=-1)) + 1
         if size > 16 * len(values):
             return np.unique(values, return_inverse=True)
@@ -82,14 +82,14 @@ class CandidateList:
     def contains(self, column: Ragged) -> Bools:
         """[N, Lq] whether each of N lists of words, given by rows, has each word of the query."""
         rows = self.words.rows(self.query_words)
-        found = np.zeros((len(column), len(rows)), dtype=np.bool_)
+        is_there = np.zeros((len(column), len(rows)), dtype=np.bool_)
         for place, row in enumerate(rows.tolist()):
-            found[column.owners[column.values == row], place] = True
-        return found
+            is_there[column.owners[column.values == row], place] = True
+        return is_there
 
-    def shares(self, found: Bools) -> Floats:
-        """[N] share of the query's words that are found [N, Lq]; 0 for a query without words."""
-        return found.sum(axis=1) / max(1, found.shape[1])
+    def shares(self, is_there: Bools) -> Floats:
+        """[N] share of the query's words that are there [N, Lq]; 0 for a query without words."""
+        return is_there.sum(axis=1) / max(1, is_there.shape[1])
 
 
 @dataclass(frozen=True)

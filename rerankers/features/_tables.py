@@ -18,19 +18,19 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from nltk.stem import PorterStemmer
 
 from rerankers.text import words
 from rerankers.text.inputs import Lexicon
 from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
 from rerankers.text.spaces import WordSpace
+from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
 Floats = npt.NDArray[np.float64]
@@ -38,22 +38,6 @@ Bools = npt.NDArray[np.bool_]
 
 PERSONAL_WORDS = frozenset(["i", "me", "my", "im", "lol", "u"])
 """Words of chat and of posts about oneself."""
-
-_STEMMER = PorterStemmer()
-
-_ENDINGS = (
-    *("al", "alli", "anci", "ant", "ator", "bli", "e", "ed", "eli", "enci", "ent", "entli", "er"),
-    *("ful", "fulli", "ic", "ing", "ion", "ism", "iti", "ll", "logi", "ou", "ousli", "s", "y"),
-)
-"""Endings of all words that a rule of Porter's or an exception of NLTK's changes."""
-
-
-@lru_cache(maxsize=200_000)
-def stem(word: str) -> str:
-    """The stem of a word by Porter (1980), with NLTK's extensions: ``cuts`` -> ``cut``."""
-    small = word.lower()
-    # Half of all words, mostly names and numbers, need no call of NLTK.
-    return str(_STEMMER.stem(small)) if small.endswith(_ENDINGS) else small
 
 
 class WordColumns(NamedTuple):
@@ -154,14 +138,14 @@ class WordTable:
                 more = np.full(len(self._words.new) - len(new), -1)
                 new = self._places[space] = np.concatenate([new, more])
         is_new = rows >= border
-        found = np.empty(len(rows), dtype=np.int64)
-        found[~is_new], found[is_new] = known[rows[~is_new]], new[rows[is_new] - border]
-        if len(missing := np.unique(rows[found < 0])):
+        result = np.empty(len(rows), dtype=np.int64)
+        result[~is_new], result[is_new] = known[rows[~is_new]], new[rows[is_new] - border]
+        if len(missing := np.unique(rows[result < 0])):
             places = space.rows(self.spelled(missing))
             first = np.searchsorted(missing, border)
             known[missing[:first]], new[missing[first:] - border] = places[:first], places[first:]
-            found[found < 0] = places[np.searchsorted(missing, rows[found < 0])]
-        return found
+            result[result < 0] = places[np.searchsorted(missing, rows[result < 0])]
+        return result
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.
@@ -170,13 +154,13 @@ class WordTable:
         """
         with self._lock:
             if new := self._words.new[len(self._columns.idf) - len(self._known.words) :]:
-                found = WordColumns(
+                columns = WordColumns(
                     self._idf.weights(new),
                     np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
                     np.array([word in words.STOP_WORDS for word in new]),
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )
-                both: list[Any] = [*map(np.concatenate, zip(self._columns, found, strict=True))]
+                both: list[Any] = [*map(np.concatenate, zip(self._columns, columns, strict=True))]
                 self._columns = WordColumns(*both)
             return self._columns
 
@@ -318,11 +302,11 @@ class _Block:
 
     @property
     def link(self) -> Ragged:
-        said = [words.url_text(url) for url in self.urls]
+        links = [words.url_text(url) for url in self.urls]
         # The placeholder of a missing URL contains no words. Some posts have lone surrogates.
         letters = [
             b"" if link == words.URL_PLACEHOLDER else link.encode(errors="surrogatepass")
-            for link in said
+            for link in links
         ]
         counts = np.fromiter(map(len, letters), dtype=np.int64, count=len(letters))
         return Ragged.from_lengths(np.frombuffer(b"".join(letters), dtype=np.uint8), counts)

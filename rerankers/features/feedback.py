@@ -58,9 +58,9 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     stem = _numbered(tokens.words.stem)
     every = _vectors(tokens, stem)
     is_asked = np.isin(every.stem, stem[np.isin(tokens.words.stem, tokens.query.stem)])
-    rest, asked = every.part(~is_asked), every.part(is_asked)
+    rest, of_query = every.take(~is_asked), every.take(is_asked)
     with_rest = rest.with_sums(weights)
-    with_every = with_rest + asked.with_sums(weights)
+    with_every = with_rest + of_query.with_sums(weights)
     columns = []
     for vectors, with_all in ((every, with_every), (rest, with_rest)):
         with_others = with_all - weights * vectors.squares[:, None]
@@ -88,8 +88,8 @@ def likeness(with_others: Floats, squares: Floats, weights: Floats) -> Floats:
     """
     crossed, own = weights * with_others, weights**2 * squares[:, None]
     length = (crossed.sum(axis=0) - 2.0 * crossed) + (own.sum(axis=0) - own)
-    found = length > 1e-9  # Rounding can give 0 or a little less.
-    return np.where(found, with_others / np.sqrt(np.where(found, length, 1.0)), 0.0)
+    is_long = length > 1e-9  # Rounding can give 0 or a little less.
+    return np.where(is_long, with_others / np.sqrt(np.where(is_long, length, 1.0)), 0.0)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Vectors:
     stem: Rows  # [E] its column
     value: npt.NDArray[np.float32]  # [E]
 
-    def part(self, chosen: Bools) -> _Vectors:
+    def take(self, chosen: Bools) -> _Vectors:
         """The vectors with the entries ``chosen`` [E] only."""
         return _Vectors(self.posts, self.post[chosen], self.stem[chosen], self.value[chosen])
 
@@ -150,8 +150,8 @@ def _numbered(stem: npt.NDArray[np.integer]) -> Rows:
     places = np.arange(len(stem))
     first = np.empty(int(stem.max(initial=-1)) + 1, dtype=np.int64)
     first[stem[::-1]] = places[::-1]  # Of equal indices the last assignment holds: the first place.
-    found = first[stem]
-    return (np.cumsum(found == places) - 1)[found]
+    place = first[stem]
+    return (np.cumsum(place == places) - 1)[place]
 
 
 def _sums(post: Rows, values: npt.NDArray[np.floating], posts: int) -> Floats:

@@ -18,5 +18,5 @@ SIGNALS: tuple[str, ...] = ()
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
     has_hashtag = candidates.posts.counted.hashtags > 0
-    found = candidates.contains(candidates.posts.column("hashtag_words"))
-    return np.stack([has_hashtag, candidates.shares(found)], axis=1).astype(np.float32)
+    is_there = candidates.contains(candidates.posts.column("hashtag_words"))
+    return np.stack([has_hashtag, candidates.shares(is_there)], axis=1).astype(np.float32)

@@ -19,10 +19,10 @@ SIGNALS: tuple[str, ...] = ()
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 2]."""
     links = candidates.posts.column("link")
-    found = np.zeros((len(links), len(candidates.query_words)), dtype=np.bool_)
+    is_there = np.zeros((len(links), len(candidates.query_words)), dtype=np.bool_)
     for column, word in enumerate(candidates.query_words):
-        found[_holding(links, word.encode(errors="surrogatepass")), column] = True
-    return np.stack([links.lengths > 0, candidates.shares(found)], axis=1).astype(np.float32)
+        is_there[_holding(links, word.encode(errors="surrogatepass")), column] = True
+    return np.stack([links.lengths > 0, candidates.shares(is_there)], axis=1).astype(np.float32)
 
 
 def _holding(links: Ragged, word: bytes) -> npt.NDArray[np.int64]:

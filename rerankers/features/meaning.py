@@ -128,13 +128,13 @@ class _Words:
 
 def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     rows, places = candidates.distinct_words
-    asked = len(candidates.query_tokens)
+    length = len(candidates.query_tokens)
     return _Words(
         rows,
         *space.at(candidates.words.rows_in(space, rows)),
         candidates.words.columns().idf[rows],
-        Ragged(places[asked:], candidates.posts.column("words").starts),
-        Ragged(places[:asked], np.array([0, asked])),
+        Ragged(places[length:], candidates.posts.column("words").starts),
+        Ragged(places[:length], np.array([0, length])),
     )
 
 
@@ -154,10 +154,10 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     properties = candidates.query_columns
     content = ~properties.is_stop_word
     compared = content if content.any() else ~content
-    asked = candidates.words.rows(candidates.query_words)[compared]
-    if not len(asked):
+    query_rows = candidates.words.rows(candidates.query_words)[compared]
+    if not len(query_rows):
         return np.zeros(len(words.posts)), np.zeros(len(words.posts))
-    query = _unit(words.vectors[np.searchsorted(words.rows, asked)])
+    query = _unit(words.vectors[np.searchsorted(words.rows, query_rows)])
     cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, _SHORT)
     best = np.zeros((len(query), len(words.posts)), dtype=np.float32)
     filled = words.posts.lengths > 0

@@ -45,55 +45,55 @@ def _pairs(tokens: Tokens) -> Floats:
     """[N]."""
     query, stem, post = tokens.query.stem.tolist(), tokens.words.stem, tokens.posts.owners
     pairs = set(itertools.pairwise(query))
-    found = np.zeros(len(tokens.posts))
+    counts = np.zeros(len(tokens.posts))
     for first, second in pairs:
         at = np.flatnonzero(stem[:-1] == first)
         at = at[(stem[at + 1] == second) & (post[at] == post[at + 1])]
-        found[np.unique(post[at])] += 1
-    return found / max(1, len(pairs))
+        counts[np.unique(post[at])] += 1
+    return counts / max(1, len(pairs))
 
 
 def _whole_query(tokens: Tokens) -> Floats:
     """[N]."""
-    found, size = np.zeros(len(tokens.posts)), len(tokens.query.stem)
+    is_whole, size = np.zeros(len(tokens.posts)), len(tokens.query.stem)
     stems, post = tokens.words.stem, tokens.posts.owners
     starts = np.arange(max(0, len(stems) - size + 1) if size else 0)
     for offset, stem in enumerate(tokens.query.stem):
         starts = starts[stems[starts + offset] == stem]
     inside = post[starts] == post[starts + size - 1]
-    found[post[starts[inside]]] = 1.0
-    return found
+    is_whole[post[starts[inside]]] = 1.0
+    return is_whole
 
 
 def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     """``proximity`` and ``first_place``: two arrays [N]."""
     content = tokens.query.stem[~tokens.query.is_stop_word]
-    asked = np.unique(content if len(content) else tokens.query.stem)  # [Lq]
-    at = np.flatnonzero(np.isin(tokens.words.stem, asked))  # [H] places of query words
+    stems = np.unique(content if len(content) else tokens.query.stem)  # [Lq]
+    at = np.flatnonzero(np.isin(tokens.words.stem, stems))  # [H] places of query words
     if not len(at):
         return np.zeros(len(tokens.posts)), np.zeros(len(tokens.posts))
-    which, post = np.searchsorted(asked, tokens.words.stem[at]), tokens.posts.owners[at]
-    found = np.zeros((len(tokens.posts), len(asked)), dtype=np.bool_)
-    found[post, which] = True
+    which, post = np.searchsorted(stems, tokens.words.stem[at]), tokens.posts.owners[at]
+    is_there = np.zeros((len(tokens.posts), len(stems)), dtype=np.bool_)
+    is_there[post, which] = True
     # The shortest part that ends at a place begins at the earliest of the query words' last
     # occurrences up to there; occurrences in earlier posts do not count.
-    seen = np.full((len(at), len(asked)), -1, dtype=np.int64)
+    seen = np.full((len(at), len(stems)), -1, dtype=np.int64)
     seen[np.arange(len(at)), which] = at
     seen = np.maximum.accumulate(seen, axis=0)
-    begin = np.where(found[post], seen, len(tokens.words.stem)).min(axis=1)
+    begin = np.where(is_there[post], seen, len(tokens.words.stem)).min(axis=1)
     complete = begin >= at - tokens.posts.positions[at]
     shortest = np.full(len(tokens.posts), np.inf)
     np.minimum.at(shortest, post[complete], (at - begin + 1.0)[complete])
     first = np.full(len(tokens.posts), np.inf)
     np.minimum.at(first, post, tokens.posts.positions[at])
-    return found.sum(axis=1) / shortest, 1.0 / (1.0 + first)
+    return is_there.sum(axis=1) / shortest, 1.0 / (1.0 + first)
 
 
 def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
     query = f" {' '.join(words(candidates.query))} "
-    asked = distinct_trigrams([query]).values
+    of_query = distinct_trigrams([query]).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post.
-    common = np.bincount(posts.owners[among(posts.values, asked)], minlength=len(posts))
-    either = posts.lengths + len(asked) - common
-    return common / np.maximum(either, 1), common / max(1, len(asked))
+    common = np.bincount(posts.owners[among(posts.values, of_query)], minlength=len(posts))
+    either = posts.lengths + len(of_query) - common
+    return common / np.maximum(either, 1), common / max(1, len(of_query))

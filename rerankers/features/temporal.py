@@ -130,9 +130,9 @@ def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
         grid += np.bincount(left, weights=weight * left_share, minlength=size)
         grid[1:] += np.bincount(left, weights=weight * right_share, minlength=size - 1)
     smooth = _smoothed(grids)
-    found = smooth[:, left] * left_share + smooth[:, left + 1] * right_share
+    sums = smooth[:, left] * left_share + smooth[:, left + 1] * right_share
     # Against rounding for a candidate alone in its time.
-    others = found.T - own[:, None] * weights
+    others = sums.T - own[:, None] * weights
     return np.where(others > 1e-9, others, 0.0)
 
 

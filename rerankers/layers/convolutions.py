@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,9 +53,8 @@ class MaskedConvolution(_Convolution):
 
         The products are those of the dtype of ``terms``. A share of the results is dropped.
         """
-        weights = self.weight.to(terms.dtype), self.bias.to(terms.dtype)
-        found: Tensor = _Windows.apply(terms, *weights, self.width, dropout)
-        return found
+        hidden: Tensor = _Windows.apply(terms, self.weight, self.bias, self.width, dropout)
+        return hidden
 
     def of_distinct(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """:meth:`of_packed` of the rows [T] of ``vectors`` [U, E], each multiplied only once."""
@@ -66,15 +66,19 @@ class MaskedConvolution(_Convolution):
         return F.pad(F.relu(total), (0, 0, 0, self.width - 1))
 
 
-def kept_at_random(values: Tensor, dropout: float) -> Tensor:
-    """Whether each number is kept, for a share of dropped ones in steps of 1/256.
+def drop_(values: Tensor, dropout: float) -> Tensor:
+    """Make a share of ``values``, contiguous numbers, 0 in place, in steps of 1/256.
 
-    A random byte for each, for a tenth of the time of a random number.
+    A random byte each and bitwise operations, for a tenth of the time of PyTorch's dropout. See
+    :func:`scale_of_kept` for the others.
     """
-    count = values.numel()
+    count, integer = values.numel(), {2: torch.int16, 4: torch.int32}[values.element_size()]
     words = torch.empty(-(-count // 8), dtype=torch.int64, device=values.device)
-    random_bytes = words.random_(-(2**63), None).view(torch.uint8)[:count]
-    return random_bytes.view(values.shape) >= round(256 * dropout)
+    random_bytes = words.random_(-(2**63), None).view(torch.int8)[:count].view(values.shape)
+    # All bits of a byte from -128 to 127 that is kept are 1, and none of the others.
+    kept = (round(256 * dropout) - 129 - random_bytes.to(integer)) >> 15
+    values.view(integer).bitwise_and_(kept)
+    return values
 
 
 def scale_of_kept(dropout: float) -> float:
@@ -93,34 +97,33 @@ class _Windows(torch.autograd.Function):
     def forward(
         ctx: Any, terms: Tensor, weight: Tensor, bias: Tensor, width: int, dropout: float
     ) -> Tensor:
+        ctx.width, ctx.scale = width, scale_of_kept(dropout)
+        weight, bias = ((values * ctx.scale).to(terms.dtype) for values in (weight, bias))
         by_offset, count = weight.view(width, -1, weight.shape[1]), len(terms) - width + 1
-        found = terms.new_zeros(len(terms), weight.shape[1])
-        total = found[:count]
+        hidden = terms.new_zeros(len(terms), weight.shape[1])
+        total = hidden[:count]
         torch.addmm(bias, terms[:count], by_offset[0], out=total)
         for shift in range(1, width):
             total.addmm_(terms[shift : shift + count], by_offset[shift])
         total.relu_()
-        ctx.scale = 1.0
         if dropout:
-            ctx.scale = scale_of_kept(dropout)
-            total.mul_(kept_at_random(total, dropout)).mul_(ctx.scale)
-        ctx.save_for_backward(terms, weight, found)
-        ctx.width = width
-        return found
+            drop_(total, dropout)
+        ctx.save_for_backward(terms, weight, hidden)
+        return hidden
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        terms, weight, found = ctx.saved_tensors
+        terms, weight, hidden = ctx.saved_tensors
         width, count = ctx.width, len(terms) - ctx.width + 1
-        gradient = (gradients[0] * found.gt(0))[:count]
-        if ctx.scale != 1.0:
-            gradient.mul_(ctx.scale)
+        gradient = torch.ops.aten.threshold_backward(gradients[0], hidden, 0)[:count]
         by_offset = weight.view(width, -1, weight.shape[1])
         of_terms, of_weights = torch.zeros_like(terms), torch.empty_like(by_offset)
         for shift in range(width):
             of_terms[shift : shift + count].addmm_(gradient, by_offset[shift].t())
             torch.mm(terms[shift : shift + count].t(), gradient, out=of_weights[shift])
-        return of_terms, of_weights.view_as(weight), gradient.sum(dim=0), None, None
+        of_weight = of_weights.view_as(weight).float() * ctx.scale
+        of_bias = gradient.sum(dim=0, dtype=torch.float32) * ctx.scale
+        return of_terms, of_weight, of_bias, None, None
 
 
 class ConvolutionTower(nn.Module):
@@ -163,28 +166,31 @@ class ConvolutionTower(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> list[Tensor]:
-        """Vectors of every depth for ids [B, L], terms first: depth + 1 tensors.
+        """:meth:`of_parts` of one part."""
+        return self.of_parts([ids])[0]
+
+    def of_parts(self, parts: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Vectors of every depth for each part's ids [B, L], terms first: depth + 1 tensors.
 
         They are [B, L, ·], and 0 for padding. If padding is read they are [B, L + 1, ·], and the
-        first position after a text is what every padded position is.
+        first position after a text is what every padded position is. Parts are computed together.
         """
         layers: list[MaskedConvolution] = list(self.convolutions)  # type: ignore[arg-type]
         dropout = self.dropout if self.training else 0.0
         is_narrow = self.training and self.precision == "bf16"
-        length = ids.shape[1] + self.reads_padding
         # Every convolution leaves its width - 1 fewer positions that read no other text.
         margins = [layer.width - 1 for layer in layers]
         gap = 1 + sum(margins) if self.reads_padding else max([1, *margins])
-        padded = F.pad(ids, (0, gap))
-        shape, mask = padded.shape, mask_of(padded).view(-1, 1)
-        distinct, rows = padded.flatten().unique(return_inverse=True)
+        padded = [F.pad(ids, (0, gap)) for ids in parts]
+        packed = torch.cat([ids.flatten() for ids in padded])
+        distinct, rows = packed.unique(return_inverse=True)
         vectors = self.vectors(distinct)
         terms = F.embedding(rows, vectors)
         if dropout:
-            kept = kept_at_random(terms[: len(ids)], dropout).unsqueeze(1) * scale_of_kept(dropout)
-            terms = (terms.view(*shape, -1) * kept).flatten(0, 1)
-        levels = [terms.view(*shape, -1)[:, :length]]
+            terms = terms * self._kept(padded, terms, dropout)
+        levels = [terms]
         terms = terms.bfloat16() if is_narrow else terms
+        mask = mask_of(packed).unsqueeze(1)
         for depth, layer in enumerate(layers):
             if depth or dropout or is_narrow:
                 terms = layer.of_packed(terms, dropout)
@@ -192,8 +198,25 @@ class ConvolutionTower(nn.Module):
                 terms = layer.of_distinct(vectors, rows)
             if not self.reads_padding:
                 terms = terms * mask.to(terms.dtype)
-            levels.append(terms.view(*shape, -1)[:, :length].float())
-        return levels
+            levels.append(terms)
+        by_part = zip(
+            *(level.split([ids.numel() for ids in padded]) for level in levels), strict=True
+        )
+        return [
+            [
+                level.view(*ids.shape, -1)[:, : ids.shape[1] - gap + self.reads_padding].float()
+                for level in part
+            ]
+            for ids, part in zip(padded, by_part, strict=True)
+        ]
+
+    def _kept(self, parts: Sequence[Tensor], terms: Tensor, dropout: float) -> Tensor:
+        """Factors [T, E] of the dimensions of each text of ``parts`` [B, L]."""
+        texts = sum(len(ids) for ids in parts)
+        lengths = [ids.shape[1] for ids in parts for _ in range(len(ids))]
+        scale = scale_of_kept(dropout)
+        kept = drop_(terms.new_full((texts, terms.shape[1]), scale), dropout)
+        return kept.repeat_interleave(torch.tensor(lengths, device=kept.device), dim=0)
 
 
 class WideConvolution(_Convolution):

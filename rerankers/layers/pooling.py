@@ -73,10 +73,10 @@ class CountedSimilarities(NamedTuple):
     def pooled_query_softmax(self, temperature: float) -> tuple[Tensor, Tensor]:
         """Maximum and mean of :meth:`query_softmax` over the post's positions: two of [P, Lq]."""
         shares, once = self._shares(temperature), self._once()
-        absent = self.post_counts.eq(0).unsqueeze(1)
-        highest = shares.masked_fill(absent, 0.0).amax(dim=2)
-        total = (shares * self.post_counts.unsqueeze(1)).sum(dim=2)
-        return highest * once, total * once / self.post_counts.sum(dim=1, keepdim=True)
+        there = shares * self.post_counts.clamp_max(1.0).unsqueeze(1)
+        total = torch.bmm(there, self.post_counts.unsqueeze(2)).squeeze(2)
+        mean = total / self.post_counts.sum(dim=1, keepdim=True)
+        return there.max(dim=2).values * once, mean * once
 
     def _shares(self, temperature: float) -> Tensor:
         """What all positions that one stands for have together: [P, Lq, Ld]."""

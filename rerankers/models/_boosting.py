@@ -151,7 +151,7 @@ class BoostedTrees(FeatureModel):
         except lightgbm.basic.LightGBMError as error:
             raise RerankerError(
                 f"LightGBM cannot grow trees over these pairs ({error}); "
-                "train with a greater --set minimum_leaf"
+                "train with a greater `minimum_leaf`"
             ) from None
         self.boosters = boosters
 
@@ -212,11 +212,11 @@ class BoostedTrees(FeatureModel):
     def _mean(self, representations: Tensor, **options: bool) -> Tensor:
         """LightGBM's predictions, mean over the objectives."""
         values = representations.cpu().numpy()
-        found = [
+        by_objective = [
             booster.predict(values, num_threads=torch.get_num_threads(), **options)
             for booster in self._fitted()
         ]
-        mean = np.mean(np.asarray(found, dtype=np.float64), axis=0)
+        mean = np.mean(np.asarray(by_objective, dtype=np.float64), axis=0)
         return torch.from_numpy(mean.astype(np.float32)).to(representations.device)
 
     def start_from(self, trained: BoostedTrees) -> None:

@@ -27,8 +27,7 @@ _MULTIPLIER = 2654435761
 class SemanticModel(Reranker):
     """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3).
 
-    The hyperparameters contain ``smoothing``, γ, and whether the network is ``shared`` by queries
-    and posts.
+    Queries and posts share the network. The hyperparameters contain ``smoothing``, γ.
     """
 
     network: ClassVar[type[nn.Module]]
@@ -45,16 +44,12 @@ class SemanticModel(Reranker):
 
     def __init__(self, config: Any, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        count = 1 if config.shared else 2
-        self.networks = nn.ModuleList(self.network(config) for _ in range(count))
+        self.tower = self.network(config)
 
-    def encode_queries(self, inputs: Inputs) -> Tensor:
-        """Semantic vectors of Q queries: [Q, K]."""
-        return self.networks[0](inputs[TRIGRAMS].ids)
-
-    def encode_posts(self, inputs: Inputs) -> Tensor:
-        """Semantic vectors of D posts: [D, K]."""
-        return self.networks[-1](inputs[TRIGRAMS].ids)
+    def encode(self, inputs: Inputs) -> Tensor:
+        """Semantic vectors of B texts: [B, K]."""
+        vectors: Tensor = self.tower(inputs[TRIGRAMS].ids)
+        return vectors
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """Products whose sum is the cosine: [P, 1, K]."""

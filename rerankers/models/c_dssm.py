@@ -53,7 +53,6 @@ class Config:
     filters: int = 64  # F, features of a window (paper: 300)
     width: int = 3  # Words in a window, odd (paper: 3)
     sentence_size: int = 64  # Dimensions of a text vector (paper: 128)
-    shared: bool = True  # Whether query and post share their weights
     smoothing: float = 10.0  # γ, factor of the cosine
     dropout: float = 0.0  # Share of the pooled features dropped in training (paper: none)
 

@@ -54,7 +54,7 @@ from torch import Tensor, nn
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
 from rerankers.errors import RerankerError, require_choice
 from rerankers.layers.convolutions import WideConvolution, xavier_linear
-from rerankers.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
+from rerankers.layers.embeddings import mask_of_lengths, word_vectors
 from rerankers.layers.pooling import k_max_pooling
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
@@ -76,14 +76,11 @@ class Config:
     width: int = 3  # m, words under a filter (Table 2)
     top_k: int = 4  # Values of each feature map kept by the last pooling (see above)
     sentence_size: int = 50  # n_s, dimensions of a sentence vector (Table 2)
-    vectors: str = "static"
-    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned) or ``random``."""
 
     def __post_init__(self) -> None:
         require_choice("bilinear", self.bilinear, ("tensor", "identity", "none"))
         require_choice("activation", self.activation, ("tanh", "identity"))
         require_choice("composition", self.composition, ("convolutions", "mean"))
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
         if self.bilinear == "none" and not self.linear:
             raise RerankerError(
                 "settings bilinear and linear: found none and false, which leaves nothing to "
@@ -123,7 +120,7 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         size = vocabulary.vectors.shape[1]
         slices, numbers = config.slices, config.sentence_size
         if config.composition == "mean":
@@ -154,7 +151,7 @@ class Model(Reranker):
 
     def interactions_are_fixed(self) -> bool:
         """With mean vectors of fixed words."""
-        return self.config.composition == "mean" and self.config.vectors == "static"
+        return self.config.composition == "mean"
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The tensor layer before u: [P, r] (equation 1)."""

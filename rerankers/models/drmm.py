@@ -14,8 +14,8 @@ Three named configurations:
 
 ``rao2019``
     The same gate as a baseline of Rao et al. (2019): vectors of unknown words are drawn from
-    U[0, 0.1], and training is that of section 4.3 there. Vectors are fixed in it, too: histograms
-    have no gradient.
+    U[0, 0.1], and IDF and training are those of section 4.3 there. Vectors are fixed in it, too:
+    histograms have no gradient.
 
 ``vector``
     The same with a gate by word vectors.
@@ -27,7 +27,8 @@ Deviations, and choices where the paper is silent:
   matches itself exactly; its hashed vector has about random cosines with other words.
 * The paper's tanh limits scores to [-1, 1], which only suits its hinge loss of margin 1. Ours has
   the same slope at 0 and the limits ±``bound``; ``bound=1`` is the paper's.
-* IDF is in [0, 1] (the paper's is ln N/n), so the initial weight of the gate is 5, not about 0.
+* IDF is in [0, 1], so the initial weight of the gate is 5, not about 0; with the paper's ln N/n
+  (``idf="classical"``) it is 5/16, for gates that are about the same.
 * A query without words scores 0.
 """
 
@@ -46,28 +47,28 @@ from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import RAO_2019, Settings
 
-GATE_START = 5.0
-"""Initial weight of IDF in the gate: a word in 1 of 1,000,000 posts gets 50 times the weight of one
-in every second post."""
+GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
+"""Initial weight of either IDF in the gate: a word in 1 of 1,000,000 posts gets 50 times the weight
+of one in every second post."""
 
 
 @dataclass(frozen=True)
 class Config:
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
-    histogram: str = "log_count"
-    """``count`` (CH), ``normalized`` (NH, shares of the post's words) or ``log_count`` (LCH)."""
     bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
     gate: str = "idf"
     """Input of the gate: ``idf`` of a word or its ``vector`` (TV)."""
+    idf: str = "relative"
+    """Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n."""
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
     bound: float = 10.0  # Limit of scores, ± (paper: 1)
     vectors: str = "static"  # First vectors of words (see ``VECTOR_KINDS``), never trained
 
     def __post_init__(self) -> None:
-        require_choice("histogram", self.histogram, ("count", "normalized", "log_count"))
         require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("gate", self.gate, ("idf", "vector"))
+        require_choice("idf", self.idf, tuple(GATE_START))
         require_at_least(self, bins=2)
         require_above_zero(self, "bound")
 
@@ -86,7 +87,7 @@ class Model(Reranker):
     configurations: ClassVar[Mapping[str, Config]] = {
         "idf": Config(),
         "vector": Config(gate="vector"),
-        "rao2019": Config(vectors="positive"),
+        "rao2019": Config(vectors="positive", idf="classical"),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     # The paper's loss with margin 1, over lists instead of triples.
@@ -96,13 +97,14 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
+        self.idf = config.idf
         # Never trained, as histograms have no gradient.
         self.vectors = word_vectors(vocabulary, config.vectors, 0.25).requires_grad_(False)
         self.evidence = nn.Sequential(
             nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
         )
         if config.gate == "idf":
-            self.gate = nn.Parameter(torch.full((1,), GATE_START))
+            self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
         else:  # Initially, all words have the same weight.
             self.gate = nn.Parameter(torch.zeros(vocabulary.vectors.shape[1]))
 
@@ -125,17 +127,9 @@ class Model(Reranker):
         counts = histograms(cosine, exact, mask_of(posts.terms.ids), self.config.bins)
         weights = queries.terms.weights[query_of_post]
         return {
-            "histograms": self.scaled(counts) * mask_of(ids).unsqueeze(2),
+            "histograms": torch.log1p(counts) * mask_of(ids).unsqueeze(2),
             "words": torch.stack([ids.float(), weights], dim=2),
         }
-
-    def scaled(self, counts: Tensor) -> Tensor:
-        """Histograms [P, Lq, bins] of counts, as the configuration scales them."""
-        if self.config.histogram == "log_count":
-            return torch.log1p(counts)
-        if self.config.histogram == "normalized":
-            return counts / counts.sum(dim=2, keepdim=True).clamp_min(1.0)
-        return counts
 
     def represent(self, interactions: Interactions) -> Tensor:
         """Sum of the words' values, weighted by the gate: [P, 1]."""

@@ -56,7 +56,6 @@ class Config:
     trigram_size: int = 96  # Units of the first layer (paper: 300)
     hidden: int = 96  # Units of the second layer (paper: 300)
     sentence_size: int = 64  # Units of the last layer (paper: 128)
-    shared: bool = True  # Whether query and post share their weights
     smoothing: float = 10.0  # γ, factor of the cosine (see above)
     dropout: float = 0.4  # Share of the units of the first two layers dropped in training
 

@@ -11,8 +11,8 @@ counts. A linear ranker reads the logarithms of the counts, summed over the quer
 Three named configurations:
 
 ``words`` (the default)
-    K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors on a search
-    engine's log, the main source of its gains; a hundred topics would overfit them
+    K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors on a
+    search engine's log, the main source of its gains; a hundred topics would overfit them
     (``vectors="nonstatic"`` trains them anyway).
 
 ``rao2019``

@@ -19,8 +19,8 @@ Three named configurations, with two of the paper's three similarities:
     Dot products as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words
     begin in U[0, 0.1], and training is that of section 4.3 there.
 
-The third similarity, 1 for equal words and 0 otherwise, is the setting ``similarity`` =
-``indicator``. All posts without a query word get the same score from it.
+The third similarity, 1 for equal words and 0 otherwise, is left out: all posts without a query
+word get the same score from it.
 
 Deviations, and choices where the paper is silent:
 
@@ -48,7 +48,7 @@ from torch import Tensor
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
 from rerankers.errors import require_at_least, require_choice, require_odd
 from rerankers.layers.convolutions import perceptron, square_convolution
-from rerankers.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, mask_of, word_vectors
+from rerankers.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, word_vectors
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import RAO_2019, Settings
@@ -58,7 +58,7 @@ from rerankers.training.settings import RAO_2019, Settings
 class Config:
     """Hyperparameters; the defaults are the configuration ``cosine``."""
 
-    similarity: str = "cosine"  # ``cosine``, ``dot`` or ``indicator``
+    similarity: str = "cosine"  # ``cosine`` or ``dot``
     vectors: str = "static"
     """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned), ``positive`` (the same, unknown
     words above 0) or ``random``."""
@@ -74,7 +74,7 @@ class Config:
     dropout: float = 0.2  # Share of hidden units dropped in training
 
     def __post_init__(self) -> None:
-        require_choice("similarity", self.similarity, ("cosine", "dot", "indicator"))
+        require_choice("similarity", self.similarity, ("cosine", "dot"))
         require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_odd(self, "width", "deep_width")
         require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
@@ -84,7 +84,7 @@ class WordVectors(NamedTuple):
     """A batch of texts."""
 
     ids: Tensor  # [B, L]
-    vectors: Tensor  # [B, L, E], of length 1 for cosines; [B, L, 0] for the indicator
+    vectors: Tensor  # [B, L, E], of length 1 for cosines
 
 
 class Model(Reranker):
@@ -101,11 +101,9 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        if config.similarity != "indicator":
-            # Vectors of unknown words are as long as others, for the same range of dot products.
-            size = vocabulary.vectors.shape[1]
-            unknown = TYPICAL_LENGTH * (3 / size) ** 0.5
-            self.vectors = word_vectors(vocabulary, config.vectors, unknown)
+        # Vectors of unknown words are as long as others, for the same range of dot products.
+        unknown = TYPICAL_LENGTH * (3 / vocabulary.vectors.shape[1]) ** 0.5
+        self.vectors = word_vectors(vocabulary, config.vectors, unknown)
         self.first = square_convolution(1, config.filters, config.width)
         self.second = square_convolution(config.filters, config.deep_filters, config.deep_width)
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
@@ -120,8 +118,6 @@ class Model(Reranker):
         return self._read(inputs[WORDS].ids[:, : self.config.post_words])
 
     def _read(self, ids: Tensor) -> WordVectors:
-        if self.config.similarity == "indicator":
-            return WordVectors(ids, torch.zeros(*ids.shape, 0, device=ids.device))
         vectors = self.vectors(ids)
         if self.config.similarity == "cosine":
             return WordVectors(ids, unit_length(vectors))
@@ -143,9 +139,6 @@ class Model(Reranker):
 
     def matching_matrix(self, queries: WordVectors, posts: WordVectors) -> Tensor:
         """Similarities [P, Lq, Ld] of P queries and P posts; 0 for padding."""
-        if self.config.similarity == "indicator":
-            same = queries.ids.unsqueeze(2) == posts.ids.unsqueeze(1)
-            return same * mask_of(queries.ids).unsqueeze(2)
         return torch.bmm(queries.vectors, posts.vectors.transpose(1, 2))
 
     def represent(self, interactions: Interactions) -> Tensor:

@@ -25,9 +25,6 @@ Deviations, and choices where the paper is silent:
 
 * A window begins at each word, with zeros after the text's end. The paper's windows lie inside the
   text, so texts shorter than a window have none. Padding is never pooled.
-* Pooled word vectors (infinite width) are compared with other widths only if both have the same
-  size, that is, with as many filters as dimensions. Otherwise they are compared with each other
-  only, and are not part of the horizontal comparison.
 * Distances are not scaled to the range of cosines: this cost 0.09 of MRR on TrecQA's development
   questions in a short trial with 50 filters.
 * A text without words is pooled to zeros. Cosines divide by sqrt(x · x + 1e-8), so its cosines are
@@ -49,7 +46,7 @@ from torch import Tensor, nn
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
 from rerankers.errors import require_choice
 from rerankers.layers.convolutions import windows_from
-from rerankers.layers.embeddings import VECTOR_KINDS, word_vectors
+from rerankers.layers.embeddings import word_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import RAO_2016, Settings
 
@@ -58,28 +55,22 @@ from rerankers.training.settings import RAO_2016, Settings
 class Config:
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    filters: int = 0
-    """F of each width of block A; 0: E, the size of a word vector (300 or 525 in the paper)."""
     dimension_filters: int = 4  # Filters for each dimension and width of block B (paper: 20)
     widths: int = 3  # Windows have 1 to this many words (paper: 3), and infinitely many
-    vectors: str = "static"
-    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned) or ``random``."""
     l1: str = "sum"
     """Absolute differences of two vectors: ``elements`` (comU1 of the paper) or their ``sum``."""
     hidden: int = 150  # Units of the hidden layer (paper: 150)
     dropout: float = 0.5  # Share of hidden units dropped in training (CIKM 2016, section 4)
 
     def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("l1", self.l1, ("elements", "sum"))
 
 
 class PooledTexts(NamedTuple):
     """Pooled convolutions of a batch of texts."""
 
-    holistic: list[Tensor]
-    """Block A, tensors [B, 3 poolings, N widths, ·]; all vectors of a tensor can be compared; the
-    first has all widths of the convolutions."""
+    holistic: Tensor
+    """Block A, [B, 3 poolings, N widths, E]; the last width is infinity: the words themselves."""
     dimensions: Tensor  # Block B, [B, 2 poolings, N widths, filters, E]
 
 
@@ -107,14 +98,13 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         size = vocabulary.vectors.shape[1]
-        filters = config.filters or size
         widths = range(1, config.widths + 1)
-        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.05)
-        self.holistic = nn.ModuleList(nn.Linear(width * size, filters) for width in widths)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.05)
+        self.holistic = nn.ModuleList(nn.Linear(width * size, size) for width in widths)
         self.by_dimension = nn.ModuleList(
             _DimensionConvolution(size, config.dimension_filters, width) for width in widths
         )
-        self.hidden = nn.Linear(_features(config, filters, size), config.hidden)
+        self.hidden = nn.Linear(_features(config, size), config.hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.hidden, 1)
 
@@ -122,36 +112,27 @@ class Model(Reranker):
         """Blocks A and B of B texts (section 3 of He et al. 2015)."""
         ids = inputs[WORDS].ids
         terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
-        convolved = torch.stack(
-            [
-                _pool_holistic(torch.tanh(linear(windows_from(terms, width))), inside)
-                for width, linear in enumerate(self.holistic, start=1)
-            ],
-            dim=2,
-        )  # [B, 3, N, F]
-        whole = _pool_holistic(terms, inside).unsqueeze(2)  # [B, 3, 1, E], the width of infinity
-        if convolved.shape[3] == whole.shape[3]:
-            holistic = [torch.cat([convolved, whole], dim=2)]
-        else:
-            holistic = [convolved, whole]
+        maps = [
+            torch.tanh(linear(windows_from(terms, width)))
+            for width, linear in enumerate(self.holistic, start=1)
+        ]
+        holistic = [_pool_holistic(values, inside) for values in (*maps, terms)]
         dimensions = [convolution(terms, inside) for convolution in self.by_dimension]
-        return PooledTexts(holistic, torch.stack(dimensions, dim=2))
+        return PooledTexts(torch.stack(holistic, dim=2), torch.stack(dimensions, dim=2))
 
     def interact(
         self, queries: PooledTexts, posts: PooledTexts, query_of_post: Tensor
     ) -> Interactions:
         """The structured comparison (Algorithms 1 and 2 of He et al. 2015)."""
-        holistic = [query[query_of_post] for query in queries.holistic]
-        dimensions = queries.dimensions[query_of_post]
-        # Algorithm 1: for each pooling and filter, over the widths.
-        parts = [self._unit_2(holistic[0].transpose(2, 3), posts.holistic[0].transpose(2, 3))]
-        # Algorithm 2: for each pooling and pair of widths, over the filters.
-        parts += [
-            self._unit_1(query.unsqueeze(3), post.unsqueeze(2))
-            for query, post in zip(holistic, posts.holistic, strict=True)
+        holistic = queries.holistic[query_of_post]
+        parts = [
+            # Algorithm 1: for each pooling and filter, over the widths.
+            self._unit_2(holistic.transpose(2, 3), posts.holistic.transpose(2, 3)),
+            # Algorithm 2: for each pooling and pair of widths, over the filters.
+            self._unit_1(holistic.unsqueeze(3), posts.holistic.unsqueeze(2)),
+            # For each pooling, width and filter of block B, over the dimensions.
+            self._unit_1(queries.dimensions[query_of_post], posts.dimensions),
         ]
-        # For each pooling, width and filter of block B, over the dimensions.
-        parts.append(self._unit_1(dimensions, posts.dimensions))
         features = torch.cat([part.flatten(1) for part in parts], dim=1)
         return {"comparisons": features.unsqueeze(1)}
 
@@ -228,12 +209,12 @@ def _places(maps: Tensor) -> Tensor:
     length = len(maps)
     before_end = torch.arange(length, 0.0, -1, device=maps.device).view(-1, *[1] * (maps.dim() - 1))
     # Numbers in place of booleans and of argmax, which are several times slower.
-    found = [
+    places = [
         torch.eq(maps, extreme, out=torch.empty_like(maps)).mul_(before_end).amax(dim=0)
         for extreme in (maps.amax(dim=0), maps.amin(dim=0))
     ]
     # NaN, of weights that grew without end, is nowhere.
-    return (length - torch.stack(found)).long().clamp_max(length - 1)
+    return (length - torch.stack(places)).long().clamp_max(length - 1)
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:
@@ -250,16 +231,12 @@ def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:
     return torch.stack([*_extremes(maps, inside), mean], dim=1)
 
 
-def _features(config: Config, filters: int, size: int) -> int:
+def _features(config: Config, size: int) -> int:
     """Number of features of the structured comparison."""
 
     def unit_1(elements: int) -> int:
         return 2 + (elements if config.l1 == "elements" else 1)
 
-    widths = config.widths
-    if filters == size:
-        holistic = 3 * (widths + 1) ** 2 * unit_1(size)
-    else:
-        holistic = 3 * (widths**2 * unit_1(filters) + unit_1(size))
-    dimensions = 2 * widths * config.dimension_filters * unit_1(size)
-    return 3 * filters * 2 + holistic + dimensions
+    holistic = 3 * (config.widths + 1) ** 2 * unit_1(size)
+    dimensions = 2 * config.widths * config.dimension_filters * unit_1(size)
+    return 3 * size * 2 + holistic + dimensions

@@ -19,18 +19,29 @@ Four named configurations:
       exactly: positions after a text's end are zero at every depth, so each of them adds e⁰ to the
       denominator of the softmax. (The mean of a softmax over the post's own positions alone would
       be a constant.)
-    * The weight of a phrase is the mean IDF of its words; a trigram has the IDF of its word. The
-      counts of phrases and trigrams in the paper's 243 million posts are not available.
+    * The counts of words and phrases in the paper's 243 million posts are not available. IDF, the
+      classical ln N/n, is from the background list of the encoder. The IDF of a phrase is the sum
+      of those of its words, and of trigrams that do not overlap; a trigram's own is from the
+      list's words. A sum takes words to be independent.
     * "The first two layers", whose features are weighted, include the embedding layer.
     * A softmax over two classes equals the sigmoid of the difference of their logits: one logit.
+    * The softmax reads the length of word vectors: with those of GloVe, twice as long as
+      word2vec's, it is saturated, and a query word that a post lacks still gets most of a share.
+      Vectors of other files get the length of word2vec's (:func:`of_word2vec_length`).
+    * The places of dropout, initial weights (Keras's), momentum, and the end of training are those
+      of the authors' code. The share of dropout is one of four between .1 and .5 that it has for
+      four years.
 
 ``authors``
     The form of the authors' code (github.com/jinfengr/neural-tweet-search), as far as it differs
     from the paper: the softmax is over the query's positions; padding is read by convolutions and
-    softmax like any other term, and matches nothing; IDF weights features of the first two depths
-    only; there is a second hidden layer of 50 units; training is by batches of 64 and Nesterov
-    momentum. Not taken over: trigrams across words, the cut of URLs, and separate convolutions for
-    posts and URLs.
+    softmax like any other term, has a trained vector, and matches nothing; IDF weights features of
+    the first two depths only, with that of padding 0; trigram vectors start in U[-.05, .05]; there
+    is a second hidden layer of 50 units; training is by batches of 64 (128 for 2014), and 15 % of
+    the topics of each year are held out. Not taken over: trigrams across words, the cut of URLs,
+    separate convolutions for posts and URLs, windows that begin before their position (they give
+    all padded positions of a text the same vector, which is computed once and counted; in training
+    these positions share one draw of dropout).
 
 ``robust`` (the default)
     Generalises from a hundred topics; chosen by cross-validation on training topics:
@@ -61,7 +72,7 @@ Four named configurations:
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -294,14 +305,13 @@ class Model(Reranker):
         """Encode Q queries."""
         terms = self.cut_queries(inputs)
         return PhraseVectors(
-            {name: self._levels(name, terms[name].ids) for name in self.towers}, terms
+            {name: self._levels(name, [terms[name].ids])[0] for name in self.towers}, terms
         )
 
     def encode_posts(self, inputs: Inputs) -> dict[str, Terms]:
         """Inputs of D posts, cut to the lengths that the model reads.
 
-        They are encoded where they are compared, in parts of similar lengths: so they have little
-        padding, and the vectors of a part stay in the processor's cache.
+        They are encoded where they are compared, in parts of similar lengths with little padding.
         """
         config = self.config
         lengths = (config.post_words, config.post_trigrams, config.url_trigrams)
@@ -317,11 +327,12 @@ class Model(Reranker):
         """Whether texts are padded to fixed lengths, and padding is read like a term."""
         return self.config.normalization == "query"
 
-    def _levels(self, name: str, ids: Tensor) -> list[Tensor]:
-        """Vectors of an input's texts at every depth; of length 1 for cosines."""
-        levels: list[Tensor] = self.towers[WORDS if name == WORDS else TRIGRAMS](ids)
+    def _levels(self, name: str, parts: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Vectors of parts of an input's texts at every depth; of length 1 for cosines."""
+        tower: Any = self.towers[WORDS if name == WORDS else TRIGRAMS]
+        levels: list[list[Tensor]] = tower.of_parts(parts)
         if self.config.similarity == "cosine":
-            return [unit_length(vectors) for vectors in levels]
+            return [[unit_length(vectors) for vectors in part] for part in levels]
         return levels
 
     def interact(
@@ -352,27 +363,28 @@ class Model(Reranker):
         )
         order, sizes = _by_lengths(query_lengths, post_lengths)
         post_ids = posts[perspective.post_input].ids
-        pooled: list[list[list[Tensor]]] = []
-        for rows in order.split(sizes):
+        parts = []
+        rows_of_parts = order.split(sizes)
+        longest = [max(1, int(post_lengths[rows].max())) for rows in rows_of_parts]
+        levels = self._levels(
+            perspective.post_input,
+            [post_ids[rows, :most] for rows, most in zip(rows_of_parts, longest, strict=True)],
+        )
+        for rows, post_length, post_levels in zip(rows_of_parts, longest, levels, strict=True):
             query_length = max(1, int(query_lengths[rows].max()))
-            post_length = max(1, int(post_lengths[rows].max()))
-            ids = post_ids[rows, :post_length]
+            query_rows = query_of_post[rows]
             found = self._compared(
-                [
-                    level.index_select(0, query_of_post[rows])[:, :query_length]
-                    for level in query_levels
-                ],
-                [v[:, :post_length] for v in self._levels(perspective.post_input, ids)],
+                [level.index_select(0, query_rows)[:, :query_length] for level in query_levels],
+                [level[:, :post_length] for level in post_levels],
                 query_counts[rows, :query_length],
                 post_counts[rows, :post_length],
             )
+            # All depths at once: on a CPU, calls cost more than these small matrices.
+            pools = torch.stack(self.pool(_joined(list(found)), perspective))
             missing = (0, all_positions - query_length)
-            pooled.append([[F.pad(v, missing) for v in self.pool(s, perspective)] for s in found])
-        back = order.argsort()
-        return [
-            [torch.cat(values)[back] for values in zip(*depth, strict=True)]
-            for depth in zip(*pooled, strict=True)
-        ]
+            parts.append(F.pad(pools.unflatten(1, (-1, len(rows))), missing))
+        pooled = torch.cat(parts, dim=2).index_select(2, order.argsort())
+        return [list(level.unbind(0)) for level in pooled.unbind(1)]
 
     def _counts(
         self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
@@ -398,7 +410,7 @@ class Model(Reranker):
         query_counts, post_counts = self._counts(queries, posts, perspective)
         return self._compared(
             [level[query_of_post] for level in queries.levels[perspective.query_input]],
-            self._levels(perspective.post_input, posts[perspective.post_input].ids),
+            self._levels(perspective.post_input, [posts[perspective.post_input].ids])[0],
             query_counts[query_of_post],
             post_counts,
         )
@@ -540,6 +552,13 @@ def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
         if "convolutions" in name:
             parameter.requires_grad_(config.train_filters)
     return towers
+
+
+def _joined(
+    depths: Sequence[PaddedSimilarities | CountedSimilarities],
+) -> PaddedSimilarities | CountedSimilarities:
+    """Similarities of P pairs at N depths as those of N · P pairs."""
+    return type(depths[0])(*(torch.cat(parts) for parts in zip(*depths, strict=True)))
 
 
 def _every_position(features: Tensor, lengths: Tensor, positions: int) -> Tensor:

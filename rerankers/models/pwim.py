@@ -49,7 +49,7 @@ from torch import Tensor, nn
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
 from rerankers.errors import require_above_zero, require_choice
 from rerankers.layers.convolutions import perceptron, square_convolution
-from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
+from rerankers.layers.embeddings import mask_of, word_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import RAO_2016, Settings
 
@@ -69,16 +69,12 @@ class Config:
     lstm_units: int = 50  # Units of the LSTM in each direction (paper: 250)
     channel_share: float = 0.1875  # Channels, as a share of the paper's; rounded to multiples of 8
     size: int = 32  # Words of each text, at most (authors' code: 32 to 64)
-    focus: bool = True  # Similarity focus (off in the paper's ablation)
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
-    vectors: str = "static"
-    """``static`` (pre-trained, fixed; paper), ``nonstatic`` (fine-tuned) or ``random``."""
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
     activation: str = "relu"  # Of the hidden layer: ``relu`` or ``tanh`` (CIKM 2016, section 4)
     dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
 
     def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("activation", self.activation, ("relu", "tanh"))
         require_above_zero(self, "size", "lstm_units", "channel_share")
 
@@ -123,7 +119,7 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.05)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.05)
         size = vocabulary.vectors.shape[1]
         self.from_beginning = nn.LSTM(size, config.lstm_units, batch_first=True)
         self.from_end = nn.LSTM(size, config.lstm_units, batch_first=True)
@@ -155,9 +151,8 @@ class Model(Reranker):
         aligned = LstmStates(*(values[query_of_post] for values in queries))
         words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
         cube = torch.stack(compare(aligned, posts), dim=3) * words.unsqueeze(3)
-        if config.focus:
-            picked = focus(cube[..., 0], cube[..., 1], words > 0, config.size)
-            cube = cube * torch.where(picked, 1.0, config.focus_weight).unsqueeze(3)
+        picked = focus(cube[..., 0], cube[..., 1], words > 0, config.size)
+        cube = cube * torch.where(picked, 1.0, config.focus_weight).unsqueeze(3)
         cube = torch.cat([cube, words.unsqueeze(3)], dim=3)
         return {"cube": F.pad(cube, (0, 0, 0, config.size - cube.shape[2])).flatten(2)}
 

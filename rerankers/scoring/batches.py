@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,7 +21,7 @@ import torch
 
 from rerankers.base import Pairs, Reranker
 from rerankers.devices import in_threads, one_thread_each
-from rerankers.errors import RerankerError, require_choice
+from rerankers.errors import RerankerError, require_choice, warn
 from rerankers.features import CandidateLists, KnownPosts
 from rerankers.scoring import fast_paths
 from rerankers.scoring.tokenized import Scorable, Tokenized
@@ -134,12 +133,12 @@ def score_tokenized(
         if parts and not model.post_inputs and len(devices) < 2:
             # Features need neither padding nor encoding.
             parts = [np.concatenate(parts)]
-        shares = deal(parts, pairs.query_index, max(1, len(devices)))
+        shares = _deal(parts, pairs.query_index, max(1, len(devices)))
         for device in devices[1 : len(shares)]:
             batch_scorers.append(BatchScorer(copy.deepcopy(model).to(device), pairs, precision))
-        for found in _each(batch_scorers, shares):
-            held += found
-            progress(sum(len(rows) for rows, _ in found))
+        for scored in _each(batch_scorers, shares):
+            held += scored
+            progress(sum(len(rows) for rows, _ in scored))
             if len(held) >= HELD:
                 _fetch(held, scores)
                 held = []
@@ -187,10 +186,10 @@ def _each(
                 pool.shutdown()
 
 
-def _fetch(found: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
+def _fetch(scored: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
     """Copy scores to their rows, with one transfer from each device."""
-    for device in {values.device for _, values in found}:
-        here = [(rows, values) for rows, values in found if values.device == device]
+    for device in {values.device for _, values in scored}:
+        here = [(rows, values) for rows, values in scored if values.device == device]
         values = torch.cat([values for _, values in here])
         scores[np.concatenate([rows for rows, _ in here])] = values.cpu().numpy()
 
@@ -243,7 +242,7 @@ class BatchScorer:
         """Halve the number of pairs in a forward pass, with a warning the first time."""
         if pairs == 1:
             on_cpu = self.device.type == "cpu"
-            advice = "use fewer --threads" if on_cpu else "use --device cpu"
+            advice = "use fewer `threads`" if on_cpu else "use the `device` cpu"
             raise RerankerError(
                 f"found too little memory on {self.device}, expected enough to score one pair at "
                 f"a time; end other programs there, or {advice}"
@@ -251,11 +250,9 @@ class BatchScorer:
         with self._lock:
             first, self.largest = self.largest == sys.maxsize, min(self.largest, -(-pairs // 2))
         if first:
-            warnings.warn(
+            warn(
                 f"the memory of {self.device} is too small for {pairs} pairs at once; going on "
-                "with smaller batches, as a smaller --batch-size does from the start",
-                RuntimeWarning,
-                stacklevel=2,
+                "with smaller batches, as a smaller `batch_size` does from the start"
             )
 
 
@@ -294,30 +291,30 @@ def batches_of(
     """
     lengths = pairs.lengths()
     order = np.lexsort((lengths, pairs.query_index))
-    found = batches(order, pairs.query_index, batch_size, is_mixed)
+    parts = _cut(order, pairs.query_index, batch_size, is_mixed)
     if is_mixed:
-        found.sort(key=lambda rows: -int(lengths[rows].sum()))
-    return found
+        parts.sort(key=lambda rows: -int(lengths[rows].sum()))
+    return parts
 
 
-def batches(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False) -> list[Rows]:
+def _cut(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False) -> list[Rows]:
     """Cut ``order`` [P] where the query changes, and each query's part into equal batches.
 
     A batch has neighbours in ``order``; a mixed one has pairs of the whole part, so that all
     batches of a query are the same amount of work.
     """
     borders = np.flatnonzero(np.diff(query_index[order])) + 1
-    found = []
+    parts = []
     for part in np.split(order, borders):
         count = -(-len(part) // batch_size)
         if is_mixed:
-            found += [part[start::count] for start in range(count)]
+            parts += [part[start::count] for start in range(count)]
         elif count:
-            found += np.array_split(part, count)
-    return found
+            parts += np.array_split(part, count)
+    return parts
 
 
-def deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
+def _deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
     """Distribute batches over ``count`` shares, by whole topics, with similar numbers of pairs.
 
     The largest topics come first, each for the share with the fewest pairs. Fewer topics than

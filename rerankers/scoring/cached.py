@@ -20,8 +20,8 @@ from torch import Tensor
 from rerankers.base import Pairs, Reranker
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import check_finite, score
-from rerankers.scoring.packed import Buffers
 from rerankers.scoring.precomputed import keys_of
+from rerankers.scoring.windows import Buffers
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
 
@@ -163,8 +163,8 @@ class CachedScorer:
         posts, scores = self._encoder.read(query, texts, urls, memory)
         if is_kept:
             self._keep(Block(keys, posts, size))
-        found: npt.NDArray[np.float32] = scores.numpy()
-        return found
+        values: npt.NDArray[np.float32] = scores.numpy()
+        return values
 
     @property
     def _room(self) -> int:
@@ -194,7 +194,7 @@ def _joined(kept: Sequence[Place]) -> Any:
             runs[-1] = block, runs[-1][1], place + 1
         else:
             runs.append((block, place, place + 1))
-    parts = [block.posts.part(first, end) for block, first, end in runs]
+    parts = [block.posts.slice(first, end) for block, first, end in runs]
     return type(parts[0]).joined(parts)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rerankers.layers.convolutions import ConvolutionTower, MaskedConvolution
 from rerankers.layers.similarity import LEAST_LENGTH
+from rerankers.scoring.windows import Buffers
 from rerankers.text.ragged import Ragged, Rows
 
 TILE, STEP = 2048, 128
@@ -92,8 +93,8 @@ class PackedSimilarities:
 
     def _of_posts(self, values: npt.NDArray[Any]) -> Tensor:
         """[Lq, P] as [P, Lq], 0 for empty texts."""
-        found = np.where(self.ends > self.starts, values, 0).T
-        return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
+        by_post = np.where(self.ends > self.starts, values, 0).T
+        return torch.from_numpy(np.ascontiguousarray(by_post, dtype=np.float32))
 
 
 class EverySimilarities(NamedTuple):
@@ -165,14 +166,16 @@ class PackedVectors:
         By tiles, as when the texts were encoded, so that rounding does not tell the two apart.
         """
         count = len(self.rows)
-        found = [torch.zeros(len(asked), count) for asked in query]
+        products = [torch.zeros(len(columns), count) for columns in query]
         for start in range(0, count - 1, TILE):
             end = min(start + TILE, count - 1)
-            for product, asked, level in zip(found, query, self.levels(start, end), strict=True):
-                product[:, start:end] = asked @ level.T
-        return [product.numpy() for product in found]
+            for product, columns, level in zip(
+                products, query, self.levels(start, end), strict=True
+            ):
+                product[:, start:end] = columns @ level.T
+        return [product.numpy() for product in products]
 
-    def part(self, first: int, end: int) -> PackedVectors:
+    def slice(self, first: int, end: int) -> PackedVectors:
         """The texts from ``first`` up to ``end``, which is not among them."""
         start, stop = int(self.starts[first]), int(self.ends[end - 1]) + 1
         starts, ends = self.starts[first:end] - start, self.ends[first:end] - start
@@ -252,9 +255,9 @@ class PackedTower:
         )
         kept_rows.copy_(torch.from_numpy(places[:count]))
         vectors[used:] = 0.0
-        found = PackedVectors(self._terms.values, kept_rows.numpy(), vectors, sizes, starts, ends)
+        packed = PackedVectors(self._terms.values, kept_rows.numpy(), vectors, sizes, starts, ends)
         products = [
-            self._buffers.rows(depth, len(asked), count) for depth, asked in enumerate(query)
+            self._buffers.rows(depth, len(columns), count) for depth, columns in enumerate(query)
         ]
         for product in products:
             product[:, used:] = 0.0
@@ -262,11 +265,11 @@ class PackedTower:
             end = min(start + TILE, used)
             if sizes:
                 self._fill(vectors[start:end], places[start : end + self.halo])
-            for asked, level, product in zip(
-                query, found.levels(start, end) if query else (), products, strict=True
+            for columns, level, product in zip(
+                query, packed.levels(start, end) if query else (), products, strict=True
             ):
-                product[:, start:end] = asked @ level.T
-        return found, [product.numpy() for product in products]
+                product[:, start:end] = columns @ level.T
+        return packed, [product.numpy() for product in products]
 
     def _fill(self, vectors: Tensor, places: Rows) -> None:
         """Vectors [T, F] of a tile, whose ``places`` go on for as many as its windows reach."""
@@ -312,19 +315,6 @@ class PackedTower:
         first = self._terms.append(vectors * _scale(vectors) if self.normalized else vectors)
         # Last, as other threads read it.
         self._rows[ids] = first + np.arange(len(ids))
-
-
-class Buffers(threading.local):
-    """Reused memory of one thread: new pages cost as much time as what is computed into them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}
-
-    def rows(self, name: int, count: int, size: int) -> Tensor:
-        """[count, size], not initialised; valid until the next call with the same name."""
-        if name not in self._kept or self._kept[name].numel() < count * size:
-            self._kept[name] = torch.empty(int(1.25 * count) * size)
-        return self._kept[name][: count * size].view(count, size)
 
 
 class _Table:

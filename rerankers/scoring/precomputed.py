@@ -15,12 +15,11 @@ import hashlib
 import itertools
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +38,6 @@ DESCRIPTION = "precomputed.json"
 
 BLOCK = 4096
 """Posts that are computed together; more would need more memory."""
-
-NO_TEXT = [("", "")]
-"""Always among the posts: candidates from runs may have no text."""
-
-_SORTED_KIB = 64 * 1024
 
 Progress = Callable[[int], None]
 """Called with the number of posts of each finished block."""
@@ -68,8 +62,8 @@ def precompute(
 ) -> int:
     """Write the precomputed posts of a checkpoint into an empty folder.
 
-    Memory grows with the vocabulary alone. The caller removes a half-written folder
-    (``indexes.files.atomic_directory``).
+    Memory grows with the vocabulary, and by some bytes for each post. The caller removes a
+    half-written folder (``indexes.files.atomic_directory``).
 
     Args:
         checkpoint: folder of a model over features alone.
@@ -96,16 +90,13 @@ def precompute(
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise RerankerError(f"{directory}: found files, expected an empty folder")
-        with (
-            _DistinctPosts(posts, known) as distinct,
-            _ArrayWriter(directory, description) as writer,
-        ):
-            for keys, rows in distinct.sorted_keys():
-                writer.append("keys", keys)
-                writer.append("rows", rows)
-            progress(distinct.kept)
+        distinct = _Posts(posts, known)
+        with _ArrayWriter(directory, description) as writer:
+            writer.append("keys", distinct.keys)
+            writer.append("rows", distinct.rows)
+            progress(len(distinct.copied))
             _write_posts(idf, distinct, writer, progress, known)
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
     return writer.size
 
@@ -123,12 +114,12 @@ def open_precomputed(checkpoint: Path, directory: Path, remedy: str) -> Precompu
             is damaged.
     """
     arrays = _Arrays(directory, remedy)
-    found, version = str(arrays.description.get("version")), version_of(checkpoint)
-    if found != version:
+    written, version = str(arrays.description.get("version")), version_of(checkpoint)
+    if written != version:
         raise arrays.error(
             directory,
             f"found posts precomputed by the checkpoint {arrays.description.get('checkpoint')} as "
-            f"it was ({found[:12]}), expected those of the one in use ({version[:12]})",
+            f"it was ({written[:12]}), expected those of the one in use ({version[:12]})",
         )
     return PrecomputedPosts(arrays)
 
@@ -140,8 +131,8 @@ def checkpoint_of(directory: Path) -> Path:
         RerankerError: the folder's description is damaged, or older than this entry.
     """
     arrays = _Arrays(directory, "precompute its posts again")
-    if found := arrays.description.get("directory"):
-        return Path(found)
+    if folder := arrays.description.get("directory"):
+        return Path(folder)
     raise arrays.error(directory / DESCRIPTION, "found no folder of its checkpoint")
 
 
@@ -172,106 +163,60 @@ def keys_of(texts: Texts, urls: Texts) -> npt.NDArray[np.uint64]:
 
 def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
     """:func:`keys_of` the posts of pairs, computed once: [D, 2]."""
-    texts, urls, found = pairs.memo.get("keys", (None, None, None))
+    texts, urls, known = pairs.memo.get("keys", (None, None, None))
     # dataclasses.replace may have given the pairs other posts, but the same memo.
     if texts is not pairs.texts or urls is not pairs.urls:
-        found = keys_of(pairs.texts, pairs.urls)
-        pairs.memo["keys"] = pairs.texts, pairs.urls, found
-    keys: npt.NDArray[np.uint64] = found
+        known = keys_of(pairs.texts, pairs.urls)
+        pairs.memo["keys"] = pairs.texts, pairs.urls, known
+    keys: npt.NDArray[np.uint64] = known
     return keys
 
 
-class _DistinctPosts:
+class _Posts:
     """The distinct posts of a collection, first those that can be copied, else in its order.
 
-    There retweets are neighbours. Keys are sorted by sqlite in a temporary file.
+    There retweets are neighbours. Memory holds 16 bytes for each post of the collection.
 
     Args:
         posts: of the collection; iterated over several times.
         known: has the posts that can be copied.
 
     Attributes:
-        kept: number of those.
-        new: number of the others.
+        keys: [N, 2] sorted :func:`keys_of` the posts.
+        rows: [N] number of each.
+        copied: [K] rows in ``known`` of the first K posts.
     """
 
     def __init__(self, posts: Iterable[TextAndUrl], known: PrecomputedPosts | None) -> None:
         self._posts = posts
-        self._connection = sqlite3.connect("", isolation_level=None)
-        self._connection.executescript(
-            f"""
-            PRAGMA journal_mode = OFF;
-            PRAGMA synchronous = OFF;
-            PRAGMA cache_size = -{_SORTED_KIB};
-            CREATE TABLE keyed (post INTEGER PRIMARY KEY, key BLOB, copied INTEGER);
-            BEGIN;
-            """
-        )
-        self._connection.executemany("INSERT INTO keyed VALUES (?, ?, ?)", self._keyed(known))
-        self._connection.executescript(
-            """
-            CREATE TABLE kinds AS SELECT key, min(post) AS post, copied FROM keyed GROUP BY key;
-            DROP TABLE keyed;
-            CREATE TABLE numbered AS
-                SELECT row_number() OVER (ORDER BY copied < 0, post) - 1 AS row, post, key, copied
-                FROM kinds;
-            DROP TABLE kinds;
-            """
-        )
-        ((count, new),) = self._connection.execute("SELECT count(*), sum(copied < 0) FROM numbered")
-        self.new = new or 0
-        self.kept = count - self.new
+        blocks = [keys_of(*zip(*block, strict=True)) for block in self._blocks(self._all())]
+        keys = np.concatenate(blocks)
+        order = np.lexsort((keys[:, 1], keys[:, 0]))
+        is_first = np.append(True, (keys[order[1:]] != keys[order[:-1]]).any(axis=1))
+        place = order[is_first]  # Of equal posts the first, as the order is stable.
+        self.keys = keys[place]
+        copied = np.full(len(place), -1) if known is None else known.rows_of(self.keys)
+        by_row = np.lexsort((place, copied < 0))
+        self.rows = np.empty(len(place), dtype=np.int64)
+        self.rows[by_row] = np.arange(len(place))
+        self.copied = copied[by_row][: np.count_nonzero(copied >= 0)]
+        self._new = place[by_row][len(self.copied) :]
 
-    def sorted_keys(self) -> Iterator[tuple[npt.NDArray[np.uint64], Rows]]:
-        """Blocks of the sorted :func:`keys_of` posts [B, 2], and the posts' rows [B]."""
-        cursor = self._connection.execute("SELECT key, row FROM numbered ORDER BY key")
-        rows = cursor.fetchmany(BLOCK)
-        while True:
-            keys = np.frombuffer(b"".join(key for key, _ in rows), dtype=">u8").reshape(-1, 2)
-            yield keys.astype("<u8"), np.array([row for _, row in rows], dtype=np.int64)
-            if not (rows := cursor.fetchmany(BLOCK)):
-                return
+    def new(self) -> Iterator[tuple[Texts, Texts]]:
+        """Texts and URLs of the other posts, block by block."""
+        wanted = np.zeros(1 + self._new.max(initial=-1), dtype=np.bool_)
+        wanted[self._new] = True
+        for block in self._blocks(itertools.compress(self._all(), wanted)):
+            yield [text for text, _ in block], [url for _, url in block]
 
-    def copied(self) -> Iterator[Rows]:
-        """Blocks of the rows [B] in ``known`` of the posts that can be copied."""
-        query = "SELECT copied FROM numbered WHERE copied >= 0 ORDER BY row"
-        cursor = self._connection.execute(query)
-        while rows := cursor.fetchmany(BLOCK):
-            yield np.array(rows, dtype=np.int64).reshape(-1)
+    def _all(self) -> Iterator[TextAndUrl]:
+        # Candidates from runs may have no text.
+        return itertools.chain(self._posts, [("", "")])
 
-    def blocks(self) -> Iterator[tuple[list[str], list[str]]]:
-        """Texts and URLs of blocks of the other posts."""
-        query = "SELECT post FROM numbered WHERE copied < 0 ORDER BY row"
-        wanted = (post for (post,) in self._connection.execute(query))
-        block: list[TextAndUrl] = []
-        next_one = next(wanted, None)
-        for number, post in enumerate(itertools.chain(self._posts, NO_TEXT)):
-            if number != next_one:
-                continue
-            block.append(post)
-            next_one = next(wanted, None)
-            if len(block) == BLOCK or next_one is None:
-                yield [text for text, _ in block], [url for _, url in block]
-                block = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def _keyed(self, known: PrecomputedPosts | None) -> Iterator[tuple[int, bytes, int]]:
-        """Number, key and row in ``known``, -1 without one, of each post."""
-        posts = itertools.chain(self._posts, NO_TEXT)
-        start = 0
+    @staticmethod
+    def _blocks(posts: Iterator[TextAndUrl]) -> Iterator[list[TextAndUrl]]:
         while block := list(itertools.islice(posts, BLOCK)):
-            keys = keys_of([text for text, _ in block], [url for _, url in block])
-            found = np.full(len(block), -1) if known is None else known.rows_of(keys)
-            # Big-endian numbers are in the order of their bytes.
-            packed = keys.astype(">u8").tobytes()
-            for place, row in enumerate(found.tolist()):
-                yield start + place, packed[16 * place : 16 * place + 16], row
-            start += len(block)
+            yield block
 
 
 class _ArrayWriter:
@@ -351,9 +296,9 @@ class _Arrays:
             ) from None
         for name, (dtype, shape) in self._arrays.items():
             path, size = directory / name, math.prod(shape) * dtype.itemsize
-            found = path.stat().st_size if path.is_file() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found} bytes"
+            bytes_there = path.stat().st_size if path.is_file() else None
+            if bytes_there != size:
+                state = "is missing" if bytes_there is None else f"has {bytes_there} bytes"
                 raise self.error(path, f"{state}, expected {size} bytes; the folder is damaged")
 
     def error(self, path: Path, problem: str) -> RerankerError:
@@ -367,8 +312,8 @@ class _Arrays:
         if not math.prod(shape):
             return np.zeros(shape, dtype)  # An empty file cannot be mapped.
         # Copy-on-write, as PyTorch has no read-only tensors; nothing is written.
-        found: npt.NDArray[Any] = np.memmap(self.directory / name, dtype, "c", shape=shape)
-        return found.view(np.ndarray)
+        mapped: npt.NDArray[Any] = np.memmap(self.directory / name, dtype, "c", shape=shape)
+        return mapped.view(np.ndarray)
 
     def ragged(self, name: str) -> Ragged:
         """A ragged array."""
@@ -432,22 +377,22 @@ class PrecomputedPosts:
         rows = self.find(pairs)
 
         def read(posts: Rows) -> PostTable:
-            found = rows[posts]
-            known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-            table = self.take(found[known])
+            places = rows[posts]
+            known, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+            table = self.take(places[known])
             if not len(new):
                 return table
             texts = [pairs.texts[post] for post in posts[new].tolist()]
             urls = [pairs.urls[post] for post in posts[new].tolist()]
-            found[known], found[new] = np.arange(len(known)), len(known) + np.arange(len(new))
-            return PostTable.joined([table, PostTable.read(texts, urls, words)]).take(found)
+            places[known], places[new] = np.arange(len(known)), len(known) + np.arange(len(new))
+            return PostTable.joined([table, PostTable.read(texts, urls, words)]).take(places)
 
         return read
 
 
 def _write_posts(
     idf: Idf,
-    posts: _DistinctPosts,
+    posts: _Posts,
     writer: _ArrayWriter,
     progress: Progress,
     known: PrecomputedPosts | None,
@@ -455,17 +400,17 @@ def _write_posts(
     """The columns of a :class:`PostTable`, and its words; first those copied from ``known``."""
     words = WordTable(idf)
     if known is not None:
-        for rows in posts.copied():
-            _copy_posts(known, rows, words, writer)
-    for texts, urls in posts.blocks():
+        for start in range(0, len(posts.copied), BLOCK):
+            _copy_posts(known, posts.copied[start : start + BLOCK], words, writer)
+    for texts, urls in posts.new():
         block = PostTable.read(texts, urls, words)
         for name in COLUMNS:
             writer.append_lists(f"column.{name}", block.column(name))
         progress(len(block))
-    found = words.known()
-    writer.append("known.words", _lines(found.words))
-    writer.append("known.stems", _lines(found.stems))
-    for name, column in found.columns._asdict().items():
+    table = words.known()
+    writer.append("known.words", _lines(table.words))
+    writer.append("known.stems", _lines(table.stems))
+    for name, column in table.columns._asdict().items():
         writer.append(f"known.{name}", column)
 
 

@@ -1,4 +1,4 @@
-"""Tokenized pairs: the common input of the engine, the training loop and the models."""
+"""Tokenized pairs: the common input of scoring, training and the models."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Tokenized:
 
         Features do not read ``known`` posts again.
         """
-        found = cls(
+        tokenized = cls(
             encoder.queries(pairs.queries, model.query_inputs, model.idf),
             encoder.posts(pairs.texts, pairs.urls, model.post_inputs),
             pairs.query_index,
@@ -78,9 +78,9 @@ class Tokenized:
         )
         if families := model.feature_families:
             table = features.table(pairs, families, encoder.idf, known)
-            found.features = table.values
-            found.other_features = _other_features(pairs, encoder, model)
-        return found
+            tokenized.features = table.values
+            tokenized.other_features = _other_features(pairs, encoder, model)
+        return tokenized
 
     def scores_of(self, model: Reranker, rows: Rows, device: torch.device) -> torch.Tensor:
         """Scores [B] of the pairs ``rows`` [B], in one forward pass."""
@@ -107,7 +107,7 @@ class Tokenized:
             on_device(query_of_post.astype(np.int64), device),
         )
 
-    def subset(self, rows: Rows) -> Tokenized:
+    def take(self, rows: Rows) -> Tokenized:
         """The pairs ``rows``, with all texts."""
         return dataclasses.replace(
             self,
@@ -148,7 +148,7 @@ def _other_features(pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Othe
         if ranked := [name for name in families if features.signals_of([name]) - {PRIOR}]:
             raise RerankerError(
                 "corrupted pairs are in no run, so they have no score in it for the features "
-                f"{', '.join(ranked)}; train with another --sampling"
+                f"{', '.join(ranked)}; train with another `sampling`"
             )
         others = dataclasses.replace(
             pairs, query_index=query_index, post_index=post_index, signals={}

@@ -188,7 +188,7 @@ class TabulatedTower:
         if self.convolutions:
             self.table = (vectors.to(dtype) @ self.weights[0]).view(-1, len(self.biases[0]))
         self.terms = vectors.mul_(self.scale(vectors))
-        self.buffers = _Buffers(dtype)
+        self.buffers = Buffers(dtype)
 
     @property
     def sizes(self) -> list[int]:
@@ -233,7 +233,7 @@ class TabulatedTower:
             depth 0 it is the row of :attr:`terms`; these are not visited.
         """
         values, table = self.rows[sequences.values], self.table
-        found = [values]
+        numbers = [values]
         for depth, convolution in enumerate(self.convolutions, start=1):
             places, which = distinct_windows(sequences, values, convolution.width)
             rows = torch.from_numpy(places)
@@ -252,9 +252,9 @@ class TabulatedTower:
                     torch.mm(vectors.to(products.dtype), self.weights[depth], out=products)
             if not is_last:
                 table = following.view(-1, len(self.biases[depth]))
-            found.append(which)
+            numbers.append(which)
             values = which + 1
-        return found
+        return numbers
 
     def scale(self, vectors: Tensor) -> Tensor:
         """Factors [B, 1] that scale ``vectors`` [B, F] to length 1; 1 without normalization.
@@ -268,19 +268,19 @@ class TabulatedTower:
         return lengths.clamp_min_(LEAST_LENGTH).reciprocal_()
 
 
-class _Buffers(threading.local):
-    """Reused memory of one thread: new pages cost as much time as the products written there."""
+class Buffers(threading.local):
+    """Reused memory of one thread: new pages cost as much time as what is computed into them."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.kept: dict[int, Tensor] = {}
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self._dtype = dtype
+        self._kept: dict[int, Tensor] = {}
 
     def rows(self, name: int, count: int, size: int) -> Tensor:
         """[count, size], not initialised; valid until the next call with the same name."""
-        if name not in self.kept or self.kept[name].numel() < count * size:
-            self.kept.pop(name, None)
-            self.kept[name] = torch.empty(int(1.05 * count) * size, dtype=self.dtype)
-        return self.kept[name][: count * size].view(count, size)
+        if name not in self._kept or self._kept[name].numel() < count * size:
+            self._kept.pop(name, None)
+            self._kept[name] = torch.empty(int(1.05 * count) * size, dtype=self._dtype)
+        return self._kept[name][: count * size].view(count, size)
 
 
 def _weights_by_offset(convolution: MaskedConvolution) -> Tensor:

@@ -97,7 +97,7 @@ class TextEncoder:
         """The inputs of queries, weighted by one of the :data:`~rerankers.base.IDF_FORMS`."""
         lexicon = Lexicon.from_texts(texts)
         weights = self.idf.weights(lexicon.words, idf != "relative")[lexicon.texts.values]
-        found = {
+        tokens = {
             name: TokenIds(ids.values, ids.starts, weights)
             for name, ids in self._words(lexicon, inputs).items()
         }
@@ -108,24 +108,26 @@ class TextEncoder:
             if idf == "phrases":
                 # A trigram is in all posts of its word, which may be one that the source lacks.
                 weights = np.minimum(weights, self.idf.trigram_weights(by_word.values))
-            found[TRIGRAMS] = TokenIds(by_word.values + 1, starts, weights)
-        return found
+            tokens[TRIGRAMS] = TokenIds(by_word.values + 1, starts, weights)
+        return tokens
 
     def posts(
         self, texts: Sequence[str], urls: Sequence[str], inputs: Sequence[str]
     ) -> dict[str, TokenIds]:
         """The inputs of posts."""
-        found = {}
+        tokens = {}
         if {WORDS, MASKED_WORDS, TRIGRAMS} & set(inputs):
             lexicon = Lexicon.from_texts(texts)
-            found = self._words(lexicon, inputs)
+            tokens = self._words(lexicon, inputs)
             if TRIGRAMS in inputs:
                 by_word = lexicon.trigrams()
-                found[TRIGRAMS] = TokenIds(by_word.values + 1, by_word.starts[lexicon.texts.starts])
+                tokens[TRIGRAMS] = TokenIds(
+                    by_word.values + 1, by_word.starts[lexicon.texts.starts]
+                )
         if URL_TRIGRAMS in inputs:
             trigrams = url_trigrams(urls)
-            found[URL_TRIGRAMS] = TokenIds(trigrams.values + 1, trigrams.starts)
-        return found
+            tokens[URL_TRIGRAMS] = TokenIds(trigrams.values + 1, trigrams.starts)
+        return tokens
 
     def _words(self, lexicon: Lexicon, inputs: Sequence[str]) -> dict[str, TokenIds]:
         """The inputs whose tokens are words."""

@@ -48,8 +48,8 @@ class Ragged:
 
     def lengths_of(self, rows: Rows) -> Rows:
         """[M] lengths of the lists ``rows`` [M]; no others are read."""
-        found: Rows = self.starts[rows + 1] - self.starts[rows]
-        return found
+        lengths: Rows = self.starts[rows + 1] - self.starts[rows]
+        return lengths
 
     @cached_property
     def owners(self) -> Rows:
@@ -138,9 +138,9 @@ def _distinct_keys(keys: npt.NDArray[np.uint64], is_exact: bool) -> tuple[Rows, 
         holders[rest] = rest  # each one a kind of its own
     while is_exact and len(rest):
         table[slots[rest]] = rest
-        found = table[slots[rest]]
-        holders[rest] = found
-        rest = rest[keys[found] != keys[rest]]
+        owner = table[slots[rest]]
+        holders[rest] = owner
+        rest = rest[keys[owner] != keys[rest]]
     is_holder = holders == places
     kinds = np.cumsum(is_holder) - 1
     return np.flatnonzero(is_holder), kinds[holders]
@@ -164,20 +164,20 @@ def distinct_trigrams(texts: Sequence[str]) -> Ragged:
     owners, *codes_of_trigram = (column[rows].astype(np.uint64) for column in columns)
     first, second, third = codes_of_trigram
     shift = np.uint64(21)  # bits of a code point
-    found = (first << (shift + shift)) | (second << shift) | third
-    return Ragged.from_lengths(found, np.bincount(owners.astype(np.int64), minlength=len(texts)))
+    trigrams = (first << (shift + shift)) | (second << shift) | third
+    return Ragged.from_lengths(trigrams, np.bincount(owners.astype(np.int64), minlength=len(texts)))
 
 
 def among(
-    identifiers: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]
+    identifiers: npt.NDArray[np.uint64], chosen: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
-    """Places [H] of ``identifiers`` [G] that are among the few ``asked`` ones [A]."""
+    """Places [H] of ``identifiers`` [G] that are among the few ``chosen`` ones [A]."""
     # 16 bits of a hash exclude most of the others.
     possible = np.zeros(1 << 16, dtype=np.bool_)
-    possible[_upper_bits(asked)] = True
+    possible[_upper_bits(chosen)] = True
     places = np.flatnonzero(possible[_upper_bits(identifiers)])
-    found: npt.NDArray[np.int64] = places[np.isin(identifiers[places], asked)]
-    return found
+    kept: npt.NDArray[np.int64] = places[np.isin(identifiers[places], chosen)]
+    return kept
 
 
 def _upper_bits(identifiers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

@@ -43,7 +43,7 @@ def train(
     except ImportError:
         raise RerankerError(
             "found no gensim, which trains word vectors; install it by "
-            '`pip install "tweetrerank[vectors]"`, or name existing vectors by --vectors'
+            '`pip install "tweetrerank[vectors]"`, or name existing `vectors`'
         ) from None
 
     class Report(CallbackAny2Vec):

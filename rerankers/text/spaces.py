@@ -88,8 +88,8 @@ class WordSpace:
             vectors = np.concatenate([vectors, np.zeros((more, self.size), np.float32)])
             lengths = np.concatenate([lengths, np.zeros(more, np.float32)])
             self._known = Known(vectors, lengths)
-        vectors[first:end] = found = self._compute(words)
-        lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", found, found))
+        vectors[first:end] = computed = self._compute(words)
+        lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", computed, computed))
         self._rows.update(zip(words, range(first, end), strict=True))
 
 
@@ -121,7 +121,7 @@ def general() -> WordSpace:
     def compute(words: Sequence[str]) -> Vectors:
         # Lone surrogates are no UTF-8.
         clean = [word.encode(errors="replace").decode() for word in words]
-        lists = [found.ids for found in cut.encode_batch_fast(clean, add_special_tokens=False)]
+        lists = [encoded.ids for encoded in cut.encode_batch_fast(clean, add_special_tokens=False)]
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
         sums = np.zeros((len(lists), vectors.shape[1]), dtype=np.float32)
         filled, ids = counts > 0, np.fromiter(chain.from_iterable(lists), np.int64)
@@ -177,12 +177,12 @@ class AdaptedSpace(WordSpace):
         return word in self._number
 
     def _vectors_of(self, words: Sequence[str]) -> Vectors:
-        found = general().vectors(words) @ self.linear
+        vectors = general().vectors(words) @ self.linear
         numbers = np.fromiter((self._number.get(word, -1) for word in words), np.int64, len(words))
         known = np.flatnonzero(numbers >= 0)
         rows = numbers[known]
-        found[known] += self.codes[rows] * self.scales[rows, None]
-        return found
+        vectors[known] += self.codes[rows] * self.scales[rows, None]
+        return vectors
 
     def content(self, description: Mapping[str, str]) -> bytes:
         """The content of a safetensors file, with a description in its header."""
@@ -205,16 +205,16 @@ class AdaptedSpace(WordSpace):
         try:
             arrays = load_file(path)
             words = arrays[_WORDS].tobytes().decode().split("\n") if arrays[_WORDS].size else []
-            found = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
-            shapes = (found.codes.shape, found.scales.shape, found.linear.shape)
-            wanted = ((len(words), found.size), (len(words),), (general().size, found.size))
+            space = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
+            shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
+            wanted = ((len(words), space.size), (len(words),), (general().size, space.size))
             if shapes != wanted or description_of(path).get("format") != FORMAT:
                 raise ValueError(f"arrays of {shapes}, expected {wanted} and format {FORMAT}")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RerankerError(
                 f"{path}: found no adapted word vectors ({error}); run pipeline.adapt again"
             ) from None
-        return found
+        return space
 
 
 def description_of(path: Path) -> dict[str, str]:

@@ -65,10 +65,10 @@ def find_url(url: str) -> tuple[str, list[Span]]:
     """The letters of :func:`rerankers.text.words.url_text`, and their spans; none without a URL."""
     traced = _Traced.from_text(url[: reading.MAX_CHARACTERS])
     start = len(traced.text) - len(traced.text.lstrip())
-    traced = traced.part(start, max(start, len(traced.text.rstrip())))
+    traced = traced.slice(start, max(start, len(traced.text.rstrip())))
     traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
     traced = traced.sub(reading.SCHEME, "")
-    traced = traced.part(0, len(re.split(r"[?#]", traced.text, maxsplit=1)[0].rstrip("/")))
+    traced = traced.slice(0, len(re.split(r"[?#]", traced.text, maxsplit=1)[0].rstrip("/")))
     return traced.text, traced.spans
 
 
@@ -83,7 +83,7 @@ class _Traced:
     def from_text(cls, text: str) -> _Traced:
         return cls(text, [(place, place + 1) for place in range(len(text))])
 
-    def part(self, start: int, end: int) -> _Traced:
+    def slice(self, start: int, end: int) -> _Traced:
         return _Traced(self.text[start:end], self.spans[start:end])
 
     def replace(self, letter: str, other: str) -> _Traced:

@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -87,16 +87,16 @@ class Vocabulary:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, found = [str(word) for word in content["words"]], content["format"]
+            known, written = [str(word) for word in content["words"]], content["format"]
             size, buckets = int(content["vector_size"]), int(content["buckets"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
                 "training; train again or restore the file"
             ) from None
-        if found != FORMAT:
+        if written != FORMAT:
             raise RerankerError(
-                f"{path}: found vocabulary format {found}, expected {FORMAT}; train again or "
+                f"{path}: found vocabulary format {written}, expected {FORMAT}; train again or "
                 "restore the file"
             )
         return cls(known, np.zeros((len(known), size), dtype=np.float32), buckets)
@@ -153,11 +153,10 @@ class Idf:
 
         The share of posts is 15 times the word's share of all words, for 15 words a post.
         """
-        frequency = word_frequencies(language)
 
         @lru_cache(maxsize=200_000)
         def share(word: str) -> float:
-            return min(1.0, 15 * frequency(word))
+            return min(1.0, 15 * word_frequencies(language)(word))
 
         def known() -> Collection[str]:
             import wordfreq
@@ -187,8 +186,8 @@ class Idf:
         except (OSError, UnicodeDecodeError) as error:
             raise RerankerError(f"{path}: cannot be read as UTF-8 text ({error})") from None
         if not lines or not lines[0].strip().isdecimal() or int(lines[0]) == 0:
-            found = lines[0] if lines else "an empty file"
-            raise RerankerError(f"{path}:1: found {found!r}, expected the number of posts")
+            first = lines[0] if lines else "an empty file"
+            raise RerankerError(f"{path}:1: found {first!r}, expected the number of posts")
         for number, line in enumerate(lines[1:], start=2):
             word, _, count = line.partition("\t")
             if not word or not count.strip().isdecimal():
@@ -199,13 +198,14 @@ class Idf:
         return cls.from_document_frequencies(frequencies, int(lines[0]), str(path))
 
 
+@cache
 def word_frequencies(language: str) -> Callable[[str], float]:
     """A faster ``wordfreq.word_frequency`` of one language: word -> its share of all words.
 
     For languages that wordfreq tokenizes by a regular expression, a word of lower-case ASCII
     letters is looked up as it is: frequency 0 if wordfreq's list does not have it, otherwise one
     frequency for all words of the same level (bin) of the list. So wordfreq is called once per
-    level instead of once per word.
+    level instead of once per word. The package is loaded with the first word.
     """
     import wordfreq
 

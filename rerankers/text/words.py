@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
-from nltk import redos
+import regex
 
 from rerankers.text.ragged import Ragged
 
@@ -35,10 +35,8 @@ MAX_CHARACTERS = 1000
 END = "\0"
 """Marks the end of each text in a list of tokens."""
 
-# The pattern of an NLTK RegexpTokenizer, without its time limit of five seconds per call: a whole
-# collection takes longer, this pattern never backtracks, and the limit's checks took most of the
-# time.
-TOKEN = redos.compile(r"\w+(?:['’]\w+)*|\0", timeout=None)
+# Not the module re, whose letters are those of another version of Unicode.
+TOKEN = regex.compile(r"\w+(?:['’]\w+)*|\0")
 # The same for ASCII, many times faster: non-word characters become spaces, then str.split().
 _APOSTROPHE_ALONE = re.compile(r"'(?!\w)|'(?<!\w')")
 _WORD_CHARACTERS = set(string.ascii_letters + string.digits + "_'" + END)

@@ -48,9 +48,9 @@ class Examples:
                 topics.append(TopicRows(positives, negatives))
         return topics
 
-    def subset(self, rows: Rows) -> Examples:
+    def take(self, rows: Rows) -> Examples:
         """The examples ``rows`` alone."""
-        return Examples(self.pairs.subset(rows), self.relevant[rows])
+        return Examples(self.pairs.take(rows), self.relevant[rows])
 
 
 @dataclass
@@ -108,7 +108,7 @@ class CachedInteractions:
         """[P] equal work for every pair; pairs of one part stay together."""
         return self.places[:, 0]
 
-    def subset(self, rows: Rows) -> CachedInteractions:
+    def take(self, rows: Rows) -> CachedInteractions:
         """The pairs ``rows`` alone."""
         return CachedInteractions(self.query_index[rows], self.places[rows], self.parts)
 

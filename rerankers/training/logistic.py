@@ -36,11 +36,11 @@ def logistic_regression(
         gradient = np.append(error @ x + penalty * coefficients, error.sum())
         return float(value + penalty / 2 * coefficients @ coefficients), gradient
 
-    found = optimize.minimize(
+    result = optimize.minimize(
         loss,
         np.zeros(x.shape[1] + 1),
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 1e-14},
     ).x
-    return found[:-1], float(found[-1])
+    return result[:-1], float(result[-1])

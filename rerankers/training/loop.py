@@ -183,7 +183,7 @@ class EpochTrainer:
                 if not np.isfinite(losses[-1]):
                     raise RerankerError(
                         f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                        "train with a smaller --learning-rate"
+                        "train with a smaller `learning_rate`"
                     )
                 progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))

@@ -139,7 +139,7 @@ def nearest_negatives(
     except ImportError:
         raise RerankerError(
             "sampling max and mix search with FAISS, which is not installed; "
-            "pip install 'tweetrerank[cpu]' (or [gpu], never both), or use --sampling random"
+            "pip install 'tweetrerank[cpu]' (or [gpu], never both), or use the `sampling` random"
         ) from None
     # A copy: normalisation is in place.
     vectors = np.ascontiguousarray(representations.numpy().astype(np.float32))
@@ -151,8 +151,8 @@ def nearest_negatives(
         if gpu is not None:
             index = faiss.index_cpu_to_gpu(gpu, 0, index)
         index.add(vectors[topic.negatives])
-        _, found = index.search(vectors[topic.positives], min(count, len(topic.negatives)))
-        for positive, places in zip(topic.positives.tolist(), found, strict=True):
+        _, closest = index.search(vectors[topic.positives], min(count, len(topic.negatives)))
+        for positive, places in zip(topic.positives.tolist(), closest, strict=True):
             nearest[positive] = topic.negatives[places]
     return nearest
 
@@ -176,7 +176,7 @@ def corrupted_pairs(
     if len(topics) < 2:
         raise RerankerError(
             f"sampling corrupted takes negatives from other topics: found {len(topics)} topic to "
-            "train on, expected at least two; use --sampling random"
+            "train on, expected at least two; use the `sampling` random"
         )
     pools = [post_index[np.concatenate([topic.positives, topic.negatives])] for topic in topics]
     everything = np.concatenate(pools)
@@ -189,7 +189,7 @@ def corrupted_pairs(
         if not others.any():
             raise RerankerError(
                 "sampling corrupted takes negatives from other topics: found a topic to which all "
-                "of their posts are relevant; use --sampling random"
+                "of their posts are relevant; use the `sampling` random"
             )
         posts.append(rng.choice(everything[others], size=size))
         queries.append(np.full(size, query_index[topic.positives[0]]))

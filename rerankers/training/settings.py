@@ -1,6 +1,7 @@
 """Training settings of a reranker; scoring does not need them."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 from rerankers.errors import RerankerError
 
@@ -11,6 +12,8 @@ SELECTIONS = ("map", "mrr", "loss")
 SCHEDULES = ("linear", "constant", "plateau")
 PRECISIONS = ("fp32", "bf16")
 HELD_OUT_OF = ("all", "each")
+# No epochs: what is not trained step by step.
+_FROM_ZERO = {"epochs", "momentum", "clipping", "weight_decay", "steps", "seed"}
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,16 @@ class Settings:
             "held_out_of": HELD_OUT_OF,
         }
         problems = [
-            f"setting {name}: found {found!r}, expected one of {', '.join(known)}"
+            f"setting {name}: found {given!r}, expected one of {', '.join(known)}"
             for name, known in choices.items()
-            if (found := getattr(self, name)) not in known
+            if (given := getattr(self, name)) not in known
         ]
+        numbers = [field.name for field in fields(self) if field.name not in (*choices, "held_out")]
+        for name in numbers:
+            value, may_be_zero = getattr(self, name), name in _FROM_ZERO
+            if not 0 <= value < math.inf or not (value or may_be_zero):
+                expected = "a number of at least 0" if may_be_zero else "a number above 0"
+                problems.append(f"setting {name}: found {value}, expected {expected}")
         if self.sampling == "pairs" and self.loss != "pointwise":
             problems.append(
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "

@@ -87,19 +87,19 @@ def load_state(
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise RerankerError(
             f"{path}: the interrupted training cannot be read ({error}); "
-            "start again without --resume"
+            "start again without `resume`"
         ) from None
     if json.loads(metadata["settings"]) != dataclasses.asdict(settings):
         raise RerankerError(
             f"{path}: the interrupted training had other settings ({metadata['settings']}); "
-            "repeat them, or start again without --resume"
+            "repeat them, or start again without `resume`"
         )
     try:
         model.load_state_dict(_with_prefix(tensors, "model."))
     except RuntimeError:
         raise RerankerError(
             f"{path}: the interrupted training was of a model of other sizes; "
-            "repeat its configuration, or start again without --resume"
+            "repeat its configuration, or start again without `resume`"
         ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _with_prefix(tensors, "optimizer.").items():

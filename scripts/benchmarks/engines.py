@@ -1,4 +1,4 @@
-"""Part 12: a search engine as first stage, and a search by each way of reranking it."""
+"""A search engine as first stage, and a search by each way of reranking it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from benchmarks.measuring import Row, alternate, printed
-from benchmarks.processes import run
+from benchmarks.search import SEARCH, measured
 from benchmarks.service import Running, serving
 from benchmarks.workload import Workload
 from indexes.engines import building, dsl
@@ -53,19 +53,18 @@ ALONE, INSIDE, FRONT, CLIENT = (
     "proxy in front",
     "reranked in the client",
 )
-_SEARCH = [sys.executable, "-m", "pipeline.search"]
 
 Way = Callable[[Topic], dict[str, float]]
-"""The scores of the posts that a topic's search finds."""
+"""Scores of the posts of a topic's search."""
 
 
 def measure(workload: Workload) -> list[Row]:
     """Filling an index, searching all topics, and single searches by each way."""
-    found = named.find(workload.collection, workload.data)
-    if not workload.engine or not isinstance(found, SearchedCollection):
-        print("part 12 needs a collection of posts and --engine URL, so it is left out")
+    source = named.find(workload.collection, workload.data)
+    if not workload.engine or not isinstance(source, SearchedCollection):
+        print("found no --engine URL or no collection of posts, so nothing is measured")
         return []
-    collection = named.on_engine(found, {"url": workload.engine, "index": NAME})
+    collection = named.on_engine(source, {"url": workload.engine, "index": NAME})
     assert collection.engine is not None
     engine = Engine.connect(collection.engine)
     try:
@@ -83,6 +82,10 @@ def _delete(engine: Engine) -> None:
     except EngineError as error:
         if error.status != 404:
             raise
+
+
+def _layout(engine: Engine) -> Layout:
+    return Layout.read(engine.address, describe(engine))
 
 
 def _filling(workload: Workload, collection: SearchedCollection, engine: Engine) -> list[Row]:
@@ -104,20 +107,12 @@ def _filling(workload: Workload, collection: SearchedCollection, engine: Engine)
             engine.request("POST", f"/{NAME}/_bulk", body)
 
     timings = alternate({"plain": sent, "ours": filled}, max(3, workload.rounds))
-    rate = len(posts) / timings["ours"].median
-    found = f"{rate:,.0f} posts/s, {timings['ours'].ratio(timings['plain']):.0%}"
+    plain, ours = timings["plain"], timings["ours"]
+    text = f"{len(posts) / ours.median:,.0f} posts/s, {ours.ratio(plain):.0%} of the next row's"
     return [
-        (f"filling an engine's index with {len(posts):,} posts", f"{found} of the next row's"),
-        ("the same bodies, ready-made, in a loop", f"{rate * _slower(timings):,.0f} posts/s"),
+        (f"filling an engine's index with {len(posts):,} posts", text),
+        ("the same bodies, ready-made, in a loop", f"{len(posts) / plain.median:,.0f} posts/s"),
     ]
-
-
-def _slower(timings: Mapping[str, Any]) -> float:
-    return float(timings["ours"].median / timings["plain"].median)
-
-
-def _layout(engine: Engine) -> Layout:
-    return Layout.read(engine.address, describe(engine))
 
 
 def _topics(workload: Workload, engine: Engine) -> list[Row]:
@@ -126,43 +121,38 @@ def _topics(workload: Workload, engine: Engine) -> list[Row]:
 
     def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
         path = path.replace("path=", "path=responses.took%2C", 1)
-        answer = engine.send(method, path, body, headers)
-        took.extend(one["took"] for one in answer.content.get("responses", ()))
-        return answer
+        response = engine.send(method, path, body, headers)
+        took.extend(search["took"] for search in response.content.get("responses", ()))
+        return response
 
-    topics, rows = workload.source.topics, []
-    directory = engine_directory(engine.address)
-    with OwnIndex(
-        dataclasses.replace(engine, send=send), _layout(engine), directory, None
-    ) as index:
-        index.search(topics, QueryLikelihood(), DEEP)
-        for threads in (1, 2):
-            ratios, seconds = [], []
-            for _ in range(max(5, workload.rounds)):
-                took.clear()
-                started = time.perf_counter()
-                index.search(topics, QueryLikelihood(), DEEP, threads)
-                seconds.append(time.perf_counter() - started)
-                ratios.append(1000 * seconds[-1] / sum(took))
-            found = f"{median(seconds):.2f} s, {median(ratios):.2f} times the searches' `took`"
-            what = f"{len(topics)} topics × {DEEP:,} posts from the engine"
-            rows.append((f"{what}, {threads} at a time", found))
+    topics, ratios, seconds = workload.source.topics, [], []
+    timed = dataclasses.replace(engine, send=send)
+    with OwnIndex(timed, _layout(engine), engine_directory(engine.address), None) as index:
+        for _ in range(1 + max(5, workload.rounds)):
+            took.clear()
+            started = time.perf_counter()
+            index.search(topics, QueryLikelihood(), DEEP, threads=2)
+            seconds.append(time.perf_counter() - started)
+            ratios.append(1000 * seconds[-1] / sum(took))
+    text = f"{median(seconds[1:]):.2f} s, {median(ratios[1:]):.2f} times the searches' `took`"
     with tempfile.TemporaryDirectory() as folder:
-        search = [*_SEARCH, *_arguments(workload), "--reranker=none", f"--output={folder}/run"]
+        search = [*SEARCH, *_arguments(workload), "--reranker=none", f"--output={folder}/run"]
         ways = {"local": search, "engine": [*search, *_place(workload)]}
         for command in ways.values():
-            run(command)
+            measured(command)
         timings = alternate(
-            {name: partial(run, command) for name, command in ways.items()}, workload.rounds
+            {name: partial(measured, command) for name, command in ways.items()}, workload.rounds
         )
     local, remote = timings["local"].median, timings["engine"].median
-    found = f"{remote:.1f} s; with the local index {local:.1f} s"
-    return [*rows, ("from topics to a run file, whole process", found)]
+    return [
+        (f"{len(topics)} topics × {DEEP:,} posts from the engine, 2 at a time", text),
+        ("from topics to a run file", f"{remote:.1f} s; with the local index {local:.1f} s"),
+    ]
 
 
 def _arguments(workload: Workload) -> list[str]:
-    found = [f"--topics={workload.collection}", "--show=none", "--device=cpu", "--method=ql"]
-    return found + ([f"--data={workload.data}"] if workload.data else [])
+    words = [f"--topics={workload.collection}", "--show=none", "--device=cpu", "--method=ql"]
+    return words + ([f"--data={workload.data}"] if workload.data else [])
 
 
 def _place(workload: Workload) -> list[str]:
@@ -175,28 +165,26 @@ def _place(workload: Workload) -> list[str]:
 class Server:
     """Posts JSON to an address; each thread keeps a connection."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._place = urlsplit(url).netloc
-        self._headers = {"Content-Type": "application/json", **headers}
-        self._own = threading.local()
+    def __init__(self, url: str) -> None:
+        self._place, self._own = urlsplit(url).netloc, threading.local()
 
     def post(self, path: str, body: Any) -> Any:
-        """The answer; raises RuntimeError for an error."""
+        """The response's JSON; raises RuntimeError for an error."""
         if not hasattr(self._own, "connection"):
             self._own.connection = http.client.HTTPConnection(self._place, timeout=60)
         connection: http.client.HTTPConnection = self._own.connection
-        connection.request("POST", path, json.dumps(body), self._headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{path}: found the status {answer.status}: {content[:300]!r}")
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{path}: found the status {response.status}: {content[:300]!r}")
         return json.loads(content)
 
 
-class Found(NamedTuple):
-    """What searches by a way took: milliseconds, and the lines of the service's log."""
+class Timed(NamedTuple):
+    """Milliseconds of searches by one client and by several, and the service's log of the first."""
 
-    one: Sequence[float]
+    single: Sequence[float]
     several: Sequence[float]
     log: Sequence[Mapping[str, Any]]
 
@@ -205,78 +193,65 @@ def _ways(workload: Workload, collection: SearchedCollection, engine: Engine) ->
     """Milliseconds, and quality, of searches by each way."""
     url = str(workload.engine)
     options = [f"--engine={url}", f"--statistics={url}/{NAME}"]
-    topics = collection.topics
+    topics, timed, runs = collection.topics, {}, {}
     with serving(workload.directory, options=options) as service, _installed(url, service):
-        ways = _all_ways(workload, engine, service)
-        found, runs = {}, {}
-        for name, way in ways.items():
+        for name, way in _all_ways(workload, engine, service).items():
             runs[name] = {topic.query_id: way(topic) for topic in topics}
-            found[name] = _timed(way, topics, service)
-    rows = printed(_times(found))
-    return rows + printed(_quality(workload, collection, runs))
+            timed[name] = _timed(way, topics, service)
+    return printed(_times(timed)) + printed(_quality(workload, collection, runs))
 
 
 @contextmanager
 def _installed(url: str, service: Running) -> Iterator[None]:
     """Reranking inside the engine, if it can."""
-    command = [sys.executable, "-m", "pipeline.engine", "ACTION", "--engine", url]
-    command += ["--pipeline", NAME]
+    command = [sys.executable, "-m", "pipeline.engine"]
+    options = ["--engine", url, "--pipeline", NAME]
     more = ["--service", f"http://127.0.0.1:{service.port}", "--yes"]
-    words = [word.replace("ACTION", "install") for word in command]
-    done = subprocess.run([*words, *more], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "install", *options, *more], capture_output=True, text=True)
     if done.returncode:
         print(f"no reranking inside this engine: {done.stderr.strip().splitlines()[-1]}")
     try:
         yield
     finally:
-        words = [word.replace("ACTION", "remove") for word in command]
-        subprocess.run(words, capture_output=True, check=False)
+        subprocess.run([*command, "remove", *options], capture_output=True, check=False)
 
 
 def _all_ways(workload: Workload, engine: Engine, service: Running) -> dict[str, Way]:
     """Name -> way; the processor is left out where the engine has none."""
-    url, bodies = str(workload.engine), _bodies(workload.source.topics, _layout(engine))
-    # The client's search and its scores are apart: what it may send is the engine's own.
-    inner = Server(url, {})
-    front = Server(f"http://127.0.0.1:{service.port}", {})
+    bodies = _bodies(workload.source.topics, _layout(engine))
+    inner, front = Server(str(workload.engine)), Server(f"http://127.0.0.1:{service.port}")
     checkpoint = workload.checkpoint
     tuned = tuned_weight(workload.directory, "minmax")
     weight = tuned[0] if tuned else UNTUNED_WEIGHT
 
-    def search(server: Server, query: str, topic: Topic, more: Mapping[str, Any]) -> Any:
-        body = {**bodies[topic.query_id], **more}
+    def search(server: Server, topic: Topic, query: str = "", reranked: bool = True) -> Any:
+        more = {"ext": {"rerank": {"query_context": {"query_text": topic.text}}}}
+        body = {**bodies[topic.query_id], **(more if reranked else {})}
         return server.post(f"/{NAME}/_search{query}", body)["hits"]["hits"]
 
-    def told(topic: Topic) -> Mapping[str, Any]:
-        return {"ext": {"rerank": {"query_context": {"query_text": topic.text}}}}
-
-    def alone(topic: Topic) -> dict[str, float]:
-        return {hit["_id"]: hit["_score"] for hit in search(inner, "", topic, {})}
-
-    def inside(topic: Topic) -> dict[str, float]:
-        hits = search(inner, f"?search_pipeline={NAME}", topic, told(topic))
-        return {hit["_id"]: hit["_score"] for hit in hits}
-
-    def in_front(topic: Topic) -> dict[str, float]:
-        hits = search(front, "", topic, told(topic))
+    def scores(hits: Any) -> dict[str, float]:
         return {hit["_id"]: hit["_score"] for hit in hits}
 
     def in_client(topic: Topic) -> dict[str, float]:
-        hits = search(inner, "", topic, {})
+        hits = search(inner, topic, reranked=False)
         posts = [(hit["_source"]["contents"], hit["_source"]["url"]) for hit in hits]
-        if not hits:
+        if not posts:
             return {}
-        scores = checkpoint.predict([(topic.text, post) for post in posts])
-        neural = {hit["_id"]: float(score) for hit, score in zip(hits, scores, strict=True)}
-        first = {hit["_id"]: hit["_score"] for hit in hits}
-        return interpolate({"": first}, {"": neural}, weight)[""]
+        neural = checkpoint.predict([(topic.text, post) for post in posts]).tolist()
+        by_id = {hit["_id"]: score for hit, score in zip(hits, neural, strict=True)}
+        return interpolate({"": scores(hits)}, {"": by_id}, weight)[""]
 
-    found: dict[str, Way] = {ALONE: alone, FRONT: in_front, CLIENT: in_client}
+    ways: dict[str, Way] = {
+        ALONE: lambda topic: scores(search(inner, topic, reranked=False)),
+        INSIDE: lambda topic: scores(search(inner, topic, f"?search_pipeline={NAME}")),
+        FRONT: lambda topic: scores(search(front, topic)),
+        CLIENT: in_client,
+    }
     try:
         engine.request("GET", f"/_search/pipeline/{NAME}")
     except EngineError:
-        return found
-    return {ALONE: alone, INSIDE: inside, FRONT: in_front, CLIENT: in_client}
+        del ways[INSIDE]
+    return ways
 
 
 def _bodies(topics: Sequence[Topic], layout: Layout) -> dict[str, dict[str, Any]]:
@@ -292,7 +267,7 @@ def _bodies(topics: Sequence[Topic], layout: Layout) -> dict[str, dict[str, Any]
     return bodies
 
 
-def _timed(way: Way, topics: Sequence[Topic], service: Running) -> Found:
+def _timed(way: Way, topics: Sequence[Topic], service: Running) -> Timed:
     """Searches of one client, then of several at once."""
 
     def milliseconds(topic: Topic) -> float:
@@ -303,34 +278,39 @@ def _timed(way: Way, topics: Sequence[Topic], service: Running) -> Found:
     searches = list(islice(cycle(topics), SEARCHES))
     time.sleep(0.5)  # The log is written a moment later.
     start = len(service.log)
-    one = list(map(milliseconds, searches))
+    single = list(map(milliseconds, searches))
     time.sleep(0.5)
     log = [json.loads(line) for line in service.log[start:]]
     with ThreadPoolExecutor(CLIENTS) as pool:
-        several = list(pool.map(milliseconds, searches))
-    return Found(one, several, log)
+        return Timed(single, list(pool.map(milliseconds, searches)), log)
 
 
-def _times(found: Mapping[str, Found]) -> list[Row]:
+def _times(timed: Mapping[str, Timed]) -> list[Row]:
     rows = []
-    for name, one in found.items():
+    for name, times in timed.items():
         what = f"a search of {HITS} posts, {name}: one client, {CLIENTS} clients"
-        rows.append((what, ", ".join(map(_middle, (one.one, one.several)))))
-    searches = [line for line in found[FRONT].log if line.get("engine_ms")]
+        rows.append((what, f"{_middle(times.single)}, {_middle(times.several)}"))
+    alone = median(timed[ALONE].single)
+    searches = [line for line in timed[FRONT].log if line.get("engine_ms")]
     scoring = [line["queue_ms"] + line["inference_ms"] for line in searches]
     engine = [line["engine_ms"] for line in searches]
-    totals = [line["total_ms"] for line in searches]
-    rest = [t - e - s for t, e, s in zip(totals, engine, scoring, strict=True)]
-    outer = median(found[FRONT].one) - median(found[ALONE].one) - median(scoring)
-    shown = f"{_middle(rest)}; to the client {outer:.1f} ms"
-    rows.append(("proxy, beside the engine and the scoring", shown))
-    shown = f"{median(engine):.1f} ms and {median(scoring):.1f} ms"
-    rows.append(("engine and scoring of those searches", shown))
-    if INSIDE in found:
-        inner = median(line["total_ms"] for line in found[INSIDE].log)
-        outer = median(found[INSIDE].one) - median(found[ALONE].one) - inner
-        shown = f"{outer:.1f} ms; the service {inner:.1f} ms"
-        rows.append(("processor, beside the engine and the service", shown))
+    rest = [line["total_ms"] - e - s for line, e, s in zip(searches, engine, scoring, strict=True)]
+    outer = median(timed[FRONT].single) - alone - median(scoring)
+    rows += [
+        (
+            "proxy, beside the engine and the scoring",
+            f"{_middle(rest)}; to the client {outer:.1f} ms",
+        ),
+        (
+            "engine and scoring of those searches",
+            f"{median(engine):.1f} ms and {median(scoring):.1f} ms",
+        ),
+    ]
+    if INSIDE in timed:
+        inner = median(line["total_ms"] for line in timed[INSIDE].log)
+        outer = median(timed[INSIDE].single) - alone - inner
+        text = f"{outer:.1f} ms; the service {inner:.1f} ms"
+        rows.append(("processor, beside the engine and the service", text))
     return rows
 
 
@@ -343,17 +323,14 @@ def _quality(workload: Workload, collection: SearchedCollection, runs: dict[str,
     if not collection.qrels:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        search = [*_SEARCH, *_arguments(workload), f"--hits={HITS}", "--reranker=mp_hcnn"]
+        search = [*SEARCH, *_arguments(workload), f"--hits={HITS}", "--reranker=mp_hcnn"]
         search += [f"--checkpoint={workload.directory}", f"--output={folder}/run"]
-        for name, more in (
-            ("`pipeline.search`", []),
-            ("`pipeline.search --engine`", _place(workload)),
-        ):
-            run([*search, *more])
-            runs[name] = read_run(Path(folder) / "run")
+        for name, more in {"": [], " --engine": _place(workload)}.items():
+            measured([*search, *more])
+            runs[f"`pipeline.search{name}`"] = read_run(Path(folder) / "run")
     rows = []
-    for name, one in runs.items():
-        values = evaluate(collection.qrels, one, ["AP", "P@30"])
-        shown = ", ".join(f"{mean(values[measure]):.4f}" for measure in values)
-        rows.append((f"AP, P@30 of {HITS} posts, {name}", shown))
+    for name, run in runs.items():
+        values = evaluate(collection.qrels, run, ["AP", "P@30"])
+        text = ", ".join(f"{mean(values[measure]):.4f}" for measure in values)
+        rows.append((f"AP, P@30 of {HITS} posts, {name}", text))
     return rows

@@ -1,4 +1,4 @@
-"""Part 11: indexing, searching and reranking of ever larger collections.
+"""Indexing, searching and reranking of ever larger collections.
 
 The posts of the collection are copied with fresh ids and other words. Files and indexes are kept in
 ``$TWEETRERANK_HOME/growth``, a folder for each size; a further run measures the searches again, and
@@ -9,15 +9,13 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.measuring import Row
-from benchmarks.processes import measured
+from benchmarks.search import measured
 from benchmarks.workload import Workload
 from indexes.files import atomic_file
 from indexes.manifest import IndexManifest
@@ -33,27 +31,23 @@ MISSPELLED = 0.3
 """Share of the copies with a misspelled word, which is mostly a new one of the vocabulary."""
 
 BUILT = "built.json"
-"""File of the times and the memory of indexing and encoding, in the index's folder."""
+"""File of the time and the memory of indexing, in the index's folder."""
 
 _SERIAL = 24  # bits of an id
 _SEARCHES = Path(__file__).with_name("growth_searches.py")
-_INDEX = [sys.executable, "-m", "pipeline.index"]
 
 
-class Line(NamedTuple):
-    """A line of the table: its figure at each size, None where it was not measured."""
-
-    title: str
-    unit: str
-    figures: Sequence[float | None]
-
-    def exponent(self, sizes: Sequence[int]) -> float | None:
-        """Slope of the figure over the size, both as logarithms; None below two figures."""
-        known = [(n, f) for n, f in zip(sizes, self.figures, strict=True) if f]
-        if len(known) < 2:
-            return None
-        posts, figures = np.log(np.array(known)).T
-        return float(np.polyfit(posts, figures, 1)[0])
+FIGURES = {
+    "index_rate": "indexing, posts/s",
+    "index_processor": "– per second of processor time, posts",
+    "index_peak": "– peak memory (RSS), MB",
+    "index": "Lucene's files, bytes/post",
+    "store": "posts, bytes/post",
+    "ql": "query likelihood, 1000 hits, ms",
+    "rm3": "RM3, 1000 hits, ms",
+    "rerank": "reranking of 1000 posts, ms",
+    "search_peak": "– peak memory (RSS) of searching and reranking, MB",
+}
 
 
 def copies(posts: Sequence[Post], count: int, seed: int = 1) -> Iterator[Post]:
@@ -90,73 +84,20 @@ def write_posts(path: Path, posts: Sequence[Post], count: int) -> None:
 
 
 def measure(workload: Workload) -> list[Row]:
-    """Part 11: a table with a column for each size, printed; a plot of it if it is asked for."""
+    """A table of its own, printed: a column for each size, and the exponent of the growth."""
     sizes = workload.sizes
-    found = [_figures(workload, size) for size in sizes]
-    lines = [
-        Line(title, unit, [figures.get(key) for figures in found])
-        for key, title, unit in (
-            ("index_rate", "indexing", "posts/s"),
-            ("index_processor", "– per second of processor time", "posts"),
-            ("index_peak", "– peak memory (RSS)", "MB"),
-            ("index", "Lucene's files", "bytes/post"),
-            ("store", "posts", "bytes/post"),
-            ("encodings", "encodings of MP-HCNN", "bytes/post"),
-            ("encodings_rate", "encoding", "posts/s"),
-            ("encodings_processor", "– per second of processor time", "posts"),
-            ("encodings_peak", "– peak memory (RSS)", "MB"),
-            ("ql", "query likelihood, 1000 hits", "ms"),
-            ("rm3", "RM3, 1000 hits", "ms"),
-            ("rerank", "reranking of 1000 posts", "ms"),
-            ("encoded", "– with encodings", "ms"),
-            (
-                "search_peak",
-                "– peak memory (RSS) of searching and reranking without encodings",
-                "MB",
-            ),
-        )
-    ]
-    print(table(sizes, lines), flush=True)
-    if workload.plot:
-        draw(workload.plot, sizes, lines)
+    figures = [_figures(workload, size) for size in sizes]
+    rows = [["", *(f"{size:,} posts" for size in sizes), "exponent"]]
+    rows.append(["---"] * len(rows[0]))
+    for key, title in FIGURES.items():
+        values = [of_size[key] for of_size in figures]
+        exponent = "–"
+        if len(sizes) > 1:
+            exponent = f"{np.polyfit(np.log(sizes), np.log(values), 1)[0]:.2f}"
+        shown = [f"{value:,.{0 if value >= 100 else 1}f}" for value in values]
+        rows.append([title, *shown, exponent])
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows), flush=True)
     return []
-
-
-def table(sizes: Sequence[int], lines: Sequence[Line]) -> str:
-    """The lines and their exponents as Markdown."""
-    heads = ["", *(f"{size:,} posts" for size in sizes), "exponent"]
-    rows = [heads, ["---"] * len(heads)]
-    for line in lines:
-        found = ["–" if one is None else f"{one:,.{_digits(one)}f}" for one in line.figures]
-        slope = line.exponent(sizes)
-        title = f"{line.title}, {line.unit}"
-        rows.append([title, *found, "–" if slope is None else f"{slope:.2f}"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _digits(figure: float) -> int:
-    return 0 if figure >= 100 else 1
-
-
-def draw(path: Path, sizes: Sequence[int], lines: Sequence[Line]) -> None:
-    """Draw the times over the sizes, both axes logarithmic."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
-    for line in lines:
-        if line.unit == "ms":
-            known = [(n, f) for n, f in zip(sizes, line.figures, strict=True) if f]
-            slope = line.exponent(sizes)
-            label = line.title.replace("– with", "reranking with")
-            label += "" if slope is None else f" (exponent {slope:.2f})"
-            axes.plot(*zip(*known, strict=True), "o-", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="posts", ylabel="ms per topic (median)")
-    axes.grid(visible=True, alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=8)
-    # Text as text, and no random names: the same figures give the same, small file.
-    with pyplot.rc_context({"svg.hashsalt": "growth", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
 
 
 def _figures(workload: Workload, size: int) -> dict[str, float]:
@@ -165,40 +106,25 @@ def _figures(workload: Workload, size: int) -> dict[str, float]:
     posts, index = folder / "posts.jsonl", folder / "index"
     if not posts.exists():
         write_posts(posts, list(workload.source.posts()), size)
-    command = [*_INDEX, "--index", str(index)]
-    _once(index, "index", partial(measured, [*command, "--posts", str(posts)]))
-    if size <= workload.encoded:
-        precompute = [*command, "--precompute", str(workload.directory)]
-        _once(index / "precomputed", "encodings", partial(measured, precompute))
+    # An index without times of its own is of an earlier version.
+    if not (index / BUILT).exists():
+        command = [sys.executable, "-m", "pipeline.index", "--index", str(index)]
+        times = measured([*command, "--posts", str(posts)])
+        with atomic_file(index / BUILT) as stream:
+            json.dump(times, stream)
+    times = json.loads((index / BUILT).read_text(encoding="utf-8"))
     manifest = IndexManifest.read(index)
     store = manifest.files[POSTS_FILE]
     figures = {
+        "index_rate": size / times["seconds"],
+        "index_processor": size / times["processor"],
+        "index_peak": times["peak"] / 1e6,
         "store": store / manifest.posts,
         "index": (sum(manifest.files.values()) - store) / manifest.posts,
+        **_searched(workload, index),
     }
-    built = json.loads((index / BUILT).read_text(encoding="utf-8"))
-    for what, found in built.items():
-        figures[f"{what}_rate"] = size / found["seconds"]
-        figures[f"{what}_processor"] = size / found["processor"]
-        figures[f"{what}_peak"] = found["peak"] / 1e6
-    if "encodings" in built:
-        files = [path for path in (index / "precomputed").rglob("*") if path.is_file()]
-        figures["encodings"] = sum(path.stat().st_size for path in files) / size
-    figures |= _searched(workload, index)
     print(f"{size:,} posts: {json.dumps(figures)}", flush=True)
     return figures
-
-
-def _once(target: Path, name: str, build: Callable[[], dict[str, float]]) -> None:
-    """Build a folder unless it is there, and write its times and its memory down."""
-    path = (target if name == "index" else target.parent) / BUILT
-    known: dict[str, Any] = {}
-    if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
-    if name not in known or not target.exists():
-        known[name] = build()
-        with atomic_file(path) as stream:
-            json.dump(known, stream)
 
 
 def _searched(workload: Workload, index: Path) -> dict[str, float]:
@@ -210,5 +136,5 @@ def _searched(workload: Workload, index: Path) -> dict[str, float]:
     )
     if done.returncode:
         raise DataError(f"searching {index} failed:\n{done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures

@@ -1,4 +1,4 @@
-"""Child process of part 11: times of searching one index and reranking its hits, as JSON.
+"""Child process of the part growth: times of searching one index and reranking its hits, as JSON.
 
     python growth_searches.py COLLECTION INDEX CHECKPOINT ROUNDS [DATA]
 
@@ -19,20 +19,14 @@ from indexes.lucene import LuceneIndex
 from indexes.methods import METHODS
 from pipeline.collections import named
 from pipeline.command.runtime import keep_allocations
-from pipeline.ranking.checkpoints import with_precomputed
 from pipeline.ranking.retrievers import Candidates, IndexRetriever
-from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint
 
 
 def main(collection: str, index: str, directory: str, rounds: str, data: str = "") -> None:
     """Print the figures by name."""
     topics = named.find(collection, Path(data) if data else None).topics
-    trained = checkpoint.load(Path(directory), "mp_hcnn")
-    models = {"rerank": trained}
-    encoded = with_precomputed(ModelScorer(trained), None, Path(index)).checkpoint
-    if encoded is not trained:
-        models["encoded"] = encoded
+    model = checkpoint.load(Path(directory), "mp_hcnn")
     with LuceneIndex.open(index) as opened:
         figures = {}
         for name in ("ql", "rm3"):
@@ -43,16 +37,14 @@ def main(collection: str, index: str, directory: str, rounds: str, data: str = "
             figures[name] = _milliseconds(search, topics, int(rounds))
         retriever = IndexRetriever(opened, METHODS["ql"]())
         runs = {topic: retriever.search([topic]).run for topic in topics}
-        for name, model in models.items():
 
-            def rerank(topic: Any, model: Any = model) -> None:
-                run = runs[topic]
-                posts = opened.posts.get_many(run.get(topic.query_id, {}))
-                model.score(Candidates([topic], run, posts).pairs())
+        def rerank(topic: Any) -> None:
+            run = runs[topic]
+            posts = opened.posts.get_many(run.get(topic.query_id, {}))
+            model.score(Candidates([topic], run, posts).pairs())
 
-            figures[name] = _milliseconds(rerank, topics, int(rounds))
-            if name == "rerank":
-                figures["search_peak"] = _peak() / 1e6
+        figures["rerank"] = _milliseconds(rerank, topics, int(rounds))
+        figures["search_peak"] = _peak() / 1e6
     print(json.dumps(figures))
 
 

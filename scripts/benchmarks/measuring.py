@@ -1,15 +1,12 @@
-"""Times of alternative ways, measured in turn, and the machine that they were measured on."""
+"""Times of alternative ways, measured in turn."""
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,16 +70,3 @@ def printed(rows: list[Row]) -> list[Row]:
     for row in rows:
         print(": ".join(row), flush=True)
     return rows
-
-
-def machine() -> str:
-    """Processor, cores, PyTorch's threads, and GPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    processor = names[0] if names else platform.processor() or "unknown processor"
-    cores = f"{os.cpu_count()} cores ({torch.get_num_threads()} threads)"
-    return f"{processor}, {cores}, {gpu}, PyTorch {torch.__version__}"

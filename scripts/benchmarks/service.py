@@ -1,4 +1,4 @@
-"""Part 10: the rerank service over loopback, against its engine in-process and a cross-encoder."""
+"""The rerank service over loopback, beside its scoring in-process and a cross-encoder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,16 +30,16 @@ from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 
 SERVED = SHIPPED / "mp_hcnn" / "all"
-"""What a service serves if it is told nothing else."""
+"""The service's default model."""
 
 SINGLE = 40
-"""Requests of one client that are measured, of each size."""
+"""Measured requests of one client, of each size."""
 CLIENTS, LOAD = 16, 100
 """Clients at once, and documents of each of their requests."""
 OVERLOAD = 4
 """Times as many clients as the service is made for."""
 BEFORE = 4
-"""Requests of 1,000 other posts that come before what is measured."""
+"""Requests of 1,000 other posts before the measured ones: a service in use knows common words."""
 SECONDS, MINUTE = 10, 60
 RESTARTS = 3
 CROSS_ENCODED = 400
@@ -49,7 +50,7 @@ KEPT = 100
 _LOAD = Path(__file__).with_name("service_load.py")
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """A query and its posts as (text, URL)."""
 
     query: str
@@ -61,7 +62,7 @@ class Ask(NamedTuple):
         return json.dumps({"query": self.query, "texts": texts, "raw_scores": True}).encode()
 
     def pairs(self) -> Pairs:
-        """For the engine."""
+        """For the scorer."""
         rows, texts = np.arange(len(self.posts)), [text for text, _ in self.posts]
         return Pairs([self.query], texts, [url for _, url in self.posts], rows * 0, rows)
 
@@ -73,13 +74,13 @@ class Running(NamedTuple):
     port: int
     log: list[bytes]
 
-    def ask(self, body: bytes, connection: http.client.HTTPConnection) -> Any:
-        """The answer to one request."""
+    def post(self, body: bytes, connection: http.client.HTTPConnection) -> Any:
+        """The response's JSON; raises RuntimeError for an error."""
         connection.request("POST", "/rerank", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        content = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"found the status {answer.status}: {content[:200]!r}")
+        response = connection.getresponse()
+        content = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"found the status {response.status}: {content[:200]!r}")
         return json.loads(content)
 
     def connection(self) -> http.client.HTTPConnection:
@@ -88,21 +89,24 @@ class Running(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Bytes of the process and of those that it has started; what they share counts once."""
+        """Bytes of the process and its children, shared pages counted once."""
         return sum(map(_memory, [self.process.pid, *_children(self.process.pid)]))
 
 
 def measure(workload: Workload) -> list[Row]:
-    """Latency, throughput, overload, memory and restart of the service."""
-    few, many = asks(workload, LOAD)[:KEPT], asks(workload, 1000)
-    rows: list[Row] = []
+    """Latency, throughput, overload, memory and restart."""
+    few, many = requests(workload, LOAD)[:KEPT], requests(workload, 1000)
     model = checkpoints.load(SERVED)
     in_process = _in_process(model, few)
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, serving(SERVED) as service:
         _settle(service)
-        _warm_up(service, many[SINGLE : SINGLE + BEFORE])
+        connection = service.connection()
+        for request in many[SINGLE : SINGLE + BEFORE]:
+            service.post(request.body(), connection)
+        connection.close()
         bodies = Path(folder) / "bodies"
-        bodies.write_bytes(b"\n".join(ask.body() for ask in few))
+        bodies.write_bytes(b"\n".join(request.body() for request in few))
         for title, some in (("100", few), ("1,000", many)):
             rows += printed(_single(service, title, some[:SINGLE]))
         loaded = load(service, bodies, CLIENTS, SECONDS)
@@ -114,7 +118,7 @@ def measure(workload: Workload) -> list[Row]:
     return rows + printed(_restart(few[0]))
 
 
-def asks(workload: Workload, documents: int) -> list[Ask]:
+def requests(workload: Workload, documents: int) -> list[Request]:
     """Requests of distinct posts, as far as there are any, in random order: none is cached."""
     candidates = workload.candidates
     posts = [(post.text, post.url) for post in candidates.posts.values()]
@@ -122,18 +126,16 @@ def asks(workload: Workload, documents: int) -> list[Ask]:
     documents = min(documents, len(posts))
     topics, count = candidates.topics, len(posts) // documents
     return [
-        Ask(topics[n % len(topics)].text, posts[n * documents : (n + 1) * documents])
+        Request(topics[n % len(topics)].text, posts[n * documents : (n + 1) * documents])
         for n in range(count)
     ]
 
 
 @contextmanager
-def serving(
-    checkpoint: Path | str, port: int = 0, cache: int | None = None, options: Sequence[str] = ()
-) -> Iterator[Running]:
+def serving(checkpoint: Path, port: int = 0, options: Sequence[str] = ()) -> Iterator[Running]:
     """A service of a checkpoint, in a process of its own."""
     command = [sys.executable, "-m", "pipeline.serve", "--checkpoint", str(checkpoint)]
-    command += ["--port", str(port), "--cache", str(cache or CACHE), *options]
+    command += ["--port", str(port), "--cache", str(CACHE), *options]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=log)
         assert process.stderr is not None
@@ -152,17 +154,17 @@ def serving(
 
 
 def load(service: Running, bodies: Path, clients: int, seconds: float) -> Any:
-    """What the clients of ``service_load.py`` found."""
+    """The output of ``service_load.py``."""
     command = [sys.executable, str(_LOAD), str(service.port), str(bodies)]
     done = subprocess.run([*command, str(clients), str(seconds)], capture_output=True, check=True)
     return json.loads(done.stdout)
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process, or one of these, has started."""
+    """Identifiers of all processes below a process."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    found = list(map(int, listed))
-    return [*found, *(one for child in found for one in _children(child))]
+    children = list(map(int, listed))
+    return [*children, *(below for child in children for below in _children(child))]
 
 
 def _memory(pid: int) -> int:
@@ -180,67 +182,61 @@ def _settle(service: Running) -> None:
         before, now = now, service.memory
 
 
-def _warm_up(service: Running, some: Sequence[Ask]) -> None:
-    """Let the service read other posts: one that has been up for a while knows common words."""
-    connection = service.connection()
-    for ask in some:
-        service.ask(ask.body(), connection)
-    connection.close()
-
-
-def _single(service: Running, title: str, some: Sequence[Ask]) -> list[Row]:
+def _single(service: Running, title: str, some: Sequence[Request]) -> list[Row]:
     """Milliseconds of one client's requests: of new posts, and of the same again."""
-    bodies, connection, rows = [ask.body() for ask in some], service.connection(), []
+    bodies, connection, rows = [request.body() for request in some], service.connection(), []
     for kind in ("new posts", "posts of an earlier request"):
         seconds = []
         for body in bodies:
             started = time.perf_counter()
-            service.ask(body, connection)
+            service.post(body, connection)
             seconds.append(time.perf_counter() - started)
-        found = f"{1000 * median(seconds):.1f} ms (p95 {1000 * np.quantile(seconds, 0.95):.1f})"
-        rows.append((f"service, one request of {title}, {kind}: median", found))
+        text = f"{1000 * median(seconds):.1f} ms (p95 {1000 * np.quantile(seconds, 0.95):.1f})"
+        rows.append((f"service, one request of {title}, {kind}: median", text))
     connection.close()
     return rows
 
 
-def _in_process(model: TrainedReranker, some: Sequence[Ask]) -> dict[str, float]:
-    """Pairs/s of the engine on all cores: of new posts, then of known ones."""
-    scorer, pairs = CachedScorer(model.model, model.encoder, CACHE), [ask.pairs() for ask in some]
+def _in_process(model: TrainedReranker, some: Sequence[Request]) -> dict[str, float]:
+    """Pairs/s of the service's scorer on all cores: of new posts, then of known ones."""
+    scorer = CachedScorer(model.model, model.encoder, CACHE)
+    pairs = [request.pairs() for request in some]
     rates = {}
     scorer.score(pairs[0])
     with threads(len(os.sched_getaffinity(0))):
         for kind in ("new posts", "known posts"):
             started = time.perf_counter()
-            for some_pairs in pairs[1:]:
-                scorer.score(some_pairs)
+            for of_request in pairs[1:]:
+                scorer.score(of_request)
             rates[kind] = sum(map(len, pairs[1:])) / (time.perf_counter() - started)
     return rates
 
 
 def _throughput(loaded: Any, in_process: dict[str, float]) -> list[Row]:
-    milliseconds = loaded["milliseconds"]["200"]
+    times = dict(loaded["milliseconds"])
+    milliseconds = times.pop("200")
     rate, middle = loaded["documents"] / loaded["seconds"], median(milliseconds)
     worst = float(np.quantile(milliseconds, 0.99))
-    errors = sum(len(found) for status, found in loaded["milliseconds"].items() if status != "200")
-    engine = ", ".join(f"{value:,.0f} with {kind}" for kind, value in in_process.items())
+    rates = ", ".join(f"{value:,.0f} with {kind}" for kind, value in in_process.items())
     return [
-        ("engine in-process, pairs/s", engine),
+        ("scoring in-process, pairs/s", rates),
         (
             f"service, {CLIENTS} clients at once, {LOAD} posts each",
-            f"{rate:,.0f} pairs/s, {rate / in_process['known posts']:.0%} of the engine's; median "
-            f"{middle:.1f} ms, p99 {worst:.1f} ms ({worst / middle:.1f} ×), {errors} errors",
+            f"{rate:,.0f} pairs/s, {rate / in_process['known posts']:.0%} of in-process; median "
+            f"{middle:.1f} ms, p99 {worst:.1f} ms ({worst / middle:.1f} ×), "
+            f"{sum(map(len, times.values()))} errors",
         ),
     ]
 
 
-def _cross_encoder(some: Sequence[Ask], rate: float, folder: Path) -> list[Row]:
+def _cross_encoder(some: Sequence[Request], rate: float, folder: Path) -> list[Row]:
     """Pairs/s of a cross-encoder, in single precision and in eight bits, on all cores."""
     from benchmarks.cross_encoder import CrossEncoder
 
     pairs = [
-        (ask.query, f"{text} {url}".strip())
-        for ask in some[: -(-CROSS_ENCODED // LOAD)]
-        for text, url in ask.posts
+        (request.query, f"{text} {url}".strip())
+        for request in some[: -(-CROSS_ENCODED // LOAD)]
+        for text, url in request.posts
     ]
     rows = []
     for title, is_quantized in (("in single precision", False), ("in eight bits", True)):
@@ -249,58 +245,55 @@ def _cross_encoder(some: Sequence[Ask], rate: float, folder: Path) -> list[Row]:
         started = time.perf_counter()
         model.score(pairs)
         other = len(pairs) / (time.perf_counter() - started)
-        found = f"{other:,.0f} pairs/s; the service {rate / other:.0f} times as many"
-        rows.append((f"cross-encoder of MiniLM-L6's size {title}", found))
+        text = f"{other:,.0f} pairs/s; the service {rate / other:.0f} times as many"
+        rows.append((f"cross-encoder of MiniLM-L6's size {title}", text))
     return rows
 
 
 def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
     """More clients than the service is made for, minute after minute."""
-    statuses: dict[str, int] = {}
-    memory = []
+    statuses, memory = Counter[str](), []
     for _ in range(minutes):
         loaded = load(service, bodies, OVERLOAD * CLIENTS, MINUTE)
-        for status, found in loaded["milliseconds"].items():
-            statuses[status] = statuses.get(status, 0) + len(found)
+        statuses.update({code: len(times) for code, times in loaded["milliseconds"].items()})
         memory.append(service.memory)
-    found = ", ".join(f"{count:,} answers {status}" for status, count in sorted(statuses.items()))
-    rows = [(f"service, {OVERLOAD * CLIENTS} clients for {minutes} minutes", found)]
+    text = ", ".join(f"{count:,} answers {status}" for status, count in sorted(statuses.items()))
+    rows = [(f"service, {OVERLOAD * CLIENTS} clients for {minutes} minutes", text)]
     if minutes > 2:
         growth = memory[-1] / memory[1]
-        found = f"{memory[-1] / 2**20:,.0f} MiB, {growth:.3f} times that of the second minute"
-        rows.append(("service, memory of the last minute", found))
+        text = f"{memory[-1] / 2**20:,.0f} MiB, {growth:.3f} times that of the second minute"
+        rows.append(("service, memory of the last minute", text))
     return rows
 
 
-def _equality(service: Running, model: TrainedReranker, some: Sequence[Ask]) -> list[Row]:
+def _equality(service: Running, model: TrainedReranker, some: Sequence[Request]) -> list[Row]:
     """Largest difference between scores over HTTP and of ``predict``, with many clients at once."""
 
-    def difference(ask: Ask) -> float:
+    def difference(request: Request) -> float:
         connection = service.connection()
-        answer = service.ask(ask.body(), connection)
+        scores = np.zeros(len(request.posts))
+        for result in service.post(request.body(), connection):
+            scores[result["index"]] = result["score"]
         connection.close()
-        scores = np.zeros(len(ask.posts))
-        for one in answer:
-            scores[one["index"]] = one["score"]
-        expected = model.predict([(ask.query, post) for post in ask.posts])
+        expected = model.predict([(request.query, post) for post in request.posts])
         return float(np.abs(scores - expected).max())
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         largest = max(pool.map(difference, some[: 4 * CLIENTS]))
-    what = f"service, {CLIENTS} clients: largest difference from `predict`"
-    return [(what, f"{largest:.1e}")]
+    return [(f"service, {CLIENTS} clients: largest difference from `predict`", f"{largest:.1e}")]
 
 
-def _restart(ask: Ask) -> list[Row]:
-    """Seconds from the start of a service that was killed during a request to its next answer."""
+def _restart(request: Request) -> list[Row]:
+    """Seconds from the start of a service, after a kill during a request, to its next scores."""
     seconds = []
     for _ in range(RESTARTS):
         with serving(SERVED) as service:
             connection = service.connection()
-            connection.request("POST", "/rerank", ask.body(), {"Content-Type": "application/json"})
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/rerank", request.body(), headers)
             os.kill(service.process.pid, signal.SIGKILL)
         started = time.perf_counter()
         with serving(SERVED, service.port) as again:
-            again.ask(ask.body(), again.connection())
+            again.post(request.body(), again.connection())
             seconds.append(time.perf_counter() - started)
     return [("service, from its start to the first scores", f"{median(seconds):.1f} s")]

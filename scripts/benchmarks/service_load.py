@@ -1,10 +1,10 @@
-"""Clients of a rerank service, as a process of their own: its work must not be the service's.
+"""Clients of a rerank service, in a process of their own: their work must not be the service's.
 
     python service_load.py PORT BODIES CLIENTS SECONDS
 
 Each line of the file BODIES is the body of a request to /rerank. Each client keeps one connection
 and sends one request after the other, the bodies in turn. Prints JSON: seconds in all, the
-milliseconds of each answer by its status, and the documents that were scored.
+milliseconds of each response by its status, and the number of scored documents.
 """
 
 import asyncio
@@ -12,26 +12,25 @@ import json
 import sys
 import time
 from collections import defaultdict
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 
+times: dict[int, list[float]] = defaultdict(list)
 
-async def client(
-    port: int, bodies: list[bytes], numbers: "count[int]", end: float, found: dict[int, list[float]]
-) -> None:
+
+async def client(port: int, bodies: "cycle[bytes]", end: float) -> None:
     """Send requests until the time ``end``; at least one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while True:
-        body = bodies[next(numbers) % len(bodies)]
+        body = next(bodies)
         head = f"POST /rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
         started = time.perf_counter()
         writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
-        answer = await reader.readuntil(b"\r\n\r\n")
-        status = int(answer[9:12])
-        headers = answer.lower().split(b"\r\n")
+        response = await reader.readuntil(b"\r\n\r\n")
+        headers = response.lower().split(b"\r\n")
         (length,) = (line[15:] for line in headers if line.startswith(b"content-length:"))
         await reader.readexactly(int(length))
-        found[status].append(1000 * (time.perf_counter() - started))
+        times[int(response[9:12])].append(1000 * (time.perf_counter() - started))
         if time.perf_counter() > end:
             break
     writer.close()
@@ -39,15 +38,12 @@ async def client(
 
 async def main(port: int, path: Path, clients: int, seconds: float) -> None:
     """Run all clients at once."""
-    bodies = path.read_bytes().splitlines()
-    documents = len(json.loads(bodies[0])["texts"])
-    found: dict[int, list[float]] = defaultdict(list)
-    numbers, started = count(), time.perf_counter()
-    end = started + seconds
-    await asyncio.gather(*(client(port, bodies, numbers, end, found) for _ in range(clients)))
+    lines = path.read_bytes().splitlines()
+    bodies, started = cycle(lines), time.perf_counter()
+    await asyncio.gather(*(client(port, bodies, started + seconds) for _ in range(clients)))
     seconds = time.perf_counter() - started
-    scored = documents * len(found[200])
-    print(json.dumps({"seconds": seconds, "milliseconds": found, "documents": scored}))
+    scored = len(json.loads(lines[0])["texts"]) * len(times[200])
+    print(json.dumps({"seconds": seconds, "milliseconds": times, "documents": scored}))
 
 
 if __name__ == "__main__":

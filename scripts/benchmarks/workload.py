@@ -1,4 +1,4 @@
-"""Workload of the benchmark: pairs of a collection, a trained model, models of random weights."""
+"""Workload of the benchmark: pairs of a collection, the trained MP-HCNN, and one of paper size."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from pipeline.collections.collection import Collection
 from pipeline.collections.named import ANSWERS, open_collection
 from pipeline.ranking.checkpoints import default_directory
 from pipeline.ranking.retrievers import Candidates, retriever_for
-from rerankers import checkpoint, models
-from rerankers.base import WORDS, Pairs, Reranker
+from rerankers import checkpoint
+from rerankers.base import Pairs
 from rerankers.models.mp_hcnn import Model
 from rerankers.reranker import TrainedReranker
 from rerankers.text.inputs import TextEncoder
@@ -27,23 +27,23 @@ PAPER_VECTOR_SIZE = 300
 
 @dataclass(frozen=True)
 class Workload:
-    """Options of all parts, and data that is loaded on first use."""
+    """Options of all parts, and data that is loaded on first use.
+
+    Attributes:
+        count: maximal number of pairs in comparisons.
+        minutes: of the service's overload.
+        sizes: of the growing collections.
+        engine: address of a search engine.
+    """
 
     collection: str
     count: int
-    """Maximal number of pairs in comparisons."""
     rounds: int
     device: str
     data: Path | None
     minutes: int = 1
-    """Of the service's overload."""
     sizes: Sequence[int] = ()
-    """Of part 11's collections."""
-    encoded: int = 0
-    """The largest of them whose posts are precomputed."""
-    plot: Path | None = None
     engine: str | None = None
-    """Address of a search engine."""
 
     @property
     def directory(self) -> Path:
@@ -68,56 +68,26 @@ class Workload:
         return retriever.search(self.source.topics)
 
     @cached_property
-    def all_pairs(self) -> Pairs:
-        """The candidates as pairs of texts."""
-        return self.candidates.pairs()
-
-    @cached_property
     def pairs(self) -> Pairs:
-        """The first ``count`` pairs."""
-        return self.all_pairs.part(np.arange(min(self.count, len(self.all_pairs))))
+        """The first ``count`` candidates as pairs of texts."""
+        pairs = self.candidates.pairs()
+        return pairs.take(np.arange(min(self.count, len(pairs))))
 
     @cached_property
     def checkpoint(self) -> TrainedReranker:
         """The trained MP-HCNN."""
         return checkpoint.load(self.directory, "mp_hcnn", self.device)
 
-    def encoder(self, size: int) -> TextEncoder:
-        """An encoder with the checkpoint's vocabulary and word vectors of another size.
-
-        Additional components are random, with the standard deviation of the trained ones.
-        """
-        loaded = self.checkpoint
-        known = loaded.encoder.vocabulary
-        ids = torch.arange(1, len(known.known) + 1, device=self.device)
-        with torch.inference_mode():
-            towers: Any = loaded.model.towers
-            vectors = towers[WORDS].vectors(ids).cpu().numpy()[:, :size]
-        spread = float(vectors.std()) or 1.0
-        shape = (len(vectors), size - vectors.shape[1])
-        more = np.random.default_rng(1).normal(0, spread, shape).astype(np.float32)
-        vocabulary = Vocabulary(known.known, np.hstack([vectors, more]), known.buckets)
-        return TextEncoder(vocabulary, loaded.encoder.idf)
-
-    def random_model(self, name: str, config: Any, encoder: TextEncoder) -> Reranker:
-        """An untrained model, ready to score."""
-        torch.manual_seed(1)
-        build: Any = models.find(name)
-        model: Reranker = build(config, encoder.vocabulary)
-        return model.to(self.device).eval()
-
-    @property
-    def mp_hcnns(self) -> dict[str, tuple[Reranker, TextEncoder]]:
-        """Both sizes of MP-HCNN: title -> model and encoder."""
-        return {
-            "MP-HCNN at the paper's size": self.paper_model(),
-            "MP-HCNN, shipped": (self.checkpoint.model, self.checkpoint.encoder),
-        }
-
-    def paper_model(self) -> tuple[Reranker, TextEncoder]:
+    def paper_model(self) -> tuple[Model, TextEncoder]:
         """MP-HCNN with 300 numbers per word, 256 filters and depth 4 (section 4.3), untrained."""
-        encoder = self.encoder(PAPER_VECTOR_SIZE)
+        torch.manual_seed(1)
+        trained = self.checkpoint.encoder
+        known = trained.vocabulary
+        shape = (len(known.known), PAPER_VECTOR_SIZE)
+        vectors = np.random.default_rng(1).normal(0, 0.4, shape).astype(np.float32)
+        encoder = TextEncoder(Vocabulary(known.known, vectors, known.buckets), trained.idf)
         config: Any = dataclasses.replace(
             Model.configurations["paper"], word_filters=256, trigram_filters=256, depth=4
         )
-        return self.random_model("mp_hcnn", config, encoder), encoder
+        model = Model(config, encoder.vocabulary)
+        return model.to(self.device).eval(), encoder

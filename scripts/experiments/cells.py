@@ -4,20 +4,21 @@ A finished cell is a JSON file in the experiments' folder and is not computed ag
 training continues from its last epoch. A failing cell does not stop the others.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from experiments import drawn
+from tqdm import tqdm
+
+from experiments import answers
 from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
@@ -28,6 +29,7 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 from rerankers import models
+from rerankers.training.settings import Settings
 
 RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
@@ -46,7 +48,7 @@ class Cell:
             run, measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ,
             mixed with query likelihood; ``held-out:NAME`` is measured on held-out training topics,
             without a look at the collection; ``drawn:NAME`` picks right answers among drawn ones
-            (:mod:`experiments.drawn`), with ``drawn:okapi`` for BM25.
+            (:mod:`experiments.answers`), with ``drawn:okapi`` for BM25.
         training: options of ``pipeline.train`` besides data, seed and output.
         collection: reported collection. One with a training part is trained on that part; a
             microblog year is left out of training.
@@ -132,17 +134,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Setup:
-    """Folders, device and word vectors of the experiments.
-
-    Attributes:
-        directory: holds all that they keep, for one file of word vectors.
-        vectors: of all trainings whose options name none; None means ``pipeline.train``'s default.
-    """
+    """Folders and device of the experiments; ``directory`` holds all that they keep."""
 
     directory: Path
     data: Path | None = None
     device: str = "auto"
-    vectors: Path | None = None
 
     def collection(self, name: str) -> Collection:
         """The named collection in the data folder."""
@@ -170,15 +166,9 @@ class Setup:
 
 
 def run_cells(
-    cells: Sequence[Cell],
-    setup: Setup,
-    workers: int = 1,
-    progress: Callable[[Cell, str], None] = lambda cell, message: None,
+    cells: Sequence[Cell], setup: Setup, workers: int = 1
 ) -> tuple[list[Result], list[str]]:
-    """Compute the missing cells, ``workers`` at a time on equal shares of the cores.
-
-    Args:
-        progress: called with each finished cell and a line about it.
+    """Compute the missing cells, ``workers`` at a time on equal shares of the cores, with a bar.
 
     Returns:
         Results of the successful cells in their order, and a line for each failed one.
@@ -187,25 +177,24 @@ def run_cells(
     results: dict[str, Result] = {}
     failures: list[str] = []
     # Cells with the same key, under different names in two tables, are computed once.
-    distinct: dict[str, Cell] = {}
-    for cell in cells:
-        distinct.setdefault(cell.key, cell)
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(run_cell, cell, setup, threads): cell for cell in distinct.values()}
+    distinct = {cell.key: cell for cell in reversed(cells)}
+    missing = {key for key, cell in distinct.items() if not is_finished(cell, setup)}
+    bar = tqdm(total=len(missing), unit="cell", disable=None if missing else True)
+    with bar, ThreadPoolExecutor(workers) as pool:
+        futures = {pool.submit(run_cell, distinct[key], setup, threads): key for key in distinct}
         try:
             for future in as_completed(futures):
-                cell = futures[future]
+                key = futures[future]
                 try:
-                    results[cell.key] = future.result()
-                    progress(cell, f"{cell}: done")
+                    results[key] = future.result()
                 except Exception as error:
-                    failures.append(f"{cell}: {error}")
-                    progress(cell, failures[-1])
+                    failures.append(f"{distinct[key]}: {error}")
+                    tqdm.write(failures[-1], file=sys.stderr)
+                bar.update(key in missing)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
-    found = [dataclasses.replace(results[c.key], cell=c) for c in cells if c.key in results]
-    return found, failures
+    return [replace(results[c.key], cell=c) for c in cells if c.key in results], failures
 
 
 def is_finished(cell: Cell, setup: Setup) -> bool:
@@ -221,7 +210,7 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     """
     path = setup.result_file(cell)
     if path.exists():
-        return dataclasses.replace(read_result(path), cell=cell)
+        return replace(read_result(path), cell=cell)
     if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
@@ -237,7 +226,7 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     development, epochs = metrics["validation"]["AP"], metrics["epochs"]
     result = Result(cell, *measured, development, epochs, round(seconds, 1), provenance())
     with atomic_file(path) as stream:
-        stream.write(json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False) + "\n")
+        stream.write(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
 
 
@@ -257,11 +246,22 @@ def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
         # One held-out part suffices for early stopping and λ, at a fifth of the cost. A fusion
         # needs five: it is trained on neural scores of held-out topics.
         options += ["--folds", "1"]
-    if setup.vectors and "--vectors" not in cell.training:
-        options += ["--vectors", str(setup.vectors)]
-    options += [*cell.training, "--seed", str(cell.seed)]
+    options += [*_options(cell.training), "--seed", str(cell.seed)]
     output = ["--output", str(checkpoint), "--resume"]
     _command("pipeline.train", cell.reranker, *options, *output, *common)
+
+
+def _options(training: Sequence[str]) -> list[str]:
+    """Options of a training, with ``--set training.NAME=VALUE`` for ``--NAME VALUE`` of a setting.
+
+    Finished results are named by hashes of the short form.
+    """
+    settings = {f"--{setting.name.replace('_', '-')}" for setting in fields(Settings)}
+    options, words = [], iter(training)
+    for word in words:
+        setting = f"training.{word[2:].replace('-', '_')}"
+        options += ["--set", f"{setting}={next(words)}"] if word in settings else [word]
+    return options
 
 
 def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
@@ -287,7 +287,8 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     qrels, measures = collection.qrels, collection.measures
     if cell.kind == DRAWN:
         part = named.find_answers(cell.collection, setup.data)
-        return drawn.measure(part, None if cell.is_untrained else setup.checkpoint(cell)), {}, None
+        checkpoint = None if cell.is_untrained else setup.checkpoint(cell)
+        return answers.measure_drawn(part, checkpoint), {}, None
     if cell.kind == HELD_OUT:
         held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
         return _means(held_out.qrels, held_out.neural, measures), {}, None

@@ -11,7 +11,6 @@ import pytest
 from conftest import Command, Result
 from test_teacher import write_folder
 
-from pipeline import adapt
 from pipeline.adaptation import teacher as teachers
 from pipeline.adaptation.teacher import FloatArray, Teacher
 from pipeline.collections.named import find
@@ -159,9 +158,6 @@ def test_of_many_posts_a_sample_is_read(run: Run, mine: Path, teacher: Words) ->
     assert "a sample of 20 of 61 posts" in result.err and teacher.encoded <= 20
     path = find(str(mine)).adapted_path
     assert path is not None and description_of(path)["posts"] == "20"
-    texts = [str(n) for n in range(50)]
-    drawn = adapt._sample(texts, 10)
-    assert drawn == adapt._sample(texts, 10) == sorted(drawn, key=int) and len(set(drawn)) == 10
 
 
 @pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])

@@ -20,7 +20,7 @@ from helpers.batch_samples import Row, nested, pairs, read_lines, scores, write_
 from helpers.reranking_samples import AWKWARD, encoder, small_model
 
 from pipeline.batch import FORMATS
-from pipeline.batches import formats, worker
+from pipeline.batches import worker
 from pipeline.batches.formats import reader_for
 from pipeline.batches.job import Part, form_of, parts_of
 from pipeline.batches.rows import Form
@@ -443,30 +443,6 @@ def test_a_line_that_cannot_be_read_does_not_divide_a_query(tmp_path: Path) -> N
     assert len(read) == 4
     assert [row for part in read for row in part] == rows
     assert all(len({row["query_id"] for row in part}) == 1 for part in read)
-
-
-def test_memory_does_not_grow_with_the_input(tmp_path: Path, monkeypatch: Any) -> None:
-    """A part is read at a time: the plan and each reading hold no more than that."""
-    path = write_lines(tmp_path / "in.jsonl.gz", pairs(nested(50)))
-    largest = 0
-    real = formats._parse
-
-    def parse(line: bytes, number: int) -> Any:
-        nonlocal largest
-        largest += 1
-        return real(line, number)
-
-    monkeypatch.setattr(formats, "_parse", parse)
-    form = form_of([path])
-    parts = [*parts_of([path], 10_000, form)]
-    planned, largest = largest, 0
-    reader = reader_for("jsonl")
-    counts = []
-    for part in parts:
-        before = largest
-        reader.read(path, part.span, form)
-        counts.append(largest - before)
-    assert max(counts) < 150 < planned + sum(counts)
 
 
 def test_ray_is_needed_for_an_address_alone(

@@ -13,6 +13,7 @@ from conftest import Result
 
 from indexes.errors import CollectionError
 from pipeline.command import main, options
+from pipeline.command.engine import EngineOptions
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
     apply_changes,
@@ -149,6 +150,19 @@ def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "What it does." in text
     assert "how many (default: 1000)" in text
     assert "way; one of ql, bm25 (default: ql)" in text
+
+
+def test_help_lists_inherited_options_by_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Inherited(EngineOptions):
+        last: str | None = option("of its own")
+
+    with pytest.raises(SystemExit):
+        run_command(Inherited, lambda options: None, "program", None, ["--help"])
+    text = capsys.readouterr().out
+    own, _, engine = text.partition("\nsearch engine:\n")
+    assert "--last" in own.partition("\noptions:\n")[2]
+    assert "--engine-index" in engine
 
 
 def tweetrerank(

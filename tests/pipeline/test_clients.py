@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from helpers.service_samples import QUERY, TEXTS, app_of, chance, listening, models
 
-README = Path(__file__).parents[2] / "pipeline" / "README.md"
+README = Path(__file__).parents[2] / "pipeline" / "service" / "README.md"
 SHOWN = "http://127.0.0.1:8080"
 KEY = "correct-horse"
 REFUSED = "found no known key"

@@ -198,7 +198,7 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     assert "is searched as it is, not built" in built.err
     tune_lambda.main(tune_lambda.Options(collection=str(toml)))
     (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
-    quick = ["--epochs", 2, "--vectors", tmp_path / "vectors.txt", "--threads", 1]
+    quick = ["--set", "training.epochs=2", "--vectors", tmp_path / "vectors.txt", "--threads", 1]
     trained = command("train", "knrm", "--collection", toml, *quick)
     assert trained.code == 0, trained.err
     assert "20 held-out topics:" in trained.out

@@ -98,19 +98,3 @@ def test_a_teacher_that_adds_word_vectors_is_learnt() -> None:
 def test_a_check_of_few_posts(count: int) -> None:
     explained, agreement = check(posts(count), encodings(count))
     assert explained <= 1 and -1 <= agreement <= 1
-
-
-def test_a_check_holds_posts_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of few posts, and never more than a number."""
-    seen: list[int] = []
-    original = fits.fit
-
-    def counted(texts: list[str], *arguments: object) -> object:
-        seen.append(len(texts))
-        return original(texts, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(fits, "fit", counted)
-    monkeypatch.setattr(fits, "HELD_OUT", 20)
-    for count in (95, 400):
-        check(posts(count), encodings(count))
-    assert seen == [85, 380]

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import Command, Result
+from conftest import Command
 
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
@@ -13,12 +13,11 @@ from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
-from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "mp_hcnn" / "all"
+CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "fusion" / "all"
 
 
 def parse(*arguments: str | Path) -> index.Options:
@@ -132,45 +131,17 @@ def test_a_collection_without_its_files(tmp_path: Path) -> None:
 def test_precomputing_keeps_the_index_and_a_search_uses_it(
     command: Command, tmp_path: Path, files: list[Path]
 ) -> None:
-    place, topics = tmp_path / "index", tmp_path / "topics.tsv"
-    topics.write_text("1\talpha bravo\n")
-    done = command("index", *posts_of(files), "--index", place, "--precompute", "mp_hcnn")
-    assert done.code == 0, done.err
-    built, where, precomputed = done.out.splitlines()
-    assert built.startswith("3 posts") and where == f"index: {place}"
-    assert precomputed.startswith(f"precomputed: {place}/precomputed/") and " MB in " in precomputed
-    again = command("index", "--index", place, "--precompute", CHECKPOINT)
-    assert again.code == 0, again.err
-    (line,) = again.out.splitlines()
-    assert line.split(",")[0] == precomputed.split(",")[0]
-    folder = Path(line.removeprefix("precomputed: ").partition(",")[0])
-    runs = []
-    for choice in ("none", folder):
-        done = run_search(command, place, topics, "--precomputed", choice)
-        assert done.code == 0, done.err
-        runs.append(read_run(tmp_path / "run.txt")["1"])
-    assert list(runs[0]) == list(runs[1]) and runs[0] == pytest.approx(runs[1], abs=1e-4)
-    (folder / "tower.words.0").write_bytes(b"")
-    broken = run_search(command, place, topics)
-    assert broken.code == 1
-    assert "tower.words.0: has 0 bytes" in broken.err
-    assert f"python -m pipeline.index --index {place} --precompute" in broken.err
-
-
-def run_search(command: Command, place: Path, topics: Path, *more: str | Path) -> Result:
-    words = ["--topics", topics, "--index", place, "--output", topics.parent / "run.txt"]
-    return command("search", *words, "--checkpoint", CHECKPOINT, "--lambda", "1", *more)
-
-
-@pytest.mark.slow
-def test_posts_are_precomputed_for_a_fusion(
-    command: Command, tmp_path: Path, files: list[Path]
-) -> None:
     place, topics, written = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
     topics.write_text("1\talpha bravo\n2\tcharlie\n")
     done = command("index", *posts_of(files), "--index", place, "--precompute", "fusion")
     assert done.code == 0, done.err
-    folder = Path(done.out.splitlines()[-1].removeprefix("precomputed: ").partition(",")[0])
+    built, where, line = done.out.splitlines()
+    assert built.startswith("3 posts") and where == f"index: {place}"
+    assert line.startswith(f"precomputed: {place}/precomputed/") and " MB in " in line
+    again = command("index", "--index", place, "--precompute", CHECKPOINT)
+    assert again.code == 0, again.err
+    assert again.out.partition(",")[0] == line.partition(",")[0]
+    folder = Path(line.removeprefix("precomputed: ").partition(",")[0])
     words = ["--topics", topics, "--index", place, "--output", written, "--reranker", "fusion"]
     runs = []
     for choice in ("none", folder):
@@ -181,3 +152,14 @@ def test_posts_are_precomputed_for_a_fusion(
     (folder / "known.words").unlink()
     broken = command("search", *words)
     assert broken.code == 1 and "known.words: is missing" in broken.err
+    assert f"python -m pipeline.index --index {place} --precompute" in broken.err
+
+
+@pytest.mark.slow
+def test_posts_are_not_precomputed_for_a_model_that_reads_texts(
+    command: Command, tmp_path: Path, files: list[Path]
+) -> None:
+    place = tmp_path / "index"
+    done = command("index", *posts_of(files), "--index", place, "--precompute", "mp_hcnn")
+    assert done.code == 1
+    assert "--precompute: found mp_hcnn, expected a model over features alone" in done.err

@@ -1,5 +1,6 @@
 """The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     """By every kind of ranker; the last stage has the posts of the first."""
     ranker = pipeline.ranker(collection(), reranker, weight=1 if reranker == "mp_hcnn" else None)
     topics = collection().topics
-    posts = dict(collection().open_index().posts.get_many([*POSTS]))
+    posts = dict(ranker.collection.open_index().posts.get_many([*POSTS]))
     run = {"a": {"3": 2.0, "0": 1.0}, "b": {"1": 1.0}}
     ranking = ranker.rerank(Candidates(topics, run, posts))
     assert {q: {*scores} for q, scores in ranking.run.items()} == {"a": {"0", "3"}, "b": {"1"}}
@@ -122,3 +123,31 @@ def test_mistakes_name_the_arguments() -> None:
     ranking = pipeline.ranker("sample", "none").rank("storm")
     with pytest.raises(DataError, match="expected `qrels`"):
         pipeline.evaluate(ranking.run, "AP")  # type: ignore[operator]
+
+
+def test_a_ranker_in_pyterrier() -> None:
+    pt = pytest.importorskip("pyterrier", reason="PyTerrier is not installed")
+    from pipeline.notebook.adapters import for_pyterrier
+
+    searching = for_pyterrier(pipeline.ranker(collection(), "none"))
+    found = searching.transform(pt.new.queries(["storm warning", "coffee"], qid=["a", "b"]))
+    assert set(found[found["qid"] == "a"]["docno"]) == {"0", "1", "2"}
+    pipe = searching >> for_pyterrier(pipeline.ranker(collection(), "fusion"))
+    reranked = pipe.transform(pt.new.queries(["storm warning"], qid=["a"]))
+    assert set(reranked["docno"]) == {"0", "1", "2"} and reranked["docno"].iloc[0] == "0"
+
+
+@pytest.mark.slow
+def test_the_first_ten_minutes_of_a_notebook(tmp_path: Path) -> None:
+    script = Path(pipeline.__file__).parents[1] / "scripts" / "examples" / "notebook.py"
+    done = subprocess.run(
+        [sys.executable, script, "lambda.png"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(pipeline.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Storm warning for the whole coast") == 1
+    assert pipeline.read_run(tmp_path / "mine.run").keys() == {"a", "b"}
+    assert (tmp_path / "lambda.png").read_bytes().startswith(b"\x89PNG")

@@ -269,7 +269,7 @@ def test_training_tunes_and_compares_on_held_out_topics(
     sample: Path, command: Callable[..., Any]
 ) -> None:
     toml = sample / "sample2.toml"
-    quick = ["--epochs", 3, "--vectors", sample / "vectors.txt", "--threads", 1]
+    quick = ["--set", "training.epochs=3", "--vectors", sample / "vectors.txt", "--threads", 1]
     absent = command("search", "--collection", toml, "--reranker", "knrm")
     assert absent.code == 1
     assert f"no knrm trained for {toml} here" in absent.err

@@ -179,7 +179,9 @@ def test_clients_read_on_in_long_results(served: Served) -> None:
 def test_reranking_in_an_application(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """The lines of the README, with another address and index."""
     name = "elasticsearch" if served.name in ("stub", "elasticsearch") else "opensearchpy"
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    readmes = (ROOT / "README.md", ROOT / "indexes" / "engines" / "README.md")
+    text = "".join(path.read_text("utf-8") for path in readmes)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (source,) = [block for block in blocks if f"from {name} import" in block]
     assert source.count("http://localhost:9200") == 1
     lines = source.replace('"posts"', repr(served.index))

@@ -33,7 +33,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train_small(data: Path, *more: str) -> None:
     """Train a small model that has not seen mb2012."""
-    words = "sm_cnn --test mb2012 --folds 1 --steps 2 --epochs 1 --set filters=4 --threads 1"
+    words = "sm_cnn --test mb2012 --folds 1 --set filters=4 --threads 1"
+    words += " --set training.steps=2 --set training.epochs=1"
     vectors = ("--vectors", str(data / "vectors.txt"), "--data", str(data))
     train.main(parse_arguments(train.Options, "train", None, [*words.split(), *vectors, *more]))
 
@@ -101,7 +102,7 @@ def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> No
     assert qrels is not None
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}
-    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn (λ = 0.3, minmax)"
+    assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn, λ = 0.3 (given)"
     for name in after:
         shown = next(line for line in output if line.startswith(name)).split()
         for measure, column in (("P@30", 1), ("AP", 4)):
@@ -117,7 +118,7 @@ def test_runs_are_reranked_as_a_search_does_it(
     rerank: Rerank, command: Command, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "mine", backwards(official()), "mine")
-    code, _, errors = rerank("rm3", "mine", "--normalize", "zscore")
+    code, _, errors = rerank("rm3", "mine", "--normalize", "none")
     assert code == 0, errors
     alone = (
         "--topics",
@@ -129,14 +130,14 @@ def test_runs_are_reranked_as_a_search_does_it(
         "--output",
         "one",
     )
-    done = command("search", *alone, "--lambda", "0.3", "--normalize", "zscore")
+    done = command("search", *alone, "--lambda", "0.3", "--normalize", "none")
     assert done.code == 0, done.err
     assert list(read_run("runs/reranked/mine.sm_cnn").items()) == list(read_run("one").items())
     # Without the model's share the order stays.
     code, output, _ = rerank("ql", "--lambda", "0", "--output", "here")
     assert code == 0
     assert orders(read_run("here/ql.sm_cnn")) == orders(official())
-    assert output[0].endswith("(λ = 0, minmax)")
+    assert output[0].endswith("sm_cnn, λ = 0 (given)")
     assert output[2].split()[3::3] == ["+0.0%", "+0.0%", "+0"]
 
 
@@ -242,9 +243,9 @@ def test_a_bad_run_is_refused_before_any_is_written(
 
 
 def test_without_a_checkpoint_it_is_said_how_to_train_one(rerank: Rerank) -> None:
-    code, _, errors = rerank("ql", topics="mb2013")
+    code, _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013")
     assert code == 1
-    assert "python -m pipeline.train sm_cnn --test mb2013" in errors
+    assert "python -m pipeline.train knrm --test mb2013" in errors
 
 
 def test_topics_and_posts_of_ones_own(

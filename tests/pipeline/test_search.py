@@ -1,6 +1,7 @@
 """The whole path on the sample collection and on files of one's own, as a user runs it."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,20 @@ def measures(output: str) -> dict[str, list[float]]:
     rows = [line.partition(" -> ")[0] for line in lines[start + 1 : start + 4] if line.strip()]
     rows = [line.rsplit(maxsplit=3)[:3] for line in rows]
     return {name.strip(): [float(ap), float(p)] for name, ap, p in rows}
+
+
+def test_the_whole_pipeline_is_shown(search: Search, tmp_path: Path) -> None:
+    """The rankers, the neural model alone and mixed, and the fusion, whose run is written."""
+    result = search("sample", "--hits", "50", "--show", "none", "--output", tmp_path / "run")
+    assert result.code == 0, result.err
+    _, *rows = result.out.splitlines()
+    names = [re.split(r"\s{2,}", row)[0] for row in rows]
+    assert names == [
+        *("ql", "bm25", "rm3", "axiom", "mp_hcnn", "mp_hcnn + ql (λ = 0.35)"),
+        *("mean of min-max scores", "fusion"),
+    ]
+    assert rows[-1].endswith(f"-> {tmp_path / 'run'}")
+    assert set(map(len, read_run(tmp_path / "run").values())) <= set(range(1, 51))
 
 
 def test_the_sample_from_topics_to_run(search: Search, tmp_path: Path) -> None:

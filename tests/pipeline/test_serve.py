@@ -236,7 +236,7 @@ def test_headers_of_times(client: TestClient, wire: Wire) -> None:
         assert 0 <= int(headers[f"x-{name}-time"]) < 60_000
 
 
-README = Path(__file__).parents[2] / "pipeline" / "README.md"
+README = Path(__file__).parents[2] / "pipeline" / "service" / "README.md"
 EXAMPLES = re.findall(
     r"^curl localhost:8080(/(?!posts/)\S+) .*?-d '(.*)'\n(.*)$",
     README.read_text("utf-8"),

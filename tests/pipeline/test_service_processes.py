@@ -60,10 +60,10 @@ def test_threads_get_their_own_answers(scorer: ParallelScorer) -> None:
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda rows: scorer.score(PAIRS.part(rows)), parts)
+        answers = pool.map(lambda rows: scorer.score(PAIRS.take(rows)), parts)
         for rows, scores in zip(parts, answers, strict=True):
             np.testing.assert_allclose(scores, expected[rows], rtol=1e-6, atol=4e-6)
-    assert scorer.score(PAIRS.part(np.zeros(0, np.int64))).shape == (0,)
+    assert scorer.score(PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
 
 
 def test_an_error_is_of_one_request_only(scorer: ParallelScorer) -> None:

@@ -159,7 +159,7 @@ def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teachers, "find_spec", lambda _: None)
     with pytest.raises(DataError, match=rf"the teacher {name}(?s:.*)tweetrerank\[adapt\]"):
-        open_teacher(name)
+        teachers.check_installed(name)
 
 
 def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from rerankers.models.mp_hcnn import Model as MpHcnn
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--epochs", "3", "--steps", "4", "--folds", "2"]
+SMALL = ["--set", "training.epochs=3", "--set", "training.steps=4", "--folds", "2"]
 FILES = {
     "config.json",
     "model.safetensors",
@@ -238,7 +238,14 @@ def test_checkpoint_of_a_training_part(
     answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Held-out scores and figures are those of the development part."""
-    small = ["--epochs", "3", "--steps", "4", "--batch-pairs", "8"]
+    small = [
+        "--set",
+        "training.epochs=3",
+        "--set",
+        "training.steps=4",
+        "--set",
+        "training.batch_pairs=8",
+    ]
     train(answers, "bigram", "--collection", "trecqa-raw", *small)
     printed = capsys.readouterr()
     assert "training bigram on trecqa-raw" in printed.err
@@ -272,7 +279,16 @@ def test_checkpoint_of_a_training_part(
 
 def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
     """Nothing is fitted after training, so the history has the figures of the final scores."""
-    small = ["--configuration", "plain", "--epochs", "4", "--steps", "3", "--select", "mrr"]
+    small = [
+        "--configuration",
+        "plain",
+        "--set",
+        "training.epochs=4",
+        "--set",
+        "training.steps=3",
+        "--set",
+        "training.select=mrr",
+    ]
     folder = tmp_path / "bigram"
     train(answers, "bigram", "--collection", "trecqa-raw", *small, "--output", folder)
     metrics = metrics_of(folder)
@@ -292,10 +308,22 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         (["mp_hcn"], "model: found 'mp_hcn', expected one of"),
         (["mp_hcnn", "--configuration", "papre"], "expected one of robust, small, paper"),
         (["mp_hcnn", "--set", "detph=3"], "did you mean 'depth'"),
-        (["mp_hcnn", "--epochs", "0", "--learning-rate", "-1"], "--learning-rate: found -1"),
+        (["mp_hcnn", "--set", "training.epochs=0"], "found 0, expected one epoch or more"),
+        (
+            ["mp_hcnn", "--set", "training.epochs=-1", "--set", "training.learning_rate=-1"],
+            r"learning_rate: found -1\.0, expected a number above 0; setting epochs: found -1",
+        ),
         (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
         (
-            ["bigram", "--collection", "trecqa-raw", "--sampling", "pairs", "--loss", "pairwise"],
+            [
+                "bigram",
+                "--collection",
+                "trecqa-raw",
+                "--set",
+                "training.sampling=pairs",
+                "--set",
+                "training.loss=pairwise",
+            ],
             "setting sampling: found pairs with the loss pairwise",
         ),
         (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),
@@ -312,8 +340,8 @@ def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
         ),
         (["fusion", "--collection", "trecqa-raw"], "--collection: fusion ranks what searches find"),
         (
-            ["lambdamart", "--test", "mb2012", "--epochs", "3"],
-            "--epochs: found for lambdamart.*--set",
+            ["lambdamart", "--test", "mb2012", "--set", "training.epochs=3"],
+            r"--set training\.epochs=3: found for lambdamart.*--set",
         ),
     ],
 )

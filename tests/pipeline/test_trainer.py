@@ -85,7 +85,7 @@ class Rows:
     query_index: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
 
-    def subset(self, rows: npt.NDArray[np.int64]) -> "Rows":
+    def take(self, rows: npt.NDArray[np.int64]) -> "Rows":
         return Rows(self.query_index[rows], self.rows[rows])
 
 

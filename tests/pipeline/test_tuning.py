@@ -117,7 +117,7 @@ def test_means_that_differ_by_rounding_are_equal() -> None:
         ({"step": 0.3}, "step of λ: found 0.3"),
         ({"step": -0.5}, "step of λ"),
         ({"measure": "map"}, "did you mean 'AP'"),
-        ({"normalization": "softmax"}, "'softmax', expected one of minmax, zscore"),
+        ({"normalization": "softmax"}, "'softmax', expected one of minmax, none"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -228,8 +228,9 @@ def test_scores_that_do_not_grow_with_relevance_have_no_calibration(
     assert calibrate({"1": {"best": 2.0, "worst": 1.0}}, {"1": relevant}) is None
 
 
-def test_shipped_checkpoints_are_calibrated() -> None:
-    folders = [path.parent for path in (SHIPPED / "mp_hcnn").glob("*/config.json")]
+@pytest.mark.parametrize("model", ["mp_hcnn", "sm_cnn"])
+def test_shipped_checkpoints_are_calibrated(model: str) -> None:
+    folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
     assert len(folders) == 5
     for folder in folders:
         found = calibration_of(folder)

@@ -15,6 +15,9 @@ from rerankers import adapters
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
 
+FIRST = [float(row * 7 % 5) for row in range(len(POSTS))]
+"""Scores of a first stage."""
+
 README = Path(rerankers.__file__).with_name("README.md")
 
 
@@ -30,15 +33,17 @@ def results() -> pd.DataFrame:
         for qid, query in enumerate(QUERIES)
         for row, (text, url) in enumerate(POSTS)
     ]
-    return pt.model.add_ranks(pd.DataFrame(rows).assign(score=0.0))
+    return pt.model.add_ranks(pd.DataFrame(rows).assign(score=[*FIRST] * len(QUERIES)))
 
 
-def test_a_transformer_of_pyterrier(reranker: TrainedReranker) -> None:
-    found = (pt.Transformer.from_df(results()) >> adapters.for_pyterrier(reranker)).transform(
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_a_transformer_of_pyterrier(reranker: TrainedReranker, weight: float | None) -> None:
+    adapter = adapters.for_pyterrier(reranker, weight)
+    found = (pt.Transformer.from_df(results()) >> adapter).transform(
         results()[["qid", "query"]].drop_duplicates()
     )
     for qid, query in enumerate(QUERIES):
-        expected = reranker.rank(query, POSTS)
+        expected = reranker.rank(query, POSTS, None, FIRST, weight)
         ranked = found[found["qid"] == str(qid)].sort_values("rank")
         assert ranked["rank"].tolist() == list(range(len(POSTS)))
         assert ranked["score"].tolist() == pytest.approx([one.score for one in expected], abs=1e-5)
@@ -51,7 +56,7 @@ def test_pyterrier_without_urls_or_results(reranker: TrainedReranker) -> None:
     assert len(empty) == 0
     assert {"qid", "docno", "text", "score", "rank"} <= set(empty.columns)
     assert pt.inspect.transformer_inputs(ranker) == [["qid", "docno", "query", "text"]]
-    one = ranker.transform(results().drop(columns="url").iloc[:1])
+    one = ranker.transform(results().drop(columns=["url", "score"]).iloc[:1])
     assert one["score"].item() == pytest.approx(
         reranker.predict([(QUERIES[0], POSTS[0][0])]).item(), abs=1e-5
     )
@@ -79,6 +84,11 @@ def test_a_compressor_of_langchain(reranker: TrainedReranker) -> None:
         assert [one.metadata["relevance_score"] for one in found] == [one.score for one in expected]
         assert [one.metadata["likes"] for one in found] == [one.index for one in expected]
     assert not any("relevance_score" in one.metadata for one in documents)
+    for document, score in zip(documents, FIRST, strict=True):
+        document.metadata["score"] = score
+    mixed = compressor.compress_documents(documents, QUERIES[0])
+    expected = reranker.rank(QUERIES[0], POSTS, 3, FIRST)
+    assert [one.id for one in mixed] == [str(one.index) for one in expected]
     whole = adapters.for_langchain(reranker)
     assert len(whole.compress_documents([Document(text) for text, _ in POSTS], "cuts")) == len(
         POSTS
@@ -104,9 +114,10 @@ def test_what_the_readme_shows(name: str, reranker: TrainedReranker) -> None:
     documents = [Document(text, metadata={"url": url}) for text, url in POSTS]
     names = {"first_stage": pt.Transformer.from_df(first), "documents": documents}
     exec(f"{steps}\nfound = {shown}", names)
-    best = reranker.rank(query, POSTS, 3)
     if name == "for_langchain":
+        best = reranker.rank(query, POSTS, 3)
         assert [one.page_content for one in names["found"]] == [one.text for one in best]
     else:
+        best = reranker.rank(query, POSTS, 3, FIRST)
         ranked = names["found"].sort_values("rank")["text"]
         assert ranked.tolist()[:3] == [one.text for one in best]

@@ -62,21 +62,13 @@ def test_known_and_new_posts_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     expected, scorer = checkpoint.score(pairs), cached(checkpoint, 1 << 24)
     rows = np.random.default_rng(1).permutation(len(pairs))
     for part in np.array_split(rows, 7):
-        found = scorer.score(pairs.part(np.sort(part)))
+        found = scorer.score(pairs.take(np.sort(part)))
         np.testing.assert_allclose(found, expected[np.sort(part)], rtol=1e-6, atol=2e-6)
     # Pairs in any order, each query with posts of its own.
     shuffled = dataclasses.replace(
         pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows], memo={}
     )
     np.testing.assert_allclose(scorer.score(shuffled), expected[rows], rtol=1e-6, atol=2e-6)
-
-
-def test_texts_longer_than_a_tile_are_read_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerankers.scoring.packed.TILE", 8)
-    monkeypatch.setattr("rerankers.scoring.packed.STEP", 4)
-    checkpoint, pairs = ready(), all_pairs(QUERIES, EVERY)
-    found = cached(checkpoint, 1 << 24).score(pairs)
-    np.testing.assert_allclose(found, checkpoint.score(pairs), rtol=1e-6, atol=2e-6)
 
 
 def of_one_query(posts: list[tuple[str, str]]) -> Pairs:
@@ -122,7 +114,7 @@ def test_the_memory_is_given_back_with_the_scorer() -> None:
 
 
 def test_no_pairs_have_no_scores() -> None:
-    nothing = all_pairs(QUERIES, POSTS).part(np.zeros(0, np.int64))
+    nothing = all_pairs(QUERIES, POSTS).take(np.zeros(0, np.int64))
     assert cached(ready(), 0).score(nothing).shape == (0,)
 
 
@@ -135,7 +127,7 @@ def test_threads_share_the_cache() -> None:
     rng = np.random.default_rng(2)
     parts = [np.sort(rng.choice(len(pairs), 60, replace=False)) for _ in range(60)]
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda rows: scorer.score(pairs.part(rows)), parts)
+        found = pool.map(lambda rows: scorer.score(pairs.take(rows)), parts)
         for rows, scores in zip(parts, found, strict=True):
             np.testing.assert_allclose(scores, expected[rows], rtol=1e-6, atol=2e-6)
     assert scorer.hits > 0 and scorer.misses > len(EVERY)

@@ -227,7 +227,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind:
 
 
 def test_a_checkpoint_of_another_model_says_what_to_ask_for(saved: Path) -> None:
-    message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; use --reranker mp_hcnn"
+    message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; name mp_hcnn as `reranker`"
     with pytest.raises(RerankerError, match=message):
         checkpoint.load(saved, "knrm")
 

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
-from helpers.reranking_samples import all_pairs, encoder, small_model
 
 from rerankers.base import Reranker
-from rerankers.layers.pooling import k_max_pooling
 from rerankers.models.cntn import Model, dynamic_k
-from rerankers.scoring import batches as scoring
 
 CONFIGURATIONS = list(Model.configurations)
 
@@ -88,37 +85,6 @@ def test_scores_are_those_of_the_paper(configuration: str) -> None:
     assert_naive_scores(model, partial(naive_score, model), [*CASES[:-1], (long, long)])
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_k_max_pooling_is_that_of_loops(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    values = random.normal(size=(6, 9, 4)).astype(np.float32)
-    if seed % 2:
-        values = np.round(values)  # many equal values
-    lengths = np.array([9, 5, 1, 0, 7, 3])
-    k = random.integers(1, 12, size=6)
-    for row, length in enumerate(lengths):
-        values[row, length:] = 100.0  # must never be kept
-    pooled, kept = k_max_pooling(
-        torch.from_numpy(values), torch.from_numpy(lengths), torch.from_numpy(k)
-    )
-    assert pooled.shape == (6, k.max(), 4)
-    assert kept.tolist() == np.minimum(k, lengths).tolist()
-    for row, length in enumerate(lengths):
-        for feature in range(4):
-            expected = naive_k_max(values[row, :length, feature].tolist(), int(k[row]))
-            expected += [0.0] * (int(k.max()) - len(expected))
-            assert pooled[row, :, feature].tolist() == expected
-
-
-def test_k_max_pooling_passes_gradients_to_what_it_keeps() -> None:
-    values = torch.tensor([[[3.0], [1.0], [2.0], [9.0]]], requires_grad=True)
-    pooled, _ = k_max_pooling(values, torch.tensor([3]), torch.tensor([2]))
-    assert pooled.flatten().tolist() == [3.0, 2.0]
-    (pooled * torch.tensor([[[5.0], [7.0]]])).sum().backward()
-    assert values.grad is not None
-    assert values.grad.flatten().tolist() == [5.0, 0.0, 7.0, 0.0]
-
-
 def test_k_follows_the_length_of_the_text() -> None:
     lengths = torch.arange(60)
     for depth in (1, 3):
@@ -128,8 +94,3 @@ def test_k_follows_the_length_of_the_text() -> None:
     # Kalchbrenner et al. (2014), section 3.4: 18 words, k_top 3, three layers.
     eighteen = torch.tensor([18])
     assert [int(dynamic_k(eighteen, layer, 3, 3)) for layer in (1, 2, 3)] == [12, 6, 3]
-
-
-def test_the_cosine_starts_as_one() -> None:
-    scores = scoring.score(small_model("cntn", "cntn_i"), all_pairs(), encoder())
-    assert (np.abs(scores) <= 1 + 1e-6).all()

@@ -19,12 +19,6 @@ def test_distinct_rows_are_told_apart(highest: int) -> None:
     assert sorted(which[first].tolist()) == list(range(len(first)))
 
 
-def test_nothing_has_no_distinct_rows() -> None:
-    empty = np.zeros(0, np.int64)
-    first, which = distinct([empty, empty])
-    assert first.tolist() == which.tolist() == []
-
-
 def test_rows_that_share_a_slot_are_told_apart() -> None:
     """Of 40,000 rows with few repetitions, many have the same place in the hash table."""
     random = np.random.default_rng(1)

@@ -6,26 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers.model_samples import (
     CASES,
-    CPU,
     Vector,
     Weights,
     assert_naive_scores,
     varied,
     weights_of,
 )
-from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+from helpers.reranking_samples import POSTS, all_pairs, encoder, small_model
 
-from rerankers.base import TRIGRAMS, Reranker
-from rerankers.models._letter_trigrams import TrigramSums, begins_word
-from rerankers.models.c_dssm import Config, ConvolutionalNetwork
+from rerankers.base import Reranker
 from rerankers.scoring import batches as scoring
 from rerankers.text.words import words
 
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"
-TEXTS = [*QUERIES, *(text for text, _ in POSTS), *AWKWARD.values()]
 
 
 def row_of(trigram: str, rows: int) -> int:
@@ -76,10 +71,8 @@ def naive_score(name: str, model: Reranker, query: str, post: str) -> float:
     if not words(query) or not words(post):
         return 0.0
     config = model.config
-    q, d = (
-        NETWORKS[name](config, weights_of(model, f"networks.{network}."), text)
-        for network, text in ((0, query), (0 if config.shared else 1, post))
-    )
+    weights = weights_of(model, "tower.")
+    q, d = (NETWORKS[name](config, weights, text) for text in (query, post))
     return float(config.smoothing * (q @ d) / (np.linalg.norm(q) * np.linalg.norm(d)))
 
 
@@ -87,10 +80,9 @@ def naive_score(name: str, model: Reranker, query: str, post: str) -> float:
     ("name", "changes"),
     [
         ("dssm", {}),
-        ("dssm", {"shared": False}),
         ("dssm", {"trigram_buckets": 500}),
         ("c_dssm", {}),
-        ("c_dssm", {"shared": False, "width": 1}),
+        ("c_dssm", {"width": 1}),
         ("c_dssm", {"trigram_buckets": 500, "width": 5}),
     ],
 )
@@ -106,46 +98,3 @@ def test_a_text_is_most_like_itself_before_any_training() -> None:
     scores = scoring.score(model, all_pairs(["zyxtrop cuts service"], posts), encoder())
     assert scores[0] == pytest.approx(10.0, abs=1e-4)
     assert (scores[1:] < 9.0).all()
-
-
-def test_buckets_are_filled_evenly() -> None:
-    rows = TrigramSums(1, 16_384).rows_of(torch.arange(64_001))
-    assert rows[0] == 0
-    filled = torch.bincount(rows[1:], minlength=16_385)
-    assert filled[0] == 0 and len(filled) == 16_385
-    assert int(filled[1:].min()) >= 2 and int(filled.max()) <= 6
-
-
-def trigrams_of(texts: list[str]) -> torch.Tensor:
-    packed = encoder().posts(texts, [""] * len(texts), (TRIGRAMS,))[TRIGRAMS]
-    return packed.batch(np.arange(len(texts)), CPU).ids
-
-
-@pytest.mark.parametrize("buckets", [64_000, 300])
-def test_sums_by_word_are_those_of_each_word_alone(buckets: int) -> None:
-    """Words of any script and of one letter begin with their first trigram."""
-    sums, ids = TrigramSums(5, buckets), trigrams_of(TEXTS)
-    assert begins_word(ids).sum(dim=1).tolist() == [len(words(text)) for text in TEXTS]
-    together, mask = sums.by_word(ids)
-    for row, text in enumerate(TEXTS):
-        tokens = words(text)
-        assert mask[row].tolist() == [n < len(tokens) for n in range(mask.shape[1])]
-        assert not together[row, len(tokens) :].any()
-        if tokens:
-            torch.testing.assert_close(together[row, : len(tokens)], sums(trigrams_of(tokens)))
-
-
-def test_texts_without_words_have_one_place_that_is_empty() -> None:
-    sums, mask = TrigramSums(5, 300).by_word(torch.zeros(3, 4, dtype=torch.long))
-    assert sums.shape == (3, 1, 5)
-    assert not sums.any() and not mask.any()
-
-
-def test_padding_is_never_the_maximum() -> None:
-    """A feature may be negative in every window."""
-    network = ConvolutionalNetwork(Config(filters=6, sentence_size=7, trigram_buckets=500))
-    with torch.no_grad():
-        network.trigrams.weight.copy_(-network.trigrams.weight.abs())
-        ids = torch.tensor([[5, 4000, 6, 0, 0], [5, 4000, 6, 7, 4000]])
-        together = network(ids)
-        torch.testing.assert_close(together[:1], network(ids[:1, :3]))

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.model_samples import CPU, LONG, Weights, assert_naive_scores, varied, weights_of
-from helpers.reranking_samples import AWKWARD, QUERIES, all_pairs, encoder
+from helpers.model_samples import Weights, assert_naive_scores, varied, weights_of
+from helpers.reranking_samples import encoder
 
-from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.models.duet import Model, sum_by_word
-from rerankers.scoring import batches as scoring
+from rerankers.base import Reranker
+from rerankers.models.duet import Model
 from rerankers.text.words import character_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)
@@ -86,30 +85,3 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
 def test_scores_are_those_of_the_paper(configuration: str) -> None:
     model = varied("duet", configuration)
     assert_naive_scores(model, partial(naive_score, model))
-
-
-@pytest.mark.parametrize(
-    ("changes", "regions"), [({"post_words": 63}, 9), ({"region": 100}, 1), ({"width": 1}, 8)]
-)
-def test_regions_cover_the_longest_post(changes: dict[str, int], regions: int) -> None:
-    model = varied("duet", "words", **changes)
-    assert model.config.regions() == regions
-    assert np.isfinite(scoring.score(model, all_pairs([QUERIES[0]], [(LONG, "")]), encoder())).all()
-
-
-@pytest.mark.parametrize("text", ["", AWKWARD["right to left"], QUERIES[3], LONG])
-def test_trigrams_are_summed_by_word(text: str) -> None:
-    """One row for each word, in the order of the text."""
-    tokens = words(text)
-    inputs = encoder().posts([text], [""], (WORDS, TRIGRAMS))
-    trigrams = inputs[TRIGRAMS].batch(np.array([0]), CPU).ids
-    table = torch.randn(64_001, 3, generator=torch.Generator().manual_seed(0))
-    table[0] = 0.0
-    for most in (1, 3, len(tokens), len(tokens) + 2):
-        found = sum_by_word(table[trigrams], trigrams, most)[0]
-        assert found.shape == (most, 3)
-        expected = torch.zeros(most, 3)
-        for place, token in enumerate(tokens[:most]):
-            of_word = character_trigrams([token]).values
-            expected[place] = table[torch.from_numpy(of_word + 1).long()].sum(dim=0)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -123,19 +123,3 @@ def test_comparisons_and_scores_are_those_of_the_forward_pass(
             torch.testing.assert_close(found, dict(plain), rtol=1e-4, atol=1e-5)
             scores = model.integrate(plain)
             torch.testing.assert_close(fast_path.scores_of(rows), scores, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", MATCHED)
-def test_posts_without_a_term_have_scores(name: str) -> None:
-    model = small_model(name, next(key for other, key in every_model() if other == name))
-    tokenized = tokenized_for(model, posts=[("", ""), ("!!!", "")])
-    fast_path = fast_path_for(model, tokenized)
-    with torch.inference_mode():
-        for rows in batches_of(tokenized, 2):
-            plain = tokenized.scores_of(model, rows, torch.device("cpu"))
-            torch.testing.assert_close(fast_path.scores_of(rows), plain, rtol=1e-5, atol=1e-5)
-
-
-def test_a_model_without_a_file_has_none() -> None:
-    model = small_model("match_pyramid", "cosine")
-    assert fast_paths.find(model, Tokenized.from_pairs(all_pairs(), encoder(), model)) is None

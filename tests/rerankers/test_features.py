@@ -1,7 +1,6 @@
 """Families of features against naive computations, and the table of features."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -68,14 +67,6 @@ def test_query_words_are_found_in_links() -> None:
     assert {0.0, 1.0} < set(found["links.query_words"])
 
 
-def test_the_placeholder_of_a_missing_link_has_no_words() -> None:
-    for nothing in ("", "  ", "http://", "https://www."):
-        found = table(lists(["short url"], [nothing], "url"), "links")
-        assert found == {"links.has_url": [0.0], "links.query_words": [0.0]}, nothing
-    found = table(lists(["x"], ["http://url.example.org"], "url"), "links")
-    assert found == {"links.has_url": [1.0], "links.query_words": [1.0]}
-
-
 def test_a_word_across_the_border_of_two_links_is_in_neither() -> None:
     found = table(
         lists(["x"] * 3, ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é"]), "links"
@@ -124,29 +115,6 @@ def test_first_stage_scores_are_normalised_by_topic() -> None:
         assert found["first_stage.reciprocal_rank"][row] == pytest.approx(1 / rank)
 
 
-def test_equal_and_missing_first_stage_scores() -> None:
-    pairs = lists(["x", "y", "z"])
-    equal = with_signals(pairs, first_stage=np.full(3, 7.0, dtype=np.float32))
-    expected = {"first_stage.minmax": [0.0] * 3, "first_stage.reciprocal_rank": [1.0] * 3}
-    assert table(equal, "first_stage") == {"first_stage.score": [7.0] * 3, **expected}
-    assert table(pairs, "first_stage") == {"first_stage.score": [0.0] * 3, **expected}
-
-
-def test_the_prior_is_the_signal_or_0() -> None:
-    pairs, values = lists(["x", "y"]), np.array([0.25, 1.4], dtype=np.float32)
-    assert table(with_signals(pairs, prior=values), "prior")["prior.rank"] == values.tolist()
-    assert table(pairs, "prior") == {"prior.rank": [0.0, 0.0]}
-
-
-def test_columns_follow_the_order_of_families() -> None:
-    pairs, chosen = all_pairs(), ("links", "overlap")
-    both = features.table(pairs, chosen, IDF)
-    assert both.names == features.names_of(chosen)
-    assert len(set(both.names)) == 6 and all(re.fullmatch(r"\w+\.\w+", n) for n in both.names)
-    parts = [features.table(pairs, [name], IDF).values for name in chosen]
-    np.testing.assert_array_equal(both.values, np.concatenate(parts, axis=1))
-
-
 FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in features.families()]
 
 
@@ -175,39 +143,14 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     np.testing.assert_array_equal(again, values[order])
 
 
-def test_tables_without_pairs_or_families() -> None:
-    nothing = np.zeros(0, dtype=np.int64)
-    empty = Pairs([], [], [], nothing, nothing)
-    shape = features.table(empty, FAMILIES, IDF).values.shape
-    assert shape == (0, len(features.names_of(FAMILIES)))
-    assert features.table(all_pairs(), [], IDF).values.shape == (len(all_pairs()), 0)
-
-
 def test_an_unknown_family_is_an_error_that_lists_all() -> None:
     with pytest.raises(RerankerError, match=r"'hashtag'.*hashtags.*overlap"):
         features.table(all_pairs(), ["hashtag"], IDF)
-
-
-def test_corrupted_pairs_have_features_too() -> None:
-    """A corrupted pair is in no run, so its prior is 0."""
-    model = small_model("sm_cnn", "static")
-    model.feature_families = ("prior", "overlap")
-    pairs = with_signals(all_pairs(QUERIES[:2], POSTS[:3]), prior=np.arange(1, 7, dtype=np.float32))
-    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
-    query_index, post_index = np.array([1, 0]), np.array([2, 0])
-    both = tokenized.with_pairs(query_index, post_index)
-    assert both.features is not None and tokenized.features is not None
-    np.testing.assert_array_equal(both.features[:6], tokenized.features)
-    assert both.features[6:, 0].tolist() == [0.0, 0.0]
-    np.testing.assert_array_equal(both.features[6:, 1:], tokenized.features[[5, 0], 1:])
-    rest = both.subset(np.array([7, 1]))
-    assert rest.features is not None
-    np.testing.assert_array_equal(rest.features, both.features[[7, 1]])
 
 
 def test_corrupted_pairs_have_no_score_in_a_run() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("overlap", "first_stage")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    with pytest.raises(RerankerError, match=r"features first_stage; train with another --sampling"):
+    with pytest.raises(RerankerError, match=r"features first_stage; train with another `sampling`"):
         tokenized.with_pairs(np.array([0]), np.array([0]))

@@ -155,7 +155,7 @@ def test_every_query_has_the_space_of_its_collection() -> None:
     np.testing.assert_array_equal(np.isnan(found.values).all(axis=1), pairs.query_index % 2 == 0)
     np.testing.assert_array_equal(np.isnan(found.values).any(axis=1), pairs.query_index % 2 == 0)
     rows = np.flatnonzero(pairs.query_index % 2)
-    part = dataclasses.replace(pairs, spaces=spaces).part(rows)
+    part = dataclasses.replace(pairs, spaces=spaces).take(rows)
     again = features.table(part, ["meaning:adapted"], IDF).values
     np.testing.assert_array_equal(again, found.values[rows])
 

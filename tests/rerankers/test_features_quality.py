@@ -49,8 +49,3 @@ def test_repeated_letters_do_not_cross_posts() -> None:
     assert found["is_elongated"] == [0, 0, 1, 0, 0, 1, 1]
     assert found["exclamation_marks"] == [0, 0, 0, 3, 0, 0, 0]
     assert found["digits"] == [0, 0, 0, 0, 1, 0, 0]
-
-
-def test_beginnings_of_retweets() -> None:
-    found = computed("quality", of_texts("", "RT @a: x", " rt x", "art", "rted", "x RT @a", ""))
-    assert found["is_retweet"] == [1, 1, 0, 0, 0, 0]

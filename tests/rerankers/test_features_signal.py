@@ -6,8 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from helpers.feature_lists import IDF, computed, of_texts
-from helpers.reranking_samples import all_pairs
+from helpers.feature_lists import computed, of_texts
 
 from rerankers import features
 from rerankers.errors import RerankerError
@@ -63,26 +62,6 @@ def test_missing_scores_are_nan() -> None:
     for candidates in (scored([NAN, NAN]), scored([1.0, 2.0], "bm25")):
         assert np.isnan(list(computed("signal:rm3", candidates).values())).all()
     assert computed("signal:rm3", scored([])) == {name: [] for name in FEATURES}
-
-
-def test_two_signals_in_one_table() -> None:
-    pairs, chosen = all_pairs(["bbc", "egypt"]), ("signal:mp_hcnn", "links", "signal:rm3")
-    scores = np.random.default_rng(2).normal(size=(2, len(pairs))).astype(np.float32)
-    scores[1, ::5] = NAN
-    pairs = dataclasses.replace(pairs, signals={"rm3": scores[1], "mp_hcnn": scores[0]})
-    found = features.table(pairs, chosen, IDF)
-    assert found.names == (
-        *(f"signal:mp_hcnn.{name}" for name in FEATURES),
-        "links.has_url",
-        "links.query_words",
-        *(f"signal:rm3.{name}" for name in FEATURES),
-    )
-    assert features.signals_of(chosen) == {"rm3", "mp_hcnn"}
-    for query in (0, 1):
-        rows = pairs.query_index == query
-        for row, columns in ((0, slice(0, 4)), (1, slice(6, 10))):
-            values = np.array(list(expected(scores[row, rows].tolist()).values())).T
-            np.testing.assert_allclose(found.values[rows, columns], values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

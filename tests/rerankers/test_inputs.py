@@ -2,48 +2,18 @@
 
 import numpy as np
 import pytest
-import torch
-from helpers.reranking_samples import AWKWARD, encoder, ragged
+from helpers.reranking_samples import AWKWARD, encoder
 
 from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS
 from rerankers.text.inputs import TokenIds
 from rerankers.text.words import character_trigrams, url_text, words
 
-CPU = torch.device("cpu")
 ALL = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 TEXTS = ["the bbc cuts", "", "water shortages hit egypt again", "!!!", "é"]
 
 
-def token_ids(rows: list[list[int]], is_weighted: bool) -> TokenIds:
-    ids = ragged(rows)
-    weights = ids.values.astype(np.float32) / 100 if is_weighted else None
-    return TokenIds(ids.values, ids.starts, weights)
-
-
-def test_a_batch_is_padded_to_its_longest_text() -> None:
-    terms = token_ids([[1, 2, 3], [], [4, 5]], True).batch(np.array([2, 1, 2]), CPU)
-    assert terms.ids.tolist() == [[4, 5], [0, 0], [4, 5]]
-    np.testing.assert_allclose(terms.weights.numpy(), terms.ids.numpy() / 100, rtol=1e-6)
-    assert (terms.ids.dtype, terms.weights.dtype) == (torch.int64, torch.float32)
-
-
-def test_posts_have_no_weights_and_queries_always_have_theirs() -> None:
-    """Also queries that are all empty: their tensors have one column of padding."""
-    assert token_ids([[1, 2], []], False).batch(np.array([0, 1]), CPU).weights.shape == (2, 0)
-    empty = token_ids([[], []], True).batch(np.array([0, 1]), CPU)
-    assert empty.ids.tolist() == [[0], [0]]
-    assert empty.weights.tolist() == [[0.0], [0.0]]
-
-
 def rows_of(ids: TokenIds) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids.values, ids.starts[1:-1])]
-
-
-def test_queries_and_posts_are_read_alike() -> None:
-    reader = encoder()
-    queries, posts = reader.queries(TEXTS, ALL), reader.posts(TEXTS, [""] * len(TEXTS), ALL)
-    for name in (WORDS, TRIGRAMS):
-        assert rows_of(queries[name]) == rows_of(posts[name])
 
 
 @pytest.mark.parametrize("side", ["queries", "posts"])
@@ -77,11 +47,6 @@ def test_a_trigram_has_the_weight_of_its_word() -> None:
     np.testing.assert_array_equal(inputs[WORDS].weights, np.array(expected_words))
     np.testing.assert_array_equal(inputs[TRIGRAMS].weights, np.array(expected_trigrams))
     assert len(set(expected_words)) > 3
-
-
-def test_only_the_inputs_asked_for() -> None:
-    assert set(encoder().queries(TEXTS, (TRIGRAMS,))) == {TRIGRAMS}
-    assert set(encoder().posts(TEXTS, TEXTS, (URL_TRIGRAMS,))) == {URL_TRIGRAMS}
 
 
 @pytest.mark.parametrize("kind", AWKWARD)

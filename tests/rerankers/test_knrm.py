@@ -5,12 +5,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
 
 from rerankers.base import Reranker
-from rerankers.layers.convolutions import bounded
-from rerankers.layers.similarity import GaussianKernels
 from rerankers.models.knrm import Model
 
 MEANS = [1.0, 0.9, 0.7, 0.5, 0.3, 0.1, -0.1, -0.3, -0.5, -0.7, -0.9]
@@ -69,20 +66,3 @@ def test_scores_are_those_of_the_papers(configuration: str) -> None:
     model = varied("knrm", configuration)
     # A kernel far from its mean multiplies the rounding of a cosine by up to 70: no long texts.
     assert_naive_scores(model, partial(naive_score, model), CASES[:-1])
-
-
-def test_kernels_count_only_the_terms_of_a_post() -> None:
-    similarity = torch.tensor([[[1.0, 0.9, 1.0, 0.3]]])
-    counts = GaussianKernels()(similarity, torch.tensor([[1.0, 1.0, 1.0, 0.0]]))[0, 0]
-    assert counts[0].item() == pytest.approx(2.0)
-    assert counts[1].item() == pytest.approx(1.0 + 2 * math.exp(-0.5), abs=1e-6)
-    expected = math.exp(-18.0) + 2 * math.exp(-24.5)  # 0.9 and 1 seen from 0.3
-    assert counts[4].item() == pytest.approx(expected, rel=1e-4)
-    assert not GaussianKernels()(similarity, torch.zeros(1, 4)).any()
-
-
-def test_bounded_is_a_steep_tanh() -> None:
-    values = torch.tensor([-1000.0, -0.01, 0.0, 0.01, 1000.0])
-    expected = [-10.0, -0.01, 0.0, 0.01, 10.0]
-    np.testing.assert_allclose(bounded(values, 10.0).numpy(), expected, atol=1e-6)
-    torch.testing.assert_close(bounded(values, 1.0), torch.tanh(values))

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.data_samples import write_microblog
-from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders
+from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders, represented
 from helpers.reranking_samples import encoder, small_config, vocabulary
 
 from pipeline import train
@@ -44,6 +45,17 @@ def test_parts_choose_few_trees_for_random_labels() -> None:
     assert 1 <= few.num_trees() < all_of_them.num_trees() == 40
 
 
+def test_every_tree_is_progress() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    told: list[str] = []
+    model = Model(small_config(NAME, "all", trees=3, parts=2), vocabulary())
+    labels, queries = torch.from_numpy(relevant), torch.from_numpy(pairs.query_index)
+    model.fit(represented(model, pairs), labels, queries, told.append)
+    counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
+    assert told[:3] == counts
+    assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
+
+
 def test_topics_without_relevant_posts_are_an_error() -> None:
     pairs, relevant = pairs_that_rm3_orders()
     with pytest.raises(RerankerError, match="found no training topic with both"):
@@ -62,7 +74,7 @@ def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
     changes = ("minimum_leaf=1", "trees=10", "parts=2")
     train.main(
         train.Options(
-            NAME,
+            model=NAME,
             test="mb2012",
             configuration="text_url",
             set=changes,

@@ -15,7 +15,6 @@ from rerankers.errors import RerankerError
 from rerankers.models.linear_fusion import Config, Model
 from rerankers.scoring import batches as scoring
 
-NAME = "linear_fusion"
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
 
 
@@ -94,25 +93,6 @@ def test_unknown_values_count_as_the_mean_of_the_known(model: Model) -> None:
     filled = torch.where(unknown, model.means.float(), values)
     torch.testing.assert_close(model.head(filled), model.head(values), rtol=1e-5, atol=1e-5)
     assert not model.contributions(values)[unknown].any()
-
-
-def test_a_constant_feature_has_no_weight(
-    model: Model,
-) -> None:
-    """Nor has one that is unknown in training."""
-    pairs, _ = pairs_that_rm3_orders()
-    values = represented(model, pairs)
-    still = [
-        column
-        for column in range(values.shape[1])
-        if len(values[:, column][~values[:, column].isnan()].unique()) < 2
-    ]
-    names = {model.names[column] for column in still}
-    assert {"signal:unknown.gap"} <= names < set(model.names)
-    assert not model.weights[still].any()
-    other = values.clone()
-    other[:, still] = 1234.5
-    assert torch.equal(model.head(other), model.head(values))
 
 
 def test_contributions_add_up_to_the_scores(model: Model) -> None:

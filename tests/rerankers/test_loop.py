@@ -14,11 +14,10 @@ from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
-from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
-from rerankers.training import losses, negatives, state
+from rerankers.training import losses, state
 from rerankers.training.examples import CachedInteractions, Examples
-from rerankers.training.loop import EpochTrainer, train
+from rerankers.training.loop import train
 from rerankers.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
 from rerankers.training.state import History
 
@@ -144,7 +143,7 @@ def test_unsuitable_state_file_is_refused(tmp_path: Path, damage: Callable[[Path
     path = tmp_path / "state.safetensors"
     run(model_of(), path)
     damage(path)
-    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without --resume"):
+    with pytest.raises(RerankerError, match=r"state\.safetensors: .*without `resume`"):
         run(model_of(), path, resume=True)
 
 
@@ -172,23 +171,6 @@ def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.M
 # Steps
 
 
-def test_learning_rate_falls_linearly_to_a_tenth() -> None:
-    trainer = EpochTrainer(model := model_of(), examples_of(model), FAST)
-    rates: list[float] = []
-    for epoch in range(1, FAST.epochs + 1):
-        trainer.train_epoch(epoch, lambda *_: rates.append(trainer.optimizer.param_groups[0]["lr"]))
-    np.testing.assert_allclose(rates, [5e-3 * (1 - 0.9 * step / 20) for step in range(20)])
-
-
-def test_frozen_weights_stay(tmp_path: Path) -> None:
-    model = model_of()
-    before = weights(model)
-    run(model, tmp_path / "state")
-    trained = {key for key, value in model.named_parameters() if value.requires_grad}
-    for key, value in weights(model).items():
-        assert torch.equal(value, before[key]) is (key not in trained), key
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "optimizer", "loss"),
@@ -212,7 +194,7 @@ def test_loss_that_is_no_number_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
-    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*--learning-rate"):
+    with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
         run(model_of(), tmp_path / "state")
     assert not list(tmp_path.iterdir())
 
@@ -251,13 +233,6 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path: Path) -> None:
     assert_same(weights(resumed), weights(model))
 
 
-def test_patience_counts_from_the_best_epoch(tmp_path: Path) -> None:
-    settings = dataclasses.replace(FAST, epochs=5, patience=2)
-    measure = figures_of(0.1, 0.05, 0.2, 0.1, 0.3)
-    history = run(model_of(), tmp_path / "state", settings, measure=measure)
-    assert (history.best, len(history.epochs)) == (5, 5)
-
-
 @pytest.mark.parametrize("select", SELECTIONS)
 def test_best_epoch_by_each_figure(tmp_path: Path, select: str) -> None:
     """The lowest loss or the highest measure, recorded by its name."""
@@ -273,14 +248,6 @@ def test_best_epoch_by_each_figure(tmp_path: Path, select: str) -> None:
         assert all(set(epoch) == {"training_loss", measured} for epoch in history.epochs)
 
 
-def test_validation_loss_is_of_the_same_lists_after_every_epoch(tmp_path: Path) -> None:
-    settings = dataclasses.replace(FAST, select="loss", learning_rate=1e-12)
-    history = run(model_of(), tmp_path / "state", settings)
-    figures = [epoch["validation_loss"] for epoch in history.epochs]
-    assert figures == pytest.approx([figures[0]] * len(figures), rel=1e-6)
-    assert figures[0] > 0
-
-
 def test_without_validation_the_last_of_all_epochs_is_best(tmp_path: Path) -> None:
     def never(scores: np.ndarray) -> float:
         raise AssertionError("measured without validation pairs")
@@ -289,13 +256,6 @@ def test_without_validation_the_last_of_all_epochs_is_best(tmp_path: Path) -> No
     history = run(model_of(), tmp_path / "state", settings, validate=False, measure=never)
     assert (len(history.epochs), history.best) == (6, 6)
     assert all(set(figures) == {"training_loss"} for figures in history.epochs)
-
-
-def test_selection_by_loss_needs_validation_topics(tmp_path: Path) -> None:
-    model, settings = model_of(), dataclasses.replace(FAST, select="loss")
-    unjudged = examples_of(model, np.zeros(48, dtype=bool))
-    with pytest.raises(RerankerError, match="select by map"):
-        train(model, examples_of(model), unjudged, lambda s: 0.0, settings, tmp_path / "state")
 
 
 # Cached interactions
@@ -312,53 +272,7 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_cached_pairs_cannot_be_corrupted(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="corrupted"):
-        run(model_of("robust"), tmp_path / "state", settings_of("corrupted"))
-
-
 # Mined negatives
-
-
-def test_mined_negatives_are_random_in_the_first_epoch(tmp_path: Path) -> None:
-    losses_of_epochs = [
-        [
-            epoch["training_loss"]
-            for epoch in run(
-                model_of("static"), tmp_path / sampling, settings_of(sampling, epochs=2)
-            ).epochs
-        ]
-        for sampling in ("random", "max", "mix")
-    ]
-    first, second = zip(*losses_of_epochs, strict=True)
-    assert len(set(first)) == 1
-    assert len(set(second)) == 3
-
-
-def test_negatives_are_mined_with_the_model_of_the_last_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once an epoch from the second on, without dropout."""
-    given: list[Tensor] = []
-    find = negatives.nearest_negatives
-
-    def spy(representations: Tensor, *arguments: Any) -> Any:
-        given.append(representations.clone())
-        return find(representations, *arguments)
-
-    monkeypatch.setattr(negatives, "nearest_negatives", spy)
-    model = model_of("static")
-    data, expected = examples_of(model), []
-
-    def progress(epoch: int, step: int, message: str) -> None:
-        if step == 0:
-            expected.append(represent_tokenized(model, data.pairs))
-
-    train(model, data, None, lambda s: 0.0, settings_of("max"), tmp_path / "s", progress=progress)
-    assert len(given) == FAST.epochs - 1
-    for found, wanted in zip(given, expected, strict=False):
-        assert torch.equal(found, wanted)
-    assert not torch.equal(given[0], given[1])
 
 
 # Learning rate, passes, clipping

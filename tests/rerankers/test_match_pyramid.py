@@ -8,13 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
-from helpers.reranking_samples import encoder
 
 from rerankers.base import Reranker
 from rerankers.models.match_pyramid import Config, dynamic_pooling
-from rerankers.text.words import words
 
-SIMILARITIES = ["cosine", "dot", "indicator"]
+SIMILARITIES = ["cosine", "dot"]
 
 
 def naive_convolution(maps: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -56,12 +54,6 @@ def naive_pooling(maps: np.ndarray, rows: int, columns: int) -> np.ndarray:
 def naive_matrix(model: Reranker, query: str, post: str) -> np.ndarray:
     """The similarity of each two words of one pair."""
     config: Config = model.config
-    ids = [encoder().vocabulary.ids(words(text)) for text in (query, post)]
-    ids = [ids[0][: config.query_words], ids[1][: config.post_words]]
-    if config.similarity == "indicator":
-        return np.array([[float(a == b) for b in ids[1]] for a in ids[0]]).reshape(
-            len(ids[0]), len(ids[1])
-        )
     a, b = word_vectors(model, query), word_vectors(model, post)
     a, b = a[: config.query_words], b[: config.post_words]
     matrix = np.zeros((len(a), len(b)))

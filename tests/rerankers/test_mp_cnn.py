@@ -20,7 +20,7 @@ class Naive:
         self.model, self.config, self.weights = model, model.config, weights_of(model)
 
     def group_a(self, sentence: np.ndarray, width: float, pooling: str) -> np.ndarray:
-        """Block A: one vector, of as many numbers as filters, or as dimensions for infinity."""
+        """Block A: one vector."""
         if math.isinf(width):
             return pool(sentence, pooling)
         weight = self.weights[f"holistic.{int(width) - 1}.weight"]  # [F, width · E]
@@ -66,21 +66,16 @@ class Naive:
         s1, s2 = word_vectors(self.model, query), word_vectors(self.model, post)
         widths: list[float] = [*range(1, self.config.widths + 1), math.inf]
         poolings = ("max", "min", "mean")
-        filters = len(self.weights["holistic.0.bias"])
-        comparable = widths if filters == VECTOR_SIZE else widths[:-1]
         features = []
         for p in poolings:  # Algorithm 1
-            m1 = np.array([self.group_a(s1, w, p) for w in comparable])  # [widths, filters]
-            m2 = np.array([self.group_a(s2, w, p) for w in comparable])
-            for i in range(filters):
+            m1 = np.array([self.group_a(s1, w, p) for w in widths])  # [widths, filters]
+            m2 = np.array([self.group_a(s2, w, p) for w in widths])
+            for i in range(VECTOR_SIZE):
                 features += self.unit_2(m1[:, i], m2[:, i])
         for p in poolings:  # Algorithm 2
-            for w1 in comparable:
-                for w2 in comparable:
+            for w1 in widths:
+                for w2 in widths:
                     features += self.unit_1(self.group_a(s1, w1, p), self.group_a(s2, w2, p))
-        if filters != VECTOR_SIZE:
-            for p in poolings:
-                features += self.unit_1(pool(s1, p), pool(s2, p))
         for p in ("max", "min"):
             for w in range(1, self.config.widths + 1):
                 b1, b2 = self.group_b(s1, w, p), self.group_b(s2, w, p)
@@ -105,8 +100,7 @@ def pool(maps: np.ndarray, pooling: str) -> np.ndarray:
     "changes",
     [
         {},
-        {"filters": VECTOR_SIZE, "l1": "elements"},
-        {"filters": 0, "l1": "sum", "dimension_filters": 1},
+        {"dimension_filters": 1},
         {"widths": 1},
         {"widths": 5},
     ],
@@ -140,9 +134,3 @@ def test_pooled_windows_have_the_gradient_of_all_windows(width: int) -> None:
         torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
         torch.testing.assert_close(convolution(terms, inside), found, rtol=0, atol=0)
-
-
-def test_windows_are_pooled_where_weights_are_not_numbers() -> None:
-    convolution = _DimensionConvolution(4, 5, 2)
-    torch.nn.init.constant_(convolution.weight, math.nan)
-    assert convolution(torch.randn(1, 6, 4), torch.ones(1, 6, 1, dtype=torch.bool)).isnan().all()

@@ -1,6 +1,5 @@
 """Sampling of the pairs of a training step."""
 
-import dataclasses
 import sys
 from collections import Counter
 from itertools import pairwise
@@ -14,7 +13,6 @@ import torch
 from rerankers.errors import RerankerError
 from rerankers.training.examples import Examples, TopicRows
 from rerankers.training.negatives import (
-    BatchSampler,
     corrupted_pairs,
     mined_lists,
     nearest_negatives,
@@ -38,17 +36,6 @@ def topics() -> list[TopicRows]:
     return topics_of(QUERY_INDEX, RELEVANT)
 
 
-def test_topics_are_those_with_both_kinds(topics: list[TopicRows]) -> None:
-    rows = [(topic.positives.tolist(), topic.negatives.tolist()) for topic in topics]
-    assert rows == [
-        ([1], [2, 7]),
-        ([5], [6]),
-        (list(range(9, 34)), [0, 34, 35, 36, 37, 38]),
-    ]
-    assert topics_of(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)) == []
-    assert topics_of(np.array([0, 0]), np.array([True, True])) == []
-
-
 def test_positives_are_relevant_and_negatives_are_not(topics: list[TopicRows]) -> None:
     rows = random_lists(topics, 40, 3, 8, np.random.default_rng(0))
     assert rows.shape == (40, 11)
@@ -63,25 +50,6 @@ def test_topics_are_drawn_evenly_however_many_posts_they_have(topics: list[Topic
     counts = Counter(QUERY_INDEX[rows[:, 0]].tolist())
     assert set(counts) == {0, 3, 4}
     assert all(900 < count < 1100 for count in counts.values())
-
-
-def test_posts_of_a_topic_are_drawn_evenly(topics: list[TopicRows]) -> None:
-    rows = random_lists(topics[2:], 500, 5, 6, np.random.default_rng(1))
-    positives = Counter(rows[:, :5].ravel().tolist())
-    assert len(positives) == 25
-    assert all(60 < count < 140 for count in positives.values())
-    negatives = Counter(rows[:, 5:].ravel().tolist())
-    assert len(negatives) == 6
-    assert all(420 < count < 580 for count in negatives.values())
-
-
-def test_lists_depend_on_the_seed(topics: list[TopicRows]) -> None:
-    def draw(*seed: int) -> np.ndarray:
-        return random_lists(topics, 8, 2, 4, np.random.default_rng(seed))
-
-    np.testing.assert_array_equal(draw(1, 2), draw(1, 2))
-    assert (draw(1, 2) != draw(1, 3)).any()
-    assert (draw(1, 2) != draw(2, 2)).any()
 
 
 REPRESENTATIONS = torch.from_numpy(np.random.default_rng(3).normal(size=(len(QUERY_INDEX), 5)))
@@ -137,27 +105,11 @@ def test_mined_lists_hold_the_nearest(
         assert set(others) == {row for topic in topics for row in topic.negatives.tolist()}
 
 
-def test_mined_lists_draw_the_topics_and_positives_of_random_lists(
-    topics: list[TopicRows],
-) -> None:
-    settings = Settings(sampling="max", batch_topics=4, positives=3, negatives=2)
-    nearest = nearest_negatives(REPRESENTATIONS.float(), topics, 2)
-    mined = mined_lists(topics, settings, nearest, np.random.default_rng(5))
-    drawn = random_lists(topics, 4, 3, 6, np.random.default_rng(5))
-    np.testing.assert_array_equal(mined[:, :3], drawn[:, :3])
-    assert (mined[:, 3:] != drawn[:, 3:]).any()
-    mixed = mined_lists(
-        topics, dataclasses.replace(settings, sampling="mix"), nearest, np.random.default_rng(5)
-    )
-    np.testing.assert_array_equal(mixed[:, 3::2], mined[:, 3::2])
-    np.testing.assert_array_equal(mixed[:, 4::2], drawn[:, 4::2])
-
-
 def test_missing_faiss_is_explained(
     topics: list[TopicRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*--sampling random"):
+    with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"):
         nearest_negatives(REPRESENTATIONS.float(), topics, 3)
 
 
@@ -184,18 +136,6 @@ def test_corrupted_pairs_have_posts_of_other_topics(topics: list[TopicRows], cou
     assert rows == list(range(len(QUERY_INDEX), len(QUERY_INDEX) + len(queries)))
 
 
-def test_corrupted_pairs_draw_from_every_post_of_other_topics() -> None:
-    query_index, relevant = np.repeat([5, 6, 7], 4), np.array([True, False, False, False] * 3)
-    topics = topics_of(query_index, relevant)
-    _, posts, corrupted = corrupted_pairs(
-        query_index, np.arange(12), topics, 200, np.random.default_rng(1)
-    )
-    for number, topic in enumerate(corrupted):
-        found = Counter(posts[topic.negatives - 12].tolist())
-        assert set(found) == set(range(12)) - set(range(4 * number, 4 * number + 4))
-        assert min(found.values()) > 8
-
-
 def test_relevant_post_shared_with_another_topic_is_no_negative() -> None:
     """Post 0 answers both queries, 1 only the first."""
     query_index, post_index = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 2, 0, 1, 3])
@@ -206,11 +146,6 @@ def test_relevant_post_shared_with_another_topic_is_no_negative() -> None:
     )
     assert set(posts[queries == 0].tolist()) == {3}
     assert set(posts[queries == 1].tolist()) == {1, 2}
-
-
-def test_corrupted_pairs_need_two_topics(topics: list[TopicRows]) -> None:
-    with pytest.raises(RerankerError, match=r"found 1 topic .*expected at least two"):
-        corrupted_pairs(QUERY_INDEX, POST_INDEX, topics[:1], 2, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(("pairs", "batch"), [(10, 4), (7, 7), (5, 12), (1, 3)])
@@ -224,13 +159,3 @@ def test_every_pair_comes_once_in_a_pass(pairs: int, batch: int) -> None:
     assert all(sorted(one) == list(range(pairs)) for one in passes)
     if pairs > 6:
         assert all(one != following for one, following in pairwise(passes))
-
-
-def test_batches_of_pairs_have_positives_first() -> None:
-    pairs: Any = SimpleNamespace(query_index=QUERY_INDEX)
-    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=13)
-    sampler = BatchSampler(Examples(pairs, RELEVANT), settings)
-    for step in range(9):
-        rows, positives = sampler.draw(step, np.random.default_rng(0))
-        assert rows.shape == (1, 13)
-        assert RELEVANT[rows[0]].tolist() == [True] * positives + [False] * (13 - positives)

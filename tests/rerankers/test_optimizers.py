@@ -10,19 +10,16 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor, nn
 
-from rerankers.layers.embeddings import TrainedVectors
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training import optimizers
 from rerankers.training.loop import EpochTrainer, Examples
 from rerankers.training.optimizers import (
-    LARGE,
     LazyNesterov,
     SparseAdamW,
     clip_gradients,
     make_optimizer,
-    use_sparse_gradients,
 )
-from rerankers.training.settings import OPTIMIZERS, Settings
+from rerankers.training.settings import Settings
 from rerankers.training.state import History, copy_weights, load_state, save_state
 
 RATE, DECAY = 0.05, 0.2
@@ -101,19 +98,6 @@ def test_rows_move_and_decay_only_when_they_are_read() -> None:
     assert torch.equal(found[[1, 3]], untouched[[1, 3]])
 
 
-def test_dense_weights_move_as_in_adamw() -> None:
-    table, weights = table_of(5, sparse=True), [nn.Parameter(torch.ones(3)) for _ in range(2)]
-    ours = SparseAdamW([table.weight, weights[0]], RATE, weight_decay=DECAY)
-    theirs = torch.optim.AdamW([weights[1]], RATE, weight_decay=DECAY)
-    for _ in range(3):
-        for optimizer, weight in ((ours, weights[0]), (theirs, weights[1])):
-            optimizer.zero_grad()
-            (table(torch.tensor([1, 4])).detach() * weight).square().sum().backward()
-            optimizer.step()
-    assert torch.equal(weights[0], weights[1])
-    assert torch.equal(table.weight, table_of(5, sparse=True).weight)
-
-
 @pytest.mark.parametrize("longest", [0.5, 5.0, 1e6])
 def test_sparse_gradients_are_clipped_like_dense_ones(longest: float) -> None:
     """Contributions to one row are added up first, so some cancel."""
@@ -133,54 +117,6 @@ def test_sparse_gradients_are_clipped_like_dense_ones(longest: float) -> None:
         gradients.append((table.weight.grad.to_dense(), other.grad))
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
     clip_gradients([nn.Parameter(torch.ones(2))], longest)
-
-
-def test_sparse_gradients_are_for_large_tables_and_adamw_alone() -> None:
-    sizes = {"small": LARGE - 1, "large": LARGE}
-    tables = nn.ModuleDict(
-        {
-            name: TrainedVectors(np.zeros((0, 2), np.float32), size - 1)
-            for name, size in sizes.items()
-        }
-    )
-    use_sparse_gradients(tables, wanted=True)
-    assert not tables["small"].sparse and tables["large"].sparse
-    use_sparse_gradients(tables, wanted=False)
-    assert not any(table.sparse for table in tables.values())
-
-
-def test_each_optimizer_is_the_one_of_its_name() -> None:
-    model = small_model("mp_hcnn", "paper")
-    kinds = {
-        "adamw": SparseAdamW,
-        "adadelta": torch.optim.Adadelta,
-        "adagrad": torch.optim.Adagrad,
-        "rmsprop": torch.optim.RMSprop,
-        "sgd": torch.optim.SGD,
-    }
-    assert set(kinds) == set(OPTIMIZERS)
-    for name, kind in kinds.items():
-        assert type(make_optimizer(model, Settings(optimizer=name))) is kind
-        assert model.towers["trigrams"].vectors.sparse == (name == "adamw")
-        assert not model.towers["words"].vectors.sparse
-
-
-def test_training_moves_only_the_trigrams_of_its_batches() -> None:
-    model = small_model("mp_hcnn", "paper", dropout=0.0)
-    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    table = model.towers["trigrams"].vectors.weight
-    before = table.detach().clone()
-    relevant = np.arange(48) % 3 == 0
-    EpochTrainer(model, Examples(tokenized, relevant), SETTINGS).train_epoch(1)
-    has_moved = (table != before).any(dim=1)
-    inputs = [
-        tokenized.queries["trigrams"],
-        tokenized.posts["trigrams"],
-        tokenized.posts["url_trigrams"],
-    ]
-    read = np.unique(np.concatenate([packed.values for packed in inputs]))
-    assert has_moved.any()
-    assert np.isin(has_moved.nonzero().ravel().numpy(), read).all()
 
 
 def test_state_of_a_table_is_restored(tmp_path: Path) -> None:
@@ -211,10 +147,10 @@ def test_plain_gradient_descent_is_the_same_with_sparse_gradients(
         pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
         rows = np.arange(len(pairs.query_index))
         pairs.scores_of(model, rows, torch.device("cpu")).sum().backward()
-        table = model.networks[0].trigrams.weight
+        table = model.tower.trigrams.weight
         assert table.grad.is_sparse == (smallest == 1)
         optimizer.step()
         moved.append(table.detach().clone())
     torch.testing.assert_close(moved[0], moved[1])
     make_optimizer(model, Settings(optimizer="sgd"))
-    assert not model.networks[0].trigrams.sparse
+    assert not model.tower.trigrams.sparse

@@ -11,8 +11,7 @@ from helpers.feature_lists import IDF
 from helpers.reranking_samples import AWKWARD, POSTS
 from nltk.stem import PorterStemmer
 
-from rerankers.features._candidates import CandidateList
-from rerankers.features._tables import COLUMNS, PostTable, WordTable, stem
+from rerankers.features._tables import PostTable, WordTable, stem
 from rerankers.text.ragged import Ragged
 from rerankers.text.spaces import WordSpace
 from rerankers.text.words import URL_PLACEHOLDER, hashtags, url_text, words
@@ -54,37 +53,6 @@ def test_columns_of_posts() -> None:
     assert posts.counted.hashtags.tolist() == [len(hashtags(text)) for text in TEXTS]
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-def test_columns_are_independent_of_blocks_and_other_posts(
-    column: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = WordTable(IDF)
-    whole = PostTable.read(TEXTS, URLS, table)
-    monkeypatch.setattr("rerankers.features._tables.BLOCK", 3)
-    rows = np.arange(len(TEXTS))[::-1]
-    again = PostTable.read([TEXTS[row] for row in rows], [URLS[row] for row in rows], table)
-    taken = lists(whole.take(rows).column(column))
-    assert sorted(map(len, taken)) != [0] * len(taken)
-    if column == "trigrams":  # They have no order.
-        assert list(map(set, lists(again.column(column)))) == list(map(set, taken))
-    else:
-        assert lists(again.column(column)) == taken
-    both = PostTable.joined([whole, again])
-    assert len(both) == 2 * len(TEXTS)
-    assert lists(both.column(column))[: len(TEXTS)] == lists(whole.column(column))
-
-
-def test_equal_posts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    tokens_of = "rerankers.text.inputs.tokens_of"
-    from rerankers.text.inputs import tokens_of as original
-
-    monkeypatch.setattr(tokens_of, lambda texts: (read.extend(texts), original(texts))[1])
-    posts = PostTable.read(["a b", "c", "a b"], ["", "", ""], WordTable(IDF))
-    assert lists(posts.column("words")) == [[0, 1], [2], [0, 1]]
-    assert lists(posts.column("words")) == [[0, 1], [2], [0, 1]] and read == ["a b", "c"]
-
-
 @pytest.mark.parametrize("beginning", ["", "tr", "agree"])
 def test_stems_are_those_of_nltk_for_all_endings(beginning: str) -> None:
     words = [beginning + ending for ending in ENDINGS]
@@ -119,15 +87,3 @@ def test_rows_of_words_in_a_space() -> None:
     assert sorted(asked) == ["cuts", "mist", "quay", "storm", "zebra"]
     other = WordSpace(1, lambda spelled: np.zeros((len(spelled), 1), dtype=np.float32))
     assert other.at(table.rows_in(other, rows)).vectors.sum() == 0
-
-
-def test_distinct_words_of_long_and_short_tables() -> None:
-    for before in (0, 500):
-        table = WordTable(IDF)
-        table.rows([f"word{number}" for number in range(before)])
-        posts = PostTable.read(["a storm, a storm", "", "power"], ["", "", ""], table)
-        found = CandidateList("storm power cuts", posts, [], {}, table)
-        rows, places = found.distinct_words
-        assert rows.tolist() == sorted(set(rows.tolist()))
-        spelled = ["storm", "power", "cuts", "a", "storm", "a", "storm", "power"]
-        assert table.spelled(rows[places]) == spelled

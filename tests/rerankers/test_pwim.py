@@ -70,14 +70,13 @@ def naive_cube(model: Reranker, query: str, post: str) -> np.ndarray:
         for s, right in enumerate(posts):
             layers = [compare_unit(x, y) for x, y in zip(left, right, strict=True)]
             cube[:, t, s] = np.append(np.concatenate(layers), 1.0)
-    if config.focus:
-        pairs = [(t, s) for t in range(len(queries)) for s in range(len(posts))]
-        later = {(t, s): PER_PLACE * (t * config.size + s) for t, s in pairs}
-        picked = naive_picks({pair: cube[0][pair] - later[pair] for pair in pairs})
-        picked |= naive_picks({pair: -cube[1][pair] - later[pair] for pair in pairs})
-        for t, s in pairs:
-            if (t, s) not in picked:
-                cube[:12, t, s] *= config.focus_weight
+    pairs = [(t, s) for t in range(len(queries)) for s in range(len(posts))]
+    later = {(t, s): PER_PLACE * (t * config.size + s) for t, s in pairs}
+    picked = naive_picks({pair: cube[0][pair] - later[pair] for pair in pairs})
+    picked |= naive_picks({pair: -cube[1][pair] - later[pair] for pair in pairs})
+    for t, s in pairs:
+        if (t, s) not in picked:
+            cube[:12, t, s] *= config.focus_weight
     return cube
 
 
@@ -127,7 +126,7 @@ def test_scores_are_those_of_the_network_written_out(configuration: str) -> None
     assert_naive_scores(model, partial(naive_score, model))
 
 
-@pytest.mark.parametrize("changes", [{"focus": False}, {"focus_weight": 0.5}, {"size": 5}], ids=str)
+@pytest.mark.parametrize("changes", [{"focus_weight": 0.5}, {"size": 5}], ids=str)
 def test_every_switch_does_what_it_says(changes: dict[str, Any]) -> None:
     model = varied("pwim", "compact", **changes)
     assert_naive_scores(model, partial(naive_score, model), [*CASES[:3], CASES[-1]])
@@ -146,14 +145,6 @@ def test_the_focus_picks_greedily_and_no_word_twice() -> None:
     picked = focus(cosine, near, words_there, 32)[0]
     # The smallest distance is (1, 0), which leaves (0, 1) of the rest.
     assert picked.tolist() == [[True, True, False], [True, False, True]]
-
-
-def test_the_focus_picks_no_padding() -> None:
-    cosine = torch.tensor([[[-0.9, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
-    there = torch.zeros(2, 2, 2, dtype=torch.bool)
-    there[0, 0, 0] = True
-    picked = focus(cosine, 2.0 * there, there, 32)
-    assert picked.equal(there)
 
 
 def test_of_equal_matches_the_earlier_is_picked_whatever_the_rounding() -> None:

@@ -1,15 +1,19 @@
 """``import rerankers``: texts in, scores out, without index arrays, Java or Pyserini."""
 
+import dataclasses
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from helpers.reranking_samples import POSTS, QUERIES, all_pairs
+from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 import rerankers
 from rerankers import RerankerError
+from rerankers.base import FIRST_STAGE, PRIOR
 from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import TrainedReranker
 
@@ -32,9 +36,34 @@ def test_the_import_is_light() -> None:
     assert run(LIGHT).strip() == ""
 
 
+def test_loading_needs_no_package_that_nltk_imports() -> None:
+    """A later import of NLTK is a whole one."""
+    code = "import sys, rerankers; rerankers.load('mp_hcnn'); print(*sys.modules)"
+    assert not {"nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
+    assert "function" in run("import rerankers.text.stems, nltk; print(nltk.corpus, nltk.pos_tag)")
+
+
+def test_public_names() -> None:
+    assert {*rerankers.__all__} <= {*dir(rerankers)}
+    assert rerankers.TrainedReranker is TrainedReranker
+    assert "mp_hcnn" in rerankers.models.names()
+    assert rerankers.__version__ == metadata.version("tweetrerank")
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = rerankers.nothing
+
+
+def test_a_reranker_is_one_line(reranker: TrainedReranker) -> None:
+    assert repr(reranker) == f"TrainedReranker('mp_hcnn', '{SHIPPED / 'mp_hcnn' / 'all'}')"
+
+
 def test_a_fusion_warns_that_texts_lack_its_signals() -> None:
-    with pytest.warns(RuntimeWarning, match=r"fusion was trained with axiom, bm25, .* mp_hcnn"):
-        assert_scores_of_pairs(rerankers.load("fusion"))
+    fusion = rerankers.load("fusion")
+    message = r"fusion was trained with axiom, bm25, .* mp_hcnn"
+    with pytest.warns(RuntimeWarning, match=message):
+        assert_scores_of_pairs(fusion)
+    with pytest.warns(RuntimeWarning, match=message) as found:
+        fusion.rank("water", ["water"])
+    assert found[0].filename == __file__
 
 
 def test_scores_are_those_of_pairs_as_index_arrays(reranker: TrainedReranker) -> None:
@@ -80,6 +109,72 @@ def test_nothing_to_rank(reranker: TrainedReranker) -> None:
     assert len(reranker.rank("", ["", " "])) == 2
 
 
+def scaled(values: np.ndarray) -> np.ndarray:
+    return (values - values.min()) / (values.max() - values.min())
+
+
+@pytest.mark.parametrize("weight", [None, 0.0, 0.7, 1.0])
+def test_scores_of_a_first_stage_are_mixed_in(
+    reranker: TrainedReranker, weight: float | None
+) -> None:
+    """By the tuned λ, each query apart."""
+    first = np.random.default_rng(1).random(len(QUERIES) * len(POSTS)) * 9
+    pairs = [(query, post) for query in QUERIES for post in POSTS]
+    found = reranker.predict(pairs, first.tolist(), weight)
+    share = 0.35 if weight is None else weight
+    for n, query in enumerate(QUERIES):
+        own = slice(n * len(POSTS), (n + 1) * len(POSTS))
+        neural = reranker.predict(pairs[own])
+        mixed = share * scaled(neural) + (1 - share) * scaled(first[own])
+        expected = neural if share == 1 else mixed
+        np.testing.assert_allclose(found[own], expected, atol=1e-5)
+        ranked = reranker.rank(query, POSTS, 5, first[own].tolist(), weight)
+        assert [post.index for post in ranked] == np.argsort(-expected, kind="stable")[:5].tolist()
+
+
+def test_a_fusion_reads_the_scores_of_a_first_stage() -> None:
+    fusion, first = rerankers.load("fusion"), [float(n % 5) for n in range(len(POSTS))]
+    pairs = [(QUERIES[0], post) for post in POSTS]
+    with pytest.warns(RuntimeWarning, match="trained with axiom, bm25, ql, rm3, which"):
+        found = fusion.predict(pairs, first)
+    signals = {FIRST_STAGE: np.array(first, np.float32)}
+    expected = fusion.score(dataclasses.replace(all_pairs(QUERIES[:1]), signals=signals))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: Path) -> None:
+    model = small_model("sm_cnn", "static").eval()
+    ready = TrainedReranker("sm_cnn", model, encoder(), {}, tmp_path)
+    pairs, first = [(QUERIES[0], post) for post in POSTS[:3]], [0.5, 0.9, 0.1]
+    found = ready.predict(pairs, first, weight=1)
+    prior = (1 / np.log([3.0, 2.0, 4.0])).astype(np.float32)
+    known = dataclasses.replace(all_pairs(QUERIES[:1], POSTS[:3]), signals={PRIOR: prior})
+    np.testing.assert_allclose(found, ready.score(known), rtol=1e-6)
+    with pytest.raises(RerankerError, match=r"lambda.json: found no tuned λ .* give `weight`"):
+        ready.predict(pairs, first)
+    (tmp_path / "lambda.json").write_text('{"weight": 0.5, "normalization": "none"}')
+    with pytest.raises(RerankerError, match="found a λ for scores normalised by none"):
+        ready.predict(pairs, first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"posts": "a text"}, "posts: found the text 'a text', expected a list of posts"),
+        ({"top_k": -1}, "top_k: found -1, expected 0 or more"),
+        ({"scores": [1.0]}, "scores: found 1 numbers, .* each of 2 posts"),
+        ({"scores": [1.0, float("nan")]}, "1 of them not finite"),
+        ({"scores": [1.0, 2.0], "weight": 2.0}, "weight: found 2.0, expected a number from 0"),
+        ({"weight": 0.5}, "weight: found 0.5 without scores to mix"),
+    ],
+)
+def test_wrong_arguments_of_rank(
+    reranker: TrainedReranker, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RerankerError, match=message):
+        reranker.rank(**{"query": "water", "posts": ["water", "coffee"], **arguments})
+
+
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
@@ -91,11 +186,6 @@ def test_nothing_to_rank(reranker: TrainedReranker) -> None:
 def test_what_is_no_pair_is_an_error(reranker: TrainedReranker, pairs: list, message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         reranker.predict(pairs)
-
-
-def test_a_negative_top_k_is_an_error(reranker: TrainedReranker) -> None:
-    with pytest.raises(RerankerError, match="top_k: found -1, expected 0 or more"):
-        reranker.rank("water", ["water"], top_k=-1)
 
 
 def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +201,7 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_unknown_name_lists_those_that_come_with_the_package() -> None:
     with pytest.raises(
-        RerankerError, match="'mp_hcn', expected one of fusion, mp_hcnn, or"
+        RerankerError, match="'mp_hcn', expected one of fusion, mp_hcnn, sm_cnn, or"
     ) as info:
         rerankers.load("mp_hcn")
     assert str(info.value).endswith("did you mean mp_hcnn?")

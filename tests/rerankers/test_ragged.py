@@ -28,19 +28,6 @@ def test_rows_are_taken_cut_and_padded(rows: list[list[int]], data: st.DataObjec
     assert lists(ragged(rows).take(np.array(wanted))) == [rows[row] for row in wanted]
 
 
-def test_owners_positions_and_remaining() -> None:
-    found = ragged([[5], [], [6, 7, 8]])
-    assert len(found) == 3 and found.lengths.tolist() == [1, 0, 3]
-    assert found.owners.tolist() == [0, 2, 2, 2]
-    assert found.positions.tolist() == [0, 0, 1, 2]
-    assert found.remaining.tolist() == [1, 3, 2, 1]
-
-
-def test_parts_are_joined() -> None:
-    parts = [[[5], []], [[6, 7, 8]], [[]]]
-    assert lists(Ragged.joined([ragged(part) for part in parts])) == [[5], [], [6, 7, 8], []]
-
-
 @pytest.mark.parametrize("rows", [[], [[]]])
 def test_no_lists_and_no_values(rows: list[list[int]]) -> None:
     found = ragged(rows)

@@ -12,9 +12,6 @@ from rerankers.base import Pairs, Reranker
 from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
 from rerankers.scoring import batches as scoring
-from rerankers.scoring.batches import batches, deal
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training.examples import CachedInteractions
 
 
 class Recorder:
@@ -81,28 +78,6 @@ def test_every_pair_is_scored_once_in_batches_of_one_query(model: Reranker, size
         assert (np.diff(pairs.lengths()[batch]) >= 0).all()
 
 
-def test_batches_of_a_query_are_of_equal_size() -> None:
-    cut = batches(np.arange(10), np.array([0] * 7 + [5] * 3), 3)
-    assert [batch.tolist() for batch in cut] == [[0, 1, 2], [3, 4], [5, 6], [7, 8, 9]]
-    assert batches(np.zeros(0, np.int64), np.zeros(0, np.int64), 3) == []
-
-
-def test_mixed_batches_come_with_the_most_work_first() -> None:
-    """Topics of 2, 6 and 4 pairs, the second of them of short posts."""
-    query_index = np.repeat([0, 1, 2], [2, 6, 4])
-    pairs = Recorder(query_index, np.repeat([50, 1, 20], [2, 6, 4]))
-    cut = scoring.batches_of(pairs, 100, is_mixed=True)
-    assert [int(query_index[rows[0]]) for rows in cut] == [0, 2, 1]
-    assert [int(query_index[rows[0]]) for rows in scoring.batches_of(pairs, 100)] == [0, 1, 2]
-
-
-def test_mixed_batches_have_pairs_of_all_lengths() -> None:
-    order = np.array([4, 3, 2, 1, 0, 5, 6])  # of one query from the shortest, and of another
-    cut = batches(order, np.array([0] * 5 + [1] * 2), 2, is_mixed=True)
-    assert [rows.tolist() for rows in cut] == [[4, 1], [3, 0], [2], [5, 6]]
-    assert batches(np.zeros(0, np.int64), np.zeros(0, np.int64), 3, is_mixed=True) == []
-
-
 def test_pairs_may_be_in_any_order_and_leave_posts_out(model: Reranker) -> None:
     whole = scoring.score(model, all_pairs(), encoder()).reshape(len(QUERIES), len(POSTS))
     query_index, post_index = np.array([3, 0, 3, 1, 0]), np.array([5, 5, 0, 2, 5])
@@ -130,52 +105,13 @@ def test_a_score_that_is_not_a_number_is_an_error(bad: float) -> None:
         scoring.score(model, all_pairs(), encoder())
 
 
-def test_lengths_count_the_terms_of_all_views(model: Reranker) -> None:
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    expected = [
-        sum(int(packed.lengths[post]) for packed in encoded.posts.values())
-        for post in encoded.post_index
-    ]
-    assert encoded.lengths().tolist() == expected
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_subset_scores_as_in_the_whole(model: Reranker, cached: bool) -> None:
-    encoded = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    pairs = CachedInteractions.compute(model, encoded) if cached else encoded
-    whole = scoring.score_tokenized(model, pairs)
-    rows = np.array([40, 3, 3, 17])
-    np.testing.assert_allclose(
-        scoring.score_tokenized(model, pairs.subset(rows)), whole[rows], atol=1e-6
-    )
-
-
-def test_an_error_in_a_batch_ends_scoring_and_gives_the_threads_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = small_model("knrm", "words")
-
-    def fail(*arguments: object) -> None:
-        raise ValueError("no")
-
-    monkeypatch.setattr(type(model), "head", fail)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ValueError, match="no"):
-            scoring.score(model, all_pairs(), encoder(), 3)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
 def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
     model: Reranker, error: Exception
 ) -> None:
     pairs, done = Tight(error, most=5), list[int]()
     with pytest.warns(
-        RuntimeWarning, match="cpu is too small for 50 pairs .* --batch-size"
+        RuntimeWarning, match="cpu is too small for 50 pairs .* `batch_size`"
     ) as told:
         scores = scoring.score_tokenized(model, pairs, progress=done.append)
     np.testing.assert_array_equal(scores, np.arange(80))
@@ -188,15 +124,8 @@ def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
 @pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
 @pytest.mark.filterwarnings("ignore:the memory of cpu")
 def test_too_little_memory_for_one_pair_is_an_error(model: Reranker, error: Exception) -> None:
-    with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*--threads"):
+    with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*`threads`"):
         scoring.score_tokenized(model, Tight(error, most=0))
-
-
-def test_other_errors_of_pytorch_are_not_taken_for_the_memorys(model: Reranker) -> None:
-    pairs = Tight(RuntimeError("shapes cannot be multiplied"), most=5)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        scoring.score_tokenized(model, pairs)
-    assert len(pairs.asked) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -219,17 +148,6 @@ def test_a_model_that_runs_out_of_memory_gives_the_same_scores(
     finally:
         torch.set_num_threads(before)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_topics_are_dealt_out_whole_and_about_equal() -> None:
-    query_index = np.repeat([0, 1, 2, 3, 4], [10, 70, 30, 20, 50])
-    cut = batches(np.arange(180), query_index, 20)
-    shares = deal(cut, query_index, 2)
-    topics = [sorted({int(query_index[row]) for rows in share for row in rows}) for share in shares]
-    assert topics == [[1, 3], [0, 2, 4]]  # 70 + 20 pairs, 50 + 30 + 10
-    assert sorted(row for share in shares for rows in share for row in rows) == list(range(180))
-    assert len(deal(cut, query_index, 8)) == 5
-    assert deal([], query_index, 2) == [[]]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -261,7 +179,7 @@ def test_a_model_over_features_alone_judges_all_pairs_of_a_query_at_once(
 ) -> None:
     model, pairs = small_model("lambdamart", "all"), all_pairs()
     by_topic = [
-        scoring.score(model, pairs.part(np.flatnonzero(pairs.query_index == query)), encoder())
+        scoring.score(model, pairs.take(np.flatnonzero(pairs.query_index == query)), encoder())
         for query in range(len(pairs.queries))
     ]
     head, sizes = type(model).head, list[int]()
@@ -275,16 +193,6 @@ def test_a_model_over_features_alone_judges_all_pairs_of_a_query_at_once(
     assert sorted(sizes) == sorted(np.bincount(pairs.query_index))
     assert len(by_topic) > 1
     np.testing.assert_array_equal(found, np.concatenate(by_topic))
-
-
-def test_an_error_on_one_of_two_devices_ends_scoring(model: Reranker) -> None:
-    class Failing(Recorder):
-        def scores_of(self, model: Reranker, rows: np.ndarray, device: torch.device) -> Tensor:
-            raise ValueError("no")
-
-    pairs = Failing(np.repeat([0, 1], [50, 30]), np.arange(80))
-    with pytest.raises(ValueError, match="no"):
-        scoring.score_tokenized(model, pairs, devices=[torch.device("cpu")] * 2)
 
 
 def test_cuda_stands_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,6 @@ from helpers.overlap_samples import (
 )
 
 from rerankers.base import PRIOR, Pairs, prior_of_rank
-from rerankers.layers.convolutions import WideConvolution
-from rerankers.layers.embeddings import FrozenVectors, TrainedVectors
 from rerankers.models.sm_cnn import Model
 from rerankers.scoring import batches as scoring
 from rerankers.scoring.tokenized import Tokenized
@@ -109,27 +107,6 @@ def with_priors(priors: np.ndarray | None) -> Pairs:
     return dataclasses.replace(every_pair(), signals={} if priors is None else {PRIOR: priors})
 
 
-@pytest.mark.parametrize("width", [1, 5])
-def test_wide_convolution_is_that_of_loops(width: int) -> None:
-    """Also for texts shorter than a filter, of one word, and without words."""
-    torch.manual_seed(width)
-    convolution = WideConvolution(SIZE, FILTERS, width)
-    lengths = [7, 3, 1, 0]
-    terms = torch.randn(len(lengths), max(lengths), SIZE)
-    for row, length in enumerate(lengths):
-        terms[row, length:] = 0.0
-    with torch.no_grad():
-        maps, wider = convolution(terms, torch.tensor(lengths))
-    filters = convolution.weight.detach().double().numpy()
-    assert maps.shape == (4, 7 + width - 1, FILTERS)
-    for row, length in enumerate(lengths):
-        expected = naive_maps(filters, terms[row, :length].double().numpy(), width)
-        assert wider[row] == len(expected) == (length + width - 1 if length else 0)
-        found = maps[row].numpy()
-        np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-5, atol=1e-5)
-        assert not found[len(expected) :].any()
-
-
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_scores_are_those_of_the_network_written_out(configuration: str) -> None:
     model = small(configuration, seed=2)
@@ -197,24 +174,3 @@ def test_training_changes_vectors_only_where_it_may(configuration: str, tmp_path
     moved = (model.vectors(ids).detach() != before).any(dim=1)
     assert not moved[0], "padding has a vector"
     assert bool(moved.any()) is (configuration == "nonstatic")
-
-
-def test_vectors_that_are_not_pre_trained_are_drawn_from_the_papers_interval() -> None:
-    known, vectors = len(KNOWN), torch.from_numpy(vocabulary().vectors)
-    static, nonstatic, random = (small(kind).vectors for kind in CONFIGURATIONS[:3])
-    assert isinstance(static, FrozenVectors)
-    assert isinstance(nonstatic, TrainedVectors) and isinstance(random, TrainedVectors)
-    with torch.no_grad():
-        everything = torch.arange(nonstatic.num_embeddings)
-        tables = {"static": static(everything), "nonstatic": nonstatic.weight}
-        new = {kind: table[known + 1 :] for kind, table in tables.items()}
-        new["random"] = random.weight[1:]
-        torch.testing.assert_close(nonstatic.weight[1 : known + 1], vectors, rtol=0, atol=0)
-        torch.testing.assert_close(tables["static"][1 : known + 1], vectors, rtol=0, atol=0.02)
-        for kind, numbers in new.items():
-            assert -0.25 <= numbers.min() < -0.245 and 0.245 < numbers.max() <= 0.25, kind
-            assert abs(numbers.mean()) < 1e-2, kind
-            assert numbers.std().item() == pytest.approx(0.25 / 3**0.5, rel=0.02), kind
-        for table in (*tables.values(), random.weight):
-            assert not table[0].any(), "padding has a vector"
-    assert not torch.isclose(random.weight[1 : known + 1], vectors).all()

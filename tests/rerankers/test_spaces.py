@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from rerankers.errors import RerankerError
 from rerankers.text import spaces
-from rerankers.text.spaces import AdaptedSpace, WordSpace, description_of, general, quantized
+from rerankers.text.spaces import AdaptedSpace, WordSpace, description_of, general
 
 WORDS = ["storm", "water", "bbc", "don't", "zxqv", "日本", "naïve", "42"]
 
@@ -131,12 +131,3 @@ def test_a_missing_or_damaged_package_is_named(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     with pytest.raises(RerankerError, match="found no word vectors that can be read"):
         make()
-
-
-def test_eight_bits_are_within_half_a_step() -> None:
-    vectors = np.random.default_rng(3).normal(size=(20, 7)).astype(np.float32)
-    vectors[4] = 0
-    codes, scales = quantized(vectors)
-    highest = np.abs(codes).max(axis=1).tolist()
-    assert codes.dtype == np.int8 and highest == [127] * 4 + [0] + [127] * 15
-    assert (np.abs(codes * scales[:, None] - vectors) <= scales[:, None] / 2 + 1e-7).all()

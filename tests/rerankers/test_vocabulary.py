@@ -157,16 +157,6 @@ def test_trigrams_of_frequent_words_have_a_low_idf() -> None:
     np.testing.assert_allclose(unknown, [math.log(60)] * 3, rtol=1e-6)
 
 
-def test_idf_from_a_file_equals_idf_from_counts(tmp_path: Path) -> None:
-    path = tmp_path / "idf.tsv"
-    path.write_text("1000\nthe\t900\ncafé\t3\n", encoding="utf-8")
-    idf = Idf.read(path)
-    same = Idf.from_document_frequencies({"the": 900, "café": 3}, 1000, "same")
-    tokens = ["the", "café", "other"]
-    np.testing.assert_array_equal(idf.weights(tokens), same.weights(tokens))
-    assert (idf.posts, idf.source) == (1000.0, str(path))
-
-
 def test_idf_from_wordfreq() -> None:
     wordfreq = pytest.importorskip("wordfreq")
     idf = Idf.from_wordfreq()
@@ -204,17 +194,6 @@ def test_word_frequencies_are_those_of_wordfreq(language: str) -> None:
     assert [(word, frequency(word)) for word in words] == [
         (word, wordfreq.word_frequency(word, language)) for word in words
     ]
-
-
-def test_wordfreq_is_asked_once_for_all_words_of_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    wordfreq = pytest.importorskip("wordfreq")
-    listed = [word for word in wordfreq.get_frequency_dict("en", "best") if word.isascii()]
-    words = [word for word in listed if word.isalpha()][:20_000]
-    ask, asked = wordfreq.word_frequency, []
-    monkeypatch.setattr(wordfreq, "word_frequency", lambda *a: asked.append(a) or ask(*a))
-    frequency = word_frequencies("en")
-    found = {frequency(word) for word in [*words, "qzxvkq"]}
-    assert len(asked) == len(found) - 1 < 500
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """READMEs: links, commands and options exist, the Python that they show runs."""
 
-import csv
 import re
 import subprocess
 import sys
@@ -8,8 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from experiments.tables import TABLES, ResultTable
-from experiments.tables.results import read_csv
 
 from pipeline.command.main import COMMANDS
 from rerankers import models
@@ -19,20 +16,30 @@ TEXTS = [
     ROOT / "README.md",
     ROOT / ".github" / "CONTRIBUTING.md",
     *sorted(ROOT.glob("*/README.md")),
+    *(ROOT / "scripts" / "results" / name for name in ("README.md", "notes.md")),
 ]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_commands_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("http") or (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+            assert not anchor or anchor in anchors(path.parent / target if target else path), anchor
     for module in re.findall(r"python -m ((?:pipeline|rerankers|indexes)[.\w]*)", text):
         assert (ROOT / Path(*module.split("."))).with_suffix(".py").exists(), module
     for command in re.findall(r"(?:^|`)tweetrerank ([a-z]+)", text, re.MULTILINE):
         assert command in COMMANDS, command
     for script in re.findall(r"\b(scripts/\w+(?:\.\w+)?)\b", text):
         assert (ROOT / script).exists(), script
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Anchors of a file's sections, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @cache
@@ -66,45 +73,3 @@ def test_every_model_is_in_the_table_of_models() -> None:
     text = (ROOT / "rerankers" / "README.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
     assert [name for name in models.names() if f"`{name}`" not in rows] == []
-
-
-def test_tables_are_those_of_their_results() -> None:
-    """What stands between two marks is made from the CSV that the first one names."""
-    text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
-    marked = re.findall(r"<!-- (\S+): (\S+) -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    assert {name for name, _, _ in marked} >= {"answer-selection", "sampling", "microblog"}
-    for name, path, shown in marked:
-        if not (ROOT / "scripts" / path).exists():
-            assert shown == "", path
-            continue
-        results = read_csv(ROOT / "scripts" / path)
-        assert results, path
-        table = TABLES[name]
-        assert isinstance(table, ResultTable)
-        assert shown.strip() == table.markdown(results), name
-
-
-def test_reranked_runs_are_those_of_their_report() -> None:
-    text = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
-    shown = {
-        cells[0]: [cell.rstrip("▲▼△▽") for cell in cells]
-        for line in text.splitlines()
-        if len(cells := line.strip("| ").split(" | ")) == 11
-    }
-    path = ROOT / "scripts" / "results" / "rerank_runs.csv"
-    with path.open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    assert len(rows) == 13
-    for row in rows:
-        assert not row["commit"].endswith("dirty")
-        assert shown[row["run"]][:5] == [
-            row["run"],
-            row["group"],
-            f"{float(row['P@30']):.4f}",
-            f"{float(row['P@30 reranked']):.4f}",
-            f"{float(row['P@30 change %']):+.1f} %",
-        ]
-        assert shown[row["run"]][5:7] == [
-            f"{float(row['AP']):.4f}",
-            f"{float(row['AP reranked']):.4f}",
-        ]

@@ -64,6 +64,8 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Of a program in the background, as these tests may be, it is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -85,7 +87,13 @@ class Checkout:
 
     @property
     def environments(self) -> list[Path]:
-        return [path for path in self.root.glob(".venv-*") if path.is_dir()]
+        """Once earlier ones are removed, or will not be."""
+        for _ in range(500):
+            found = [path for path in self.root.glob(".venv-*") if path.is_dir()]
+            if len(found) == 1:
+                break
+            time.sleep(0.01)
+        return found
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class Infinity(Vllm):
     """``/rerank`` with ``raw_scores`` or ``return_documents``."""
 
     name = "infinity"
-    request = InfinityRequest
+    request: ClassVar[Any] = InfinityRequest
     statuses: ClassVar = {"empty": 422, "many": 422, "model": 400}
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:

@@ -90,7 +90,7 @@ class VllmScores(Vllm):
     """``/score``: always the neural score."""
 
     name = "score"
-    request = VllmScoreRequest
+    request: ClassVar[Any] = VllmScoreRequest
 
     def read(self, request: Any) -> base.ScoreRequest:
         """A request; raises RequestError unless there are as many queries as documents, or one."""

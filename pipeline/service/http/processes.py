@@ -147,7 +147,7 @@ class ParallelScorer:
         scores = np.zeros(len(pairs), dtype=np.float32)
         owners = keys_of(pairs.texts, pairs.urls)[pairs.post_index, 0] % len(self._workers)
         parts = [
-            (worker, rows, pairs.part(rows))
+            (worker, rows, pairs.take(rows))
             for number, worker in enumerate(self._workers)
             if len(rows := np.flatnonzero(owners == number))
         ]

@@ -57,12 +57,12 @@ def towers(
         read[tower].add(name)
     is_cosine = model.config.similarity == "cosine"
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    found = {}
+    tabulated = {}
     for tower, names in read.items():
         ids = used_ids([packed[name] for packed in texts for name in names if name in packed])
         module = model.towers[tower]
-        found[tower] = TabulatedTower(module, ids, is_cosine, dtype)  # type: ignore[arg-type]
-    return found
+        tabulated[tower] = TabulatedTower(module, ids, is_cosine, dtype)  # type: ignore[arg-type]
+    return tabulated
 
 
 class EncodedQuery(NamedTuple):
@@ -95,7 +95,7 @@ def _interactions(
         url_lengths: [P] trigrams of each post's URL.
     """
     pooled = {
-        name: [model.pool(one, perspective) for one in similarities[perspective.post_input]]
+        name: [model.pool(level, perspective) for level in similarities[perspective.post_input]]
         for name, perspective in model.perspectives.items()
     }
     first, longest = torch.zeros(len(url_lengths), dtype=torch.int64), model.config.url_trigrams
@@ -126,7 +126,7 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
         self, query: EncodedQuery, posts: Rows
     ) -> dict[str, list[WindowSimilarities]]:
         """Input -> similarities at each depth. Inputs of one tower share its windows."""
-        found: dict[str, list[WindowSimilarities]] = {}
+        similarities: dict[str, list[WindowSimilarities]] = {}
         for tower, encoder in self.towers.items():
             names = [name for name, by in self.tower_inputs.items() if by.tower == tower]
             parts = [
@@ -135,8 +135,10 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
             ]
             joined = Ragged.joined(parts)
             levels = [s.split(parts) for s in encoder.similarities(joined, query.vectors[tower])]
-            found |= {name: list(by_depth) for name, *by_depth in zip(names, *levels, strict=True)}
-        return found
+            similarities |= {
+                name: list(by_depth) for name, *by_depth in zip(names, *levels, strict=True)
+            }
+        return similarities
 
     def encode_query(self, inputs: Inputs) -> EncodedQuery:
         """Encode a query."""
@@ -163,12 +165,12 @@ class EncodedPosts(NamedTuple):
         }
         return cls(towers, np.concatenate([part.url_lengths for part in parts]))
 
-    def part(self, first: int, end: int) -> EncodedPosts:
+    def slice(self, first: int, end: int) -> EncodedPosts:
         """The posts from ``first`` up to ``end``, which is not among them."""
         towers = {}
         for tower, packed in self.towers.items():
             inputs = len(packed.starts) // len(self.url_lengths)
-            towers[tower] = packed.part(first * inputs, end * inputs)
+            towers[tower] = packed.slice(first * inputs, end * inputs)
         return EncodedPosts(towers, self.url_lengths[first:end])
 
 
@@ -270,9 +272,9 @@ def _in_double_precision(model: Model) -> Model:
 
     These would round differently from batch to batch, more than the similarities do.
     """
-    found = copy.copy(model)
-    found._modules = {
+    precise = copy.copy(model)
+    precise._modules = {
         name: module if name == "towers" else copy.deepcopy(module).double()
         for name, module in model.named_children()
     }
-    return found
+    return precise

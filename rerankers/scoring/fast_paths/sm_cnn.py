@@ -34,13 +34,13 @@ class FastPath(PerQueryFastPath[SentenceVectors]):
     def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         posts = self.pairs.post_index[rows]
-        found: Interactions = self.model.compare(
+        interactions: Interactions = self.model.compare(
             self.query(rows),
             SentenceVectors(self._vectors(posts), self.words.batch(posts, _CPU)),
             torch.zeros(len(rows), dtype=torch.int64),
             self.pairs.features_of(rows, _CPU),
         )
-        return found
+        return interactions
 
     def _vectors(self, rows: Rows) -> Tensor:
         """Vectors [P, F] of the posts ``rows`` [P]."""

@@ -1,0 +1,1 @@
+"""Collections for a notebook."""

@@ -1,0 +1,97 @@
+"""A collection that searches, adapts, trains and measures itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline import adapt, train
+from pipeline.collections import named
+from pipeline.collections.collection import Collection, SearchedCollection
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Qrels, ranked
+from pipeline.command.errors import UsageError
+from pipeline.evaluation.reports import Evaluation, evaluate
+from pipeline.ranking.build import ranker
+
+if TYPE_CHECKING:
+    from pipeline.ranking.ranker import Ranker
+
+
+class Hit(NamedTuple):
+    """A post that a search found."""
+
+    doc_id: str
+    score: float
+    text: str
+    url: str
+
+
+class NotebookCollection:
+    """An opened collection, with what the commands do as methods.
+
+    Attributes:
+        collection: topics, posts and judgments.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self._best: Ranker | None = None
+
+    def __repr__(self) -> str:
+        return f"<collection {self.collection.title}>"
+
+    @property
+    def topics(self) -> list[Topic]:
+        """The topics, in the order of their file."""
+        return self.collection.topics
+
+    @property
+    def qrels(self) -> Qrels | None:
+        """The judgments; None without any."""
+        return self.collection.qrels
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """The ``k`` best posts for a query, by the best ranker there is, best first."""
+        self._best = self._best or ranker(self.collection)
+        ranking = self._best.rank(query)
+        posts, runs = ranking.candidates.posts, list(ranking.run.values())
+        return [
+            Hit(doc_id, score, posts[doc_id].text, posts[doc_id].url)
+            for doc_id, score in ranked(runs[0] if runs else {})[:k]
+            if doc_id in posts
+        ]
+
+    def adapt(self, **options: Any) -> None:
+        """Adapt word vectors to the posts, as ``pipeline.adapt`` does; options are its fields."""
+        adapt.adapt(adapt.Options(**options), self.collection)
+        vars(self.collection).pop("adapted_space", None)  # It was read before.
+        self._best = None
+
+    def train(self, model: str = "fusion", **options: Any) -> Path:
+        """Train a model on the judged topics, and print its gain on held-out ones.
+
+        Options are fields of ``pipeline.train.Options``; the checkpoint's folder is returned.
+        """
+        if not isinstance(self.collection, SearchedCollection) or not self.collection.file:
+            raise UsageError(
+                f"{self.collection.name} is no own collection; use `python -m pipeline.train`"
+            )
+        self._best = None
+        return train.train(train.Options(model=model, **options), self.collection)
+
+    def evaluate(self, measures: Sequence[str] = (), **arguments: Any) -> Evaluation:
+        """Measures of every stage of a ranking of the topics.
+
+        ``arguments`` are those of :func:`pipeline.ranker`; by default the best ranker there is.
+        """
+        return evaluate(ranker(self.collection, **arguments).rank(), *measures)
+
+
+def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollection:
+    """A collection by its name, file or folder, or from values in memory.
+
+    See :func:`pipeline.collections.named.open_collection` for the arguments.
+    """
+    return NotebookCollection(named.open_collection(*arguments, **named_arguments))

@@ -1,0 +1,110 @@
+"""Questions and answers (Qiu & Huang, IJCAI 2015): drawn answers, Okapi, question retrieval."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from indexes.posts import read_posts
+from pipeline.collections.collection import AnswerCollection
+from pipeline.collections.topics import read_topics
+from pipeline.collections.trec import best_of, read_qrels
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.ranking.archive import ALPHAS, question_vectors
+from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.scorers import ModelScorer
+from pipeline.training.training_set import draw_answers
+from rerankers import checkpoint as checkpoints
+from rerankers.reranker import TrainedReranker
+from rerankers.text.words import words
+
+MEASURES = ("P@1", "RR")
+REPEATS = 10
+"""Draws for each right answer: with a few hundred of these, one draw would decide too much."""
+
+NEAREST = 20
+"""Candidates of a question, by Okapi (section 6.3: by a vector space model)."""
+
+QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}
+"""Folder of ``general`` -> whether the candidates are the judged posts."""
+
+
+class Okapi:
+    """BM25 (Robertson et al. 1994) over the words of ``texts``, doc_id -> text.
+
+    As in Lucene: IDF ln(1 + (N - n + 0.5) / (n + 0.5)), without the constant factor k1 + 1. Words
+    are those that the models read, with stop words and without stemming.
+    """
+
+    def __init__(self, texts: Mapping[str, str], k1: float = 1.2, b: float = 0.75) -> None:
+        self.counts = {doc_id: Counter(words(text)) for doc_id, text in texts.items()}
+        self.k1, self.b = k1, b
+
+    @cached_property
+    def idf(self) -> Mapping[str, float]:
+        """Word -> IDF."""
+        documents = Counter(word for counts in self.counts.values() for word in counts)
+        total = len(self.counts)
+        return {word: math.log1p((total - n + 0.5) / (n + 0.5)) for word, n in documents.items()}
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Mean number of words, 1 at least."""
+        return max(1.0, mean([counts.total() for counts in self.counts.values()]))
+
+    def scores(self, query: str, doc_ids: Sequence[str]) -> dict[str, float]:
+        """doc_id -> score of the text for a query."""
+        terms = Counter(words(query))
+        return {doc_id: self._score(terms, self.counts[doc_id]) for doc_id in doc_ids}
+
+    def _score(self, terms: Counter[str], counts: Counter[str]) -> float:
+        norm = self.k1 * (1 - self.b + self.b * counts.total() / self.mean_length)
+        return sum(
+            times * self.idf[word] * counts[word] / (counts[word] + norm)
+            for word, times in terms.items()
+            if word in counts
+        )
+
+
+def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, float]:
+    """Means of :data:`MEASURES` over all draws, of a trained model or, without one, of Okapi."""
+    drawn = draw_answers(part, REPEATS)
+    if checkpoint is None:
+        okapi = Okapi({post.doc_id: post.text for post in part.posts()})
+        run = {
+            topic.query_id: okapi.scores(topic.text, list(drawn.candidates.run[topic.query_id]))
+            for topic in drawn.candidates.topics
+        }
+    else:
+        run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
+    values = evaluate(drawn.qrels, run, MEASURES)
+    return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
+
+
+def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> dict[float, float]:
+    """α -> AP of α · cosine of question vectors + (1 - α) · Okapi, each in [0, 1] per topic.
+
+    Of the training topics of a folder, whose candidates are the judged posts or the nearest.
+    """
+    topics = read_topics(folder / "topics.train.tsv")
+    texts = {post.doc_id: post.text for post in read_posts(folder / "posts.jsonl")}
+    qrels, okapi = read_qrels(folder / "qrels.train.txt"), Okapi(texts)
+    scores = {
+        topic.query_id: okapi.scores(
+            topic.text, list(qrels.get(topic.query_id, {}) if judged_only else texts)
+        )
+        for topic in topics
+    }
+    candidates = best_of(scores, NEAREST)
+    doc_ids = sorted({doc_id for of_topic in candidates.values() for doc_id in of_topic})
+    vectors = dict(zip(doc_ids, question_vectors(model, [texts[d] for d in doc_ids]), strict=True))
+    of_topics = question_vectors(model, [topic.text for topic in topics])
+    neural = {
+        topic.query_id: {d: float(vector @ vectors[d]) for d in candidates[topic.query_id]}
+        for topic, vector in zip(topics, of_topics, strict=True)
+    }
+    return {
+        alpha: mean(evaluate(qrels, interpolate(candidates, neural, alpha), ["AP"])["AP"])
+        for alpha in ALPHAS
+    }

@@ -1,0 +1,353 @@
+"""Tables of Rao et al. (2019) that need runs and posts, not only results; and all figures.
+
+Functions that a table names as ``report`` give Markdown, those named as ``figure`` a picture.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from experiments.cells import Result, Setup
+from experiments.extras import values_of
+from experiments.rendering import curves_of, markdown_table, mean_of, results_of, shown, titled
+from experiments.tables import System, Table, published
+from indexes.files import atomic_file
+from indexes.posts import Post
+from pipeline.collections.collection import Collection, default_vectors
+from pipeline.collections.trec import Qrels, ranked, read_run
+from pipeline.command.errors import DataError
+from pipeline.evaluation.measures import Evaluator
+from pipeline.explanation.rank_changes import grade_text, places, visible
+from rerankers import checkpoint
+from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
+from rerankers.models.mp_hcnn import Model
+from rerankers.text.vectors import read_vectors
+from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
+
+Report = Callable[[Table, Sequence[Result], Setup], str]
+Draw = Callable[[Any, Table, Sequence[Result], Setup], None]
+
+
+# Table 2
+
+_HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
+
+
+def statistics(table: Table, results: Sequence[Result], setup: Setup) -> str:
+    """Sizes of the collections: a row per number, a column per year, the paper's in parentheses."""
+    names = [result.cell.collection for result in results]
+    known = set(read_vectors(default_vectors(setup.data)).words)
+    counts = {name: _count(setup.collection(name), known) for name in names}
+    rows = [["", *names]]
+    for number, figures in published("rao2019_table2").items():
+        texts = [f"{shown(counts[n][number], ',')} ({figures[n][0]:,.0f})" for n in names]
+        rows.append([number, *texts])
+    return markdown_table(rows)
+
+
+def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
+    run, qrels = read_run(collection.runs["ql"]), collection.qrels
+    posts = {post.doc_id: post for post in collection.posts()}
+    pairs = [(query_id, posts[doc_id]) for query_id, scores in run.items() for doc_id in scores]
+    distinct = {word for _, post in pairs for word in words(post.text)}
+    relevant = None
+    if qrels is not None:
+        relevant = sum(qrels.get(query_id, {}).get(post.doc_id, 0) > 0 for query_id, post in pairs)
+    return {
+        "topics": len(run),
+        "query-document pairs": len(pairs),
+        "relevant documents": relevant,
+        "unique words": len(distinct),
+        "unique OOV words": len(distinct - known),
+        "URLs": sum(bool(post.url) for _, post in pairs),
+        "hashtags": sum(bool(_HASHTAG.search(post.text)) for _, post in pairs),
+    }
+
+
+# Topic by topic, MP-HCNN against QL: Figures 3 and 4, Tables 5 and 6
+
+
+@dataclass(frozen=True)
+class YearGains:
+    """Gains of MP-HCNN over QL on one year.
+
+    Attributes:
+        system: MP-HCNN, the table's second system; QL is the first.
+        ours: its result.
+        by_system: MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL.
+    """
+
+    collection: Collection
+    qrels: Qrels
+    system: System
+    ours: Result
+    by_system: Mapping[str, Mapping[str, float]]
+
+    @property
+    def neural(self) -> Mapping[str, float]:
+        """query_id -> gain of MP-HCNN alone."""
+        return self.by_system[self.system.name]
+
+    def order(self) -> list[str]:
+        """Topics by decreasing gain of MP-HCNN."""
+        return sorted(self.neural, key=self.neural.__getitem__, reverse=True)
+
+    def matches(
+        self, query_id: str, doc_ids: Sequence[str], setup: Setup
+    ) -> tuple[str, list[tuple[Post, PairMatches]]]:
+        """The query, and some posts with MP-HCNN's matches."""
+        by_id = self.collection.find_posts(doc_ids)
+        posts = [by_id[doc_id] for doc_id in doc_ids]
+        (query,) = (t.text for t in self.collection.topics if t.query_id == query_id)
+        loaded = checkpoint.load(setup.checkpoint(self.ours.cell))
+        texts, urls = [post.text for post in posts], [post.url for post in posts]
+        matches = find_matches(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
+        return query, list(zip(posts, matches, strict=True))
+
+
+def years(table: Table, results: Sequence[Result], setup: Setup) -> list[YearGains]:
+    """The gains on each collection of the table.
+
+    Raises:
+        DataError: no judgments, or no finished cell of one of the two systems.
+    """
+    ql, system = table.systems
+    gains = []
+    for name in dict.fromkeys(result.cell.collection for result in results):
+        collection = setup.collection(name)
+        qrels = collection.qrels
+        if qrels is None:
+            raise DataError(collection.missing_judgments)
+        ours, base = results_of(system, results, name), results_of(ql, results, name)
+        if not ours or not base:
+            raise DataError(
+                f"{name}: found no finished cell of MP-HCNN, expected one to compare with QL; "
+                "--train computes it"
+            )
+        evaluator = Evaluator(qrels, ["AP"])
+        reference = values_of(base, evaluator, setup)["AP"]
+        values = {
+            system.name: values_of(ours, evaluator, setup),
+            system.mixture: values_of(ours, evaluator, setup, is_mixture=True),
+        }
+        by_system = {
+            title: dict(zip(evaluator.query_ids, (of["AP"] - reference).tolist(), strict=True))
+            for title, of in values.items()
+            if of
+        }
+        gains.append(YearGains(collection, qrels, system, ours[0], by_system))
+    return gains
+
+
+EXTREMES = 5
+"""Number of topics listed at either end."""
+
+WINS = {"mb2011": (26, 13), "mb2012": (35, 19)}
+"""Published numbers of topics with MP-HCNN above and below QL (section 5.2)."""
+
+
+def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
+    """Figures 3 and 4: wins and losses beside the paper's, and the topics at either end."""
+    (year,) = years(table, results, setup)
+    rows = [["system", "topics above QL", "below", "paper: above", "below"]]
+    for name, values in year.by_system.items():
+        above, below = (sum(sign * gain > 0 for gain in values.values()) for sign in (1, -1))
+        paper = WINS[year.collection.name] if name == year.system.name else ("-", "-")
+        rows.append([name, str(above), str(below), *map(str, paper)])
+    texts = {topic.query_id: topic.text for topic in year.collection.topics}
+    order = year.order()
+    listed = [["topic", "", "AP - AP of QL"]]
+    for query_id in dict.fromkeys([*order[:EXTREMES], *order[-EXTREMES:]]):
+        listed.append([query_id, texts.get(query_id, ""), f"{year.neural[query_id]:+.3f}"])
+    return f"{markdown_table(rows)}\n\n{markdown_table(listed)}"
+
+
+TOPICS, POSTS = 5, 20
+"""Table 5: topics with the largest gains, and posts of each."""
+
+CATEGORIES = {
+    "exact word match": 100,
+    "exact phrase match": 44,
+    "partial paraphrase match": 59,
+    "partial URL match": 29,
+}
+"""Table 5: published percentages of 100 posts, sorted by hand."""
+
+EXACT_WORD, EXACT_PHRASE, PARAPHRASE, URL = CATEGORIES
+
+PARAPHRASE_COSINE = 0.8
+"""Least cosine of similar phrases; unrelated ones reach 0.7."""
+
+PREFIX = 4
+"""Number of first letters of a word that suffice in a URL."""
+
+
+def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
+    """Table 5: categories of matches in the best posts of the topics with the largest gains.
+
+    The authors sorted posts by hand; :func:`categories_of` has a rule for each category.
+    """
+    by_gain = [
+        (gain, query_id, year)
+        for year in years(table, results, setup)
+        for query_id, gain in year.neural.items()
+    ]
+    best = sorted(by_gain, key=lambda row: row[0], reverse=True)[:TOPICS]
+    counts: Counter[str] = Counter()
+    for _, query_id, year in best:
+        neural = read_run(setup.run_file(year.ours.cell))[query_id]
+        doc_ids = [doc_id for doc_id, _ in ranked(neural)[:POSTS]]
+        query, posts = year.matches(query_id, doc_ids, setup)
+        for post, pair in posts:
+            counts.update(["posts", *categories_of(query, post, pair)])
+    total = counts["posts"]
+    rows = [["category", "ours, %", "paper, %"]]
+    for category, paper in CATEGORIES.items():
+        rows.append([category, f"{100 * counts[category] / max(1, total):.0f}", str(paper)])
+    topics = ", ".join(f"{query_id} (AP {gain:+.2f})" for gain, query_id, _ in best)
+    intro = f"The first {POSTS} posts by MP-HCNN of each of the topics {topics}, {total} in all"
+    return f"{markdown_table(rows)}\n\n{intro}."
+
+
+def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
+    """Categories of matches between a query and a post, by the rules below the table."""
+    query_words = words(query)
+    content = [word for word in query_words if word not in STOP_WORDS] or query_words
+    post_words = [word.text for word in pair.post_words]
+    if set(content) & set(post_words):
+        yield EXACT_WORD
+    if set(pairwise(query_words)) & set(pairwise(post_words)):
+        yield EXACT_PHRASE
+    levels = pair.matches["words"].levels
+    if len(levels) > 1 and any(
+        levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
+        for i, ours in enumerate(pairwise(pair.query_words))
+        for j, theirs in enumerate(pairwise(post_words))
+    ):
+        yield PARAPHRASE
+    link = url_text(post.url)
+    if link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content):
+        yield URL
+
+
+RELEVANT = 2
+"""Table 6: relevant posts besides the one that MP-HCNN ranks first."""
+
+
+def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:
+    """Table 6: posts of the topics with the largest gain and loss, MP-HCNN's first one and the
+    relevant ones that moved most."""
+    rows = [["topic", "post", "judged", "QL: score (rank)", "MP-HCNN", "matches"]]
+    for year in years(table, results, setup):
+        order = year.order()
+        rows += _sample_rows(year, order[0], True, setup)
+        rows += _sample_rows(year, order[-1], False, setup)
+    return markdown_table(rows)
+
+
+def _sample_rows(
+    year: YearGains, query_id: str, is_gain: bool, setup: Setup
+) -> Iterator[list[str]]:
+    neural = read_run(setup.run_file(year.ours.cell))[query_id]
+    before, after = places(read_run(year.collection.runs["ql"])[query_id]), places(neural)
+    grades = year.qrels[query_id]
+    relevant = sorted(
+        (doc_id for doc_id in neural if grades.get(doc_id, 0) > 0),
+        key=lambda doc_id: before[doc_id].rank - after[doc_id].rank,
+        reverse=is_gain,
+    )
+    first = min(after, key=lambda doc_id: after[doc_id].rank)
+    doc_ids = list(dict.fromkeys([first, *relevant]))[: 1 + RELEVANT]
+    query, posts = year.matches(query_id, doc_ids, setup)
+    title = f"{query_id}: {query} (AP {year.neural[query_id]:+.2f})"
+    for post, pair in posts:
+        text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
+        ranks = [
+            f"{score:.2f} (#{rank})" for rank, score in (before[post.doc_id], after[post.doc_id])
+        ]
+        yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
+        title = ""
+
+
+def _matches(pair: PairMatches) -> str:
+    """Each query word and its best matches: by words, by phrases and in the URL."""
+    columns: list[Sequence[float | None]] = []
+    for name, level in (("words", 0), ("words", 1), ("url_trigrams", 1)):
+        matches = pair.matches.get(name)
+        if matches is None or level >= len(matches.levels):
+            continue
+        if name == "words":
+            columns.append(matches.best(level).tolist())
+        elif pair.url:
+            columns.append(mean_by_word(matches.best(level), pair.query_words))
+    described = []
+    for place, word in enumerate(pair.query_words):
+        values = [column[place] for column in columns if place < len(column)]
+        described.append(" ".join([word, *(f"{v:.2f}" for v in values if v is not None)]))
+    return ", ".join(described)
+
+
+# Pictures
+
+
+def draw(path: Path, table: Table, results: Sequence[Result], setup: Setup) -> None:
+    """Write the table's figure as PNG, atomically."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4) if table.figure == "gains" else (6, 4))
+    axes = figure.subplots()
+    FIGURES[table.figure](axes, table, results, setup)
+    axes.legend()
+    content = BytesIO()
+    figure.savefig(content, dpi=150, bbox_inches="tight", format="png")
+    with atomic_file(path) as stream:
+        cast("TextIOWrapper", stream).buffer.write(content.getvalue())
+
+
+def _depths(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+    """AP by depth, a line per year."""
+    for name in table.collections:
+        values = [mean_of(results_of(system, results, name), "AP") for system in table.systems]
+        points = [(depth, ap) for depth, ap in enumerate(values) if ap is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", label=titled(name))
+    if not axes.lines:
+        raise DataError("found no result with judgments, expected some to draw")
+    axes.set_xticks(range(len(table.systems)))
+    axes.set(xlabel="convolutional layers N", ylabel="AP")
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _question_curves(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+    """AP by α, a line per collection of questions."""
+    for name, curve in curves_of(results).items():
+        axes.plot(list(curve), list(curve.values()), marker=".", label=name)
+    axes.set(xlabel="α", ylabel="AP")
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _gains(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+    """Two bars per topic, by decreasing gain of MP-HCNN."""
+    (year,) = years(table, results, setup)
+    order = year.order()
+    for shift, (name, values) in zip((-0.2, 0.2), year.by_system.items(), strict=True):
+        positions = [position + shift for position in range(len(order))]
+        axes.bar(positions, [values[query_id] for query_id in order], 0.4, label=name)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(order)), order, rotation=90, fontsize=7)
+    axes.set_xlim(-1, len(order))
+    axes.set(xlabel=f"topics of {year.collection.name}", ylabel="AP - AP of QL")
+
+
+REPORTS: Mapping[str, Report] = {f.__name__: f for f in (statistics, gains, categories, samples)}
+FIGURES: Mapping[str, Draw] = {"depths": _depths, "curves": _question_curves, "gains": _gains}

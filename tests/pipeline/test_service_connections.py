@@ -1,0 +1,207 @@
+"""Mutated HTTP over real connections: each request is refused or answered, and none hangs.
+
+``TWEETRERANK_REQUESTS=100000 python -m pytest tests/pipeline/test_service_connections.py`` sends
+more. Request n is always the same; test_service_mutations.py has mutated values.
+"""
+
+import gzip
+import json
+import os
+import random
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import Request as PlainRequest
+from urllib.request import urlopen
+
+import pytest
+from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
+
+REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "300"))
+ROUND = 1000
+"""Requests between two looks at memory and at the scores of a valid request."""
+CLIENTS = 8
+SLOWEST = 5.0
+"""Seconds for a response; requests of 2,000 documents and of 1 MB are among those at once."""
+
+EXPECTED = frozenset((200, 307, 400, 401, 404, 405, 408, 411, 413, 414, 415, 422, 424, 429, 431))
+EXPECTED |= {504}  # a deadline
+
+SPECIAL = [
+    *(b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 100_000),
+    *(b"1e999999", b"9" * 20_000, b"NaNaN", b'"\\ud83d\\ud83d\\u0000\\udc00"', b'"\xff\xfe\xc0"'),
+]
+"""JSON, or none, in place of a value."""
+PATHS = ["/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score"]
+OTHER_PATHS = [
+    *("/", "/info", "/health", "/metrics", "/docs", "/openapi.json", "/models", "/rerank/"),
+    *("//rerank", "/%72erank", "/rerank?x=%ff", "/../rerank", "/docs-files/../../x", "/" * 999),
+    *("/api/search?q=x", "/docs-files/%2e%2e/app.py", "*", "http://other/rerank", "/\xff"),
+]
+METHODS = ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "post", "X"]
+SMALL = 10_000
+"""Bytes of a body that nobody reads: after a large one the response is lost with the connection."""
+
+TYPES = ["", "text/plain", "application/json; charset=utf-16", "a/b+json", ";", "é" * 99]
+HEADERS: dict[str, Sequence[str]] = {
+    "Content-Type": [*TYPES, "multipart/form-data"],
+    "Content-Encoding": ["gzip", "br", "identity", "x"],
+    "X-Request-Timeout-Ms": ["0", "1", "20", "-1", "1e9", "x", "9" * 50, "²", ""],
+    **dict.fromkeys(
+        ("Authorization", "X-Request-Id", "Cookie", "Accept", "Expect"),
+        ("", "Bearer", "Bearer \x01", "x" * 5000, "Basic eDp4", "é" * 9),
+    ),
+}
+
+
+class Request(NamedTuple):
+    """Bytes to send; without ``is_http`` the connection may end without a response."""
+
+    raw: bytes
+    is_http: bool = True
+
+
+def body_of(chance: random.Random) -> tuple[str, bytes]:
+    """A path and the body of a valid request, its size mostly small; often with changed bytes."""
+    count = chance.choice((1, 3, 10, 100) * 20 + (500, 1999, 2000, 2001, 2500))
+    documents = [chance.choice([*TEXTS, *DOCUMENTS]) for _ in range(count)]
+    if chance.random() < 0.02:
+        documents[0] = "long " * chance.choice((50_000, 200_000, 1_700_000))
+    path = chance.choice(PATHS[:4])
+    content = {"queries" if path == "/score" else "query": QUERY, "documents": documents}
+    body = json.dumps(content, ensure_ascii=chance.random() < 0.5).encode()
+    if chance.random() < 0.2:
+        body = body.replace(json.dumps(QUERY).encode(), chance.choice(SPECIAL))
+    if chance.random() < 0.3:
+        body = chance.choice(CHANGES)(chance, body)
+    return path, body
+
+
+def insert(chance: random.Random, body: bytes) -> bytes:
+    at = chance.randint(0, len(body))
+    return body[:at] + chance.randbytes(chance.randint(1, 5)) + body[at + chance.randint(0, 3) :]
+
+
+CHANGES: Sequence[Callable[[random.Random, bytes], bytes]] = [
+    insert,
+    insert,
+    lambda chance, body: body[: chance.randint(0, len(body))],
+    lambda chance, body: body[:-1] + b',"query":"","texts":[]}',
+    lambda chance, body: b"\xef\xbb\xbf" + body,
+    lambda chance, body: body.decode("utf-8", "replace").encode("utf-16"),
+    lambda chance, body: gzip.compress(body, 1),
+    lambda chance, body: body + chance.choice([b" ", b"\0", b"{}", b",", b"]", b"\n" * 9999]),
+    lambda chance, body: chance.randbytes(chance.randint(0, 2000)),
+]
+
+
+def request(number: int) -> Request:
+    """Request ``number``, every fourth one strange as HTTP."""
+    chance = random.Random(number)
+    path, body = body_of(chance)
+    method, headers, is_http = "POST", {"Content-Type": "application/json"}, True
+    length, tail, kind = "", b"", chance.randrange(40)
+    if kind == 0:
+        path = chance.choice(PATHS)
+    elif kind == 1:
+        path, body = chance.choice(OTHER_PATHS), body[:SMALL]
+        is_http = path.isascii()
+    elif kind == 2:
+        method, body = chance.choice(METHODS), body[:SMALL]
+        is_http = method not in ("post", "X")
+    elif kind in (3, 4, 5):
+        name = chance.choice(list(HEADERS))
+        headers[name] = chance.choice(HEADERS[name])
+    elif kind == 6:
+        headers |= {f"X-{n}": "y" * chance.choice((1, 500)) for n in range(300)}
+        is_http = False
+    elif kind == 7:
+        length, is_http = chance.choice(["-1", "x", "", "99999999999", "+3", "0"]), False
+    elif kind == 8:
+        headers["Transfer-Encoding"], is_http = "chunked", False
+        size = chance.choice([f"{len(body):x}", "0", "zz", "f" * 20, "-5"])
+        body = f"{size}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    elif kind == 9:
+        tail = chance.choice([b"\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 50])
+    if kind != 8:
+        headers["Content-Length"] = length or str(len(body))
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return Request("\r\n".join([*lines, "", ""]).encode() + body + tail, is_http)
+
+
+def sent(port: int, number: int) -> tuple[int, str]:
+    """Status of the response to request ``number``, 0 without one, and its mistake, if any."""
+    mutated, started = request(number), time.perf_counter()
+    parts = []
+    with socket.create_connection(("127.0.0.1", port), timeout=2 * SLOWEST) as connection:
+        try:
+            connection.sendall(mutated.raw)
+            if not mutated.is_http:
+                connection.settimeout(0.05)  # It may wait for more, and the client leaves.
+            while part := connection.recv(1 << 16):
+                parts.append(part)
+        except ConnectionError:
+            pass  # The service has refused the rest of a body.
+        except TimeoutError:
+            if mutated.is_http:
+                return 0, f"{number}: no response"
+    seconds = time.perf_counter() - started
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    status = int(head[9:12]) if head.startswith(b"HTTP/1.") else 0
+    mistake = mistake_of(mutated, head, body, status, seconds)
+    return status, mistake and f"{number}: {mistake}"
+
+
+def mistake_of(mutated: Request, head: bytes, body: bytes, status: int, seconds: float) -> str:
+    if not status:
+        return "no response" if mutated.is_http and len(mutated.raw) < 8_000_000 else ""
+    if status not in EXPECTED or b"internal error" in body:
+        return f"status {status}"
+    if seconds > SLOWEST:
+        return f"{seconds:.1f} s"
+    if b"application/json" in head and mutated.is_http and not mutated.raw.startswith(b"HEAD"):
+        try:
+            json.loads(body, parse_constant=lambda name: 1 / 0)
+        except (ValueError, ZeroDivisionError):
+            return f"no JSON: {body[:100]!r}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with listening(app_of()) as address:
+        yield urlsplit(address).port or 0
+
+
+def memory() -> int:
+    """Bytes of this process, in which the service runs."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+
+
+def test_no_request_is_a_mistake_of_ours(port: int) -> None:
+    def scores() -> object:
+        body = json.dumps({"query": QUERY, "texts": TEXTS[:2]}).encode()
+        head = {"Content-Type": "application/json"}
+        with urlopen(PlainRequest(f"http://127.0.0.1:{port}/rerank", body, head)) as response:
+            return json.load(response)
+
+    before, statuses, mistakes, used = scores(), Counter[int](), [], []
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for start in range(0, REQUESTS, ROUND):
+            numbers = range(start, min(start + ROUND, REQUESTS))
+            for status, mistake in pool.map(lambda number: sent(port, number), numbers):
+                statuses[status] += 1
+                mistakes += [mistake] if mistake else []
+            assert scores() == before
+            used.append(memory())
+    assert mistakes == []
+    assert min(statuses[200], statuses[400]) > REQUESTS // 5
+    assert used[-1] < 1.25 * used[len(used) // 10]
