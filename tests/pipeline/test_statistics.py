@@ -180,7 +180,7 @@ def test_pages_without_texts_are_refused() -> None:
 def test_documents_with_links_around() -> None:
     link, text = "http://met.example/gale", "gale warning"
     body = {"query": "gale", "documents": [f"{link}{text}{link}", text], "links": "around"}
-    apart = {"query": "gale", "documents": [{"text": text, "url": link}, text]}
+    apart = {"query": "gale", "documents": [{"text": text, "url": link}, text], "links": "around"}
     with client_of() as client:
         answers = [client.post("/v2/rerank", json=one).json() for one in (body, apart)]
     found, expected = (answer["results"] for answer in answers)

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from orjson import Fragment
-from pydantic import AllowInfNan, BaseModel, BeforeValidator, Field, Strict, StrictBool
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Strict,
+    StrictBool,
+    Tag,
+)
 
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
@@ -75,14 +84,18 @@ class Request(BaseModel):
     )
 
 
-def _as_object(value: object) -> object:
-    """A document that is a plain string, as an object."""
-    if not isinstance(value, str | dict):
-        raise ValueError("expected a string or an object with text")
-    return {"text": value} if isinstance(value, str) else value
+BRANCHES = ("string", "object")
+"""Parts of an error's location that name the form of a document."""
 
 
-_Document = Annotated[Document, BeforeValidator(_as_object, json_schema_input_type=str | Document)]
+def _branch(value: object) -> str | None:
+    return "string" if isinstance(value, str) else "object" if isinstance(value, dict) else None
+
+
+_Document = Annotated[
+    Annotated[str, Tag("string")] | Annotated[Document, Tag("object")],
+    Discriminator(_branch, "document", "expected a string or an object with text"),
+]
 Documents = Annotated[list[_Document], Field(json_schema_extra={"minItems": 1})]
 """An empty list is no wrong value: each format has its own response to it."""
 
@@ -91,6 +104,18 @@ class WithDocuments(Request):
     """Fields of every format that has ``documents``."""
 
     documents: Documents
+
+
+def texts_of(
+    documents: Sequence[str | Document], links: bool = False
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Texts and URLs of documents, "" without a URL; with ``links`` those around plain texts."""
+    texts = [post if isinstance(post, str) else post.text for post in documents]
+    urls = ["" if isinstance(post, str) else post.url or "" for post in documents]
+    for row, post in enumerate(documents if links else ()):
+        if isinstance(post, str):
+            texts[row], urls[row] = between_links(post)
+    return texts, urls
 
 
 @dataclass(frozen=True)
@@ -171,11 +196,8 @@ class Format(ErrorFormat):
             """The value of the first of these fields that the format has."""
             return next((getattr(request, name) for name in names if hasattr(request, name)), None)
 
-        documents: list[Document] = given(self.documents)
-        parts = [(post.text, post.url or "") for post in documents]
-        if request.links:
-            parts = [(text, url) if url else between_links(text) for text, url in parts]
-        texts, urls = [text for text, _ in parts], [url for _, url in parts]
+        documents: list[str | Document] = given(self.documents)
+        texts, urls = texts_of(documents, bool(request.links))
         if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
             problem = (
                 f"found {len(texts)} empty texts, expected some text: leave the fields of the "
@@ -195,9 +217,11 @@ class Format(ErrorFormat):
             request.shift is True,
         )
 
-    def _first_stage(self, documents: Sequence[Document], needed: bool) -> Sequence[float] | None:
+    def _first_stage(
+        self, documents: Sequence[str | Document], needed: bool
+    ) -> Sequence[float] | None:
         """Scores of all documents, or None; raises RequestError if only some have one."""
-        scores = [post.first_stage_score for post in documents]
+        scores = [None if isinstance(post, str) else post.first_stage_score for post in documents]
         known = [score for score in scores if score is not None]
         if known and len(known) == len(scores):
             return known

@@ -98,10 +98,8 @@ class VllmScores(Vllm):
         if documents and len(queries) not in (1, len(documents)):
             problem = f"found {len(queries)}, expected one, or as many as documents"
             raise RequestError("value", f"{problem} ({len(documents)})", ("queries",))
-        texts = [post.text for post in documents]
-        urls = [post.url or "" for post in documents]
         raw = request.use_activation is False
-        return base.ScoreRequest(queries, texts, urls, model=request.model, raw=raw)
+        return base.ScoreRequest(queries, *base.texts_of(documents), model=request.model, raw=raw)
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Scores in the order of the input."""

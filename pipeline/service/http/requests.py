@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from pipeline.service.errors import Location, RequestError, path_of
-from pipeline.service.formats.base import Format, ScoreRequest
+from pipeline.service.formats.base import BRANCHES, Format, ScoreRequest
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
@@ -151,7 +151,9 @@ def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
 
 def _first_error(error: ValidationError, at: Location) -> RequestError:
     """The first error of a body's part, and the locations of a few more."""
-    first, *others = error.errors(include_url=False, include_context=False)
+    details = error.errors(include_url=False, include_context=False)
+    location, *others = [tuple(p for p in d["loc"] if p not in BRANCHES) for d in details]
+    first = details[0]
     message = first["msg"].removeprefix("Value error, ")
     expected = message if message.startswith("expected") else message[0].lower() + message[1:]
     missing = message == "Field required"
@@ -159,8 +161,8 @@ def _first_error(error: ValidationError, at: Location) -> RequestError:
         "found no value, expected one" if missing else f"found {_named(first['input'])}: {expected}"
     )
     if others:
-        text += f" (and {len(others)} more: {', '.join(path_of(o['loc']) for o in others[:3])})"
-    return RequestError("value", text, [*at, *first["loc"]])
+        text += f" (and {len(others)} more: {', '.join(map(path_of, others[:3]))})"
+    return RequestError("value", text, [*at, *location])
 
 
 def _named(value: object) -> str:
