@@ -25,7 +25,6 @@ from pipeline.collections.named import open_collection
 from pipeline.collections.trec import read_run
 from pipeline.command.options import parse_arguments
 from pipeline.installation import opensearch
-from pipeline.installation.opensearch import lacking
 from pipeline.service.http.statistics import Statistics
 from rerankers.checkpoint import SHIPPED
 
@@ -88,31 +87,22 @@ def test_install_twice_then_remove(
     assert fake.changes == []
 
 
-def test_a_new_model_that_searches_do_not_show_yet(
+def test_an_engine_that_lags_behind(
     command: Command, fake: FakeOpenSearch, engine: str, service: str
 ) -> None:
+    """It does not show a new model, or keeps an old connector until the last model is gone."""
     fake.is_slow = True
-    install(command, engine, service)
-    (connector,) = fake.made["connectors"]
-    fake.made["connectors"][connector]["version"] = "0"
-    out = install(command, engine, service)
-    assert "connector                 made anew" in out
-    assert "connector                 the old one removed" in out
-    (model,) = fake.made["models"].values()
-    assert [*fake.made["connectors"]] == [model["connector_id"]] != [connector]
-
-
-def test_a_connector_that_the_engine_keeps(
-    command: Command, fake: FakeOpenSearch, engine: str, service: str
-) -> None:
-    """Until the last model is gone."""
-    fake.confused = True
-    install(command, engine, service)
-    (connector,) = fake.made["connectors"]
-    fake.made["connectors"][connector]["version"] = "0"
-    assert f"connector                 {connector} is left" in install(command, engine, service)
-    status = command("engine", "status", "--engine", engine)
-    assert status.code == 0, status.out
+    for expected in ("the old one removed", "is left"):
+        install(command, engine, service)
+        (connector, *_) = fake.made["connectors"]
+        fake.made["connectors"][connector]["version"] = "0"
+        out = install(command, engine, service)
+        assert "connector                 made anew" in out
+        assert expected in out
+        (model,) = fake.made["models"].values()
+        assert model["connector_id"] != connector
+        fake.confused = True
+    assert command("engine", "status", "--engine", engine).code == 0
     assert command("engine", "remove", "--engine", engine).code == 0
     assert not any(fake.made.values())
 
@@ -185,6 +175,9 @@ def test_what_stands_in_the_way(
     )
     fake.indexes["posts"]["_source"] = {"enabled": False}
     assert "_source switched off" in refused(command, engine, service, *yes)
+    for part in ({"excludes": ["url*"]}, {"includes": ["contents"]}):
+        fake.indexes["posts"]["_source"] = part
+        assert "found url left out of _source" in refused(command, engine, service, *yes)
     fake.pipelines["tweetrerank"] = {"response_processors": []}
     assert "has not made; choose another name" in refused(command, engine, service, "--yes")
     assert fake.changes == []
@@ -235,20 +228,6 @@ def test_an_opensearch_without_the_plugins(command: Command, service: str) -> No
 
     with stub(answer) as engine:
         assert "lacks ML Commons" in refused(command, engine, service, "--yes")
-
-
-@pytest.mark.parametrize(
-    ("mapping", "problem"),
-    [
-        ({"properties": {"a": {}}}, ""),
-        ({"properties": {"b": {}}}, "found no field a, expected one of b"),
-        ({"properties": {"a": {}}, "_source": {"excludes": ["a*"]}}, "found a left out of _source"),
-        ({"properties": {"a": {}}, "_source": {"includes": ["b"]}}, "found a left out of _source"),
-    ],
-)
-def test_fields_that_searches_do_not_give(mapping: dict[str, Any], problem: str) -> None:
-    assert lacking(mapping, ["a"]).startswith(problem)
-    assert bool(lacking(mapping, ["a"])) == bool(problem)
 
 
 # --- Elasticsearch, imitated: the endpoints are the documented ones -------------------------------

@@ -22,9 +22,8 @@ from pipeline.ranking import interpolation
 from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from pipeline.service.page import searching
-from pipeline.service.page.routes import describe, results, search_request, time_of
+from pipeline.service.page.routes import describe, results, search_request
 from pipeline.service.page.searching import KEPT, SearchPage
-from rerankers.features.temporal import milliseconds, newest_doc_id
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 
@@ -115,13 +114,6 @@ def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     over = content_of(served_page, "search", **TOPIC, time="2012-02-01T00:00")
     assert over["query"]["query_id"] == "1"
     assert all(post["time"] < "2012-02-01" for post in over["posts"])
-
-
-def test_ids_of_a_time() -> None:
-    newest = newest_doc_id(1_328_000_000_123)
-    assert milliseconds(str(int(newest) + 1)) == 1_328_000_000_124
-    assert time_of(newest) == "2012-01-31T08:53:20.123Z"
-    assert time_of("17") is None
 
 
 @pytest.mark.parametrize(

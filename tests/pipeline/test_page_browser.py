@@ -14,7 +14,6 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pipeline.collections.trec import ranked
 from pipeline.explanation.rank_changes import visible
 from pipeline.ranking import interpolation
-from pipeline.service.page import routes
 from pipeline.service.page.routes import describe, search_request
 from pipeline.service.page.searching import SearchPage
 
@@ -279,40 +278,6 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     assert other.get_by_label("Query").input_value() == TOPIC["q"]
 
 
-def test_a_topic_that_is_not_among_the_suggestions(
-    tabs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes, "MOST_TOPICS", 0)
-    tab = tabs()
-    page = tab.go(query_id="1")
-    expect(page).to_have_title(f"{TOPIC['q']} – tweetrerank")
-    assert page.get_by_label("Query").input_value() == TOPIC["q"]
-    assert page.get_by_label("Until (UTC)").input_value() == "2012-02-12T16:20:05"
-    assert page.locator(".badge").count()
-
-
-def test_back_goes_to_the_search_before(tabs: Any) -> None:
-    tab = tabs()
-    page = tab.go(**TOPIC)
-    before = tab.order("after")
-    page.get_by_role("slider").fill("0.6")
-    expect(page).to_have_url(re.compile("lambda=0.6"))
-    mixed = tab.order("after")
-    assert mixed != before
-    page.get_by_label("Query").fill("Nubo phone launch")
-    page.keyboard.press("Enter")
-    expect(page).to_have_title("Nubo phone launch – tweetrerank")
-    tab.wait()
-    assert tab.state["query_id"] == "3"
-    page.go_back()
-    expect(page).to_have_title(f"{TOPIC['q']} – tweetrerank")
-    tab.wait()
-    assert page.get_by_label("Query").input_value() == TOPIC["q"]
-    assert tab.order("after") == mixed
-    page.go_forward()
-    expect(page).to_have_title("Nubo phone launch – tweetrerank")
-
-
 def test_the_time_of_the_query(tabs: Any) -> None:
     tab = tabs()
     page = tab.go(**TOPIC)
@@ -471,17 +436,3 @@ def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> Non
         expect(tab.page.locator("#after .post").first).to_be_visible()
         expect(tab.page.get_by_role("dialog")).to_be_hidden()
         tab.wait()
-
-
-def test_long_lists_are_shown_in_parts(tabs: Any, served_page: ServedPage) -> None:
-    tab = tabs()
-    page = tab.go(q="the new storm phone library marathon coffee record", method="rm3", hits="200")
-    order = expected_order(
-        served_page, 0.0, q=page.get_by_label("Query").input_value(), method="rm3", hits="200"
-    )
-    assert len(order) > 100
-    assert tab.order("before") == order[:50]
-    page.get_by_role("button", name=re.compile("Show 50 more")).click()
-    assert tab.order("before") == order[:100]
-    page.goto(f"{page.url}&post={order[-1]}")
-    expect(page.locator("#why")).to_be_visible()

@@ -123,29 +123,6 @@ def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.C
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"' in answer
 
 
-@pytest.mark.parametrize(
-    "hit",
-    [
-        '{"_index":"a","_id":"1","_score":2.50,"_source":{"_score":3},"fields":{"t":["a"]}}',
-        '{ "_index" : "a\\"_score\\":1", "_score" : 2.50, "fields" : {"t" : ["a"]} }',
-        '{"fields":{"u":[1.0],"t":["a"]},"_score":2.50,"highlight":{"t":["a"]}}',
-        '{"_index":"a","ignored_field_values":{"t":["a"]},"_score":2.50}',
-        '{"_score":2.50}',
-    ],
-)
-def test_members_of_a_hit_in_any_order(hit: str) -> None:
-    answer = searches.read_response(f'{{"hits":{{"hits":[{hit}, {hit}]}}}}')
-    assert answer.hits
-    assert answer.hits[0].score == 2.5
-    actual = json.loads(answer.page([(1, "0.75")], ["t"]))["hits"]["hits"]
-    kept = {"u": [1.0]} if '"u"' in hit else {}
-    expected = json.loads(hit) | {"_score": 0.75, "fields": kept | {"_first_stage_score": [2.5]}}
-    expected.pop("ignored_field_values", None)
-    assert actual == [expected]
-    plain = json.loads(answer.page([(0, None)], []))["hits"]["hits"]
-    assert plain == [json.loads(hit)]
-
-
 UNCHANGED: dict[str, tuple[str, Any]] = {
     "no text": ("", {"query": {"match_all": {}}}),
     "text that excludes": ("", {"query": {"bool": {"must_not": [search()["query"]]}}}),

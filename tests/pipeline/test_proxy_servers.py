@@ -161,17 +161,6 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     check(before, actual, candidates)
 
 
-def test_several_searches_by_a_client(served: Served) -> None:
-    client = served.client(served.proxy)
-    lines = [{"index": served.index}, search(size=5), {"index": served.index}, search("cuts")]
-    given = {"searches": lines} if served.name in ("stub", "elasticsearch") else {"body": lines}
-    actual = plain(client.msearch(**given))["responses"]
-    for body, answer in zip(lines[1::2], actual, strict=True):
-        alone = plain(client.search(index=served.index, body=body))
-        assert answer == alone | {"status": 200}
-        assert "_first_stage_score" in answer["hits"]["hits"][0]["fields"]
-
-
 def test_clients_read_on_in_long_results(served: Served) -> None:
     if served.name == "stub":
         pytest.skip("an engine of few words")
@@ -185,14 +174,6 @@ def test_clients_read_on_in_long_results(served: Served) -> None:
     )
     assert actual == before
     assert len(actual) > 100
-
-
-def test_errors_reach_the_client(served: Served) -> None:
-    client = served.client(served.proxy)
-    with pytest.raises(Exception, match="400"):
-        client.search(index=served.index, body=search(size=-1))
-    with pytest.raises(Exception, match="404"):
-        client.index(index=served.index, id="new", body={"contents": "no"})
 
 
 def test_reranking_in_an_application(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
