@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command, Result
-from test_teacher import write_folder
+from helpers.teacher_samples import write_folder
 
 from pipeline.adaptation import teacher as teachers
 from pipeline.adaptation.teacher import FloatArray, Teacher
