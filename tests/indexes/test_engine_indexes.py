@@ -299,7 +299,7 @@ def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any
     [
         (
             {"url_field": "link"},
-            "found no field --url-field link, expected one of body, created_at, ",
+            "found no field `address.url_field` link, expected one of body, created_at, ",
         ),
         ({"text_field": "text"}, "found no field `address.text_field` text"),
         ({"time_field": "sku"}, "found the time field sku of type keyword, expected a date or"),

@@ -186,13 +186,13 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     assert found.code == 0, found.err
     assert "the engine's own query" in found.out
     assert "mp_hcnn" in found.out
-    assert float(found.out.split("query)")[1].split()[0]) > 0.3
+    assert float(found.out.split("own query ")[1].split()[0]) > 0.3
     assert command("evaluate", toml, tmp_path / "run.txt").code == 0
     mp_hcnn = [run[1], "--output", tmp_path / "again", "--reranker", "mp_hcnn"]
     assert command("rerank", "--collection", toml, *mp_hcnn).code == 0
     wrong = command("search", "--collection", toml, *run, "--method", "bm25")
     assert wrong.code == 2
-    assert "is ranked by its own query; leave them out" in wrong.err
+    assert "is ranked by its own query; leave it and --parameter" in wrong.err
     built = command("index", "--collection", toml)
     assert built.code == 2
     assert "is searched as it is, not built" in built.err

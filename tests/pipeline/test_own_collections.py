@@ -19,7 +19,7 @@ from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_RERANKER
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Tuning, load_scorer
+from pipeline.ranking.checkpoints import Loading, Tuning, load_scorer
 from pipeline.training.own import (
     FEWEST,
     own_training_set,
@@ -242,10 +242,10 @@ def test_word_frequencies_of_the_language(folder: Path, capsys: pytest.CaptureFi
     (folder / "harbour.toml").write_text(TOML + 'language = "de"\n')
     collection = find(str(folder / "harbour.toml"))
     for idf in (None, "wordfreq"):
-        reranker = load_scorer("mp_hcnn", collection, idf=idf)
+        reranker = load_scorer("mp_hcnn", collection, loading=Loading(idf=idf))
         assert reranker.checkpoint.encoder.idf.source == "wordfreq:de"
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
-    given = load_scorer("mp_hcnn", collection, idf=str(folder / "idf.txt"))
+    given = load_scorer("mp_hcnn", collection, loading=Loading(idf=str(folder / "idf.txt")))
     assert "wordfreq" not in given.checkpoint.encoder.idf.source
 
 
