@@ -22,7 +22,7 @@ from pipeline.service.proxy.search import SearchDefaults
 ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "300"))
 """Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest
-tests/test_proxy_servers.py`` sends more."""
+tests/pipeline/test_proxy_servers.py`` sends more."""
 
 WINDOW = 100
 

@@ -1,6 +1,6 @@
 """Mutated requests: each is answered or refused with a reason, none is a mistake of ours.
 
-``TWEETRERANK_REQUESTS=100000 python -m pytest tests/test_service_mutations.py`` sends more.
+``TWEETRERANK_REQUESTS=100000 pytest tests/pipeline/test_service_mutations.py`` sends more.
 """
 
 import json
