@@ -172,7 +172,8 @@ def _fusion(
 def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
     """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
-    if fusion.first_stage or name in fusion.neural:
+    has_method = defaults.DEFAULT_METHOD in collection.methods
+    if fusion.first_stage or name in fusion.neural or not has_method:
         return fusion
     try:
         folder = directory_for(name, collection)
