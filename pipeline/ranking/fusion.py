@@ -334,8 +334,7 @@ class Fusion:
         topics = topics_of(self.collection, topics)
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
-        index = self.retriever.index  # Opened before the time counts.
-        assert index
+        self.retriever.index  # noqa: B018  Opened before the time counts.
         beside = self.beside.rank(topics, hits, progress) if self.beside else None
         watch = Stopwatch()
         candidates = self.read(self.retriever.search(topics, hits, watch), watch)
