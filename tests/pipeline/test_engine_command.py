@@ -367,9 +367,10 @@ def slow_or_stopped_in_the_middle(server: Server, index: str, name: str, command
             way.broken = lambda size, part: part[: len(part) // 2]
             cut = searched(server, index, QUERY)
             assert (cut.status_code, cut.json()["hits"]["hits"]) == (200, plain)
-            # OpenSearch 2.19 passes the status on that the answer began with: 200.
+            # OpenSearch 2.19 passes the status on that the answer began with: 200. What it says
+            # of the model depends on how much of the answer it had read.
             failed = searched(server, index, QUERY, search_pipeline=name).json()
-            assert "Error communicating with remote model" in str(failed["error"])
+            assert "hits" not in failed and " model" in str(failed["error"])
             way.broken = lambda size, part: part
             assert searched(server, index, QUERY).json()["hits"]["hits"] != plain
 
