@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.defaults import DEFAULT_RERANKER, UNTUNED_WEIGHT
+from pipeline.command.defaults import DEFAULT_WINDOW, UNTUNED_WEIGHT
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -72,7 +72,7 @@ class FileOptions:
 class Options(ScoringOptions, FileOptions):
     """What to score, by what, and where."""
 
-    reranker: str = option("model", default=DEFAULT_RERANKER)
+    reranker: str = option("model", default=DEFAULT_WINDOW)
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
     )
@@ -172,13 +172,16 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     trained = load(folder, options.reranker, device)
     weight, origin = 1.0, "without first-stage scores"
     if form.has_first_stage:
-        if options.weight is not None:
+        if trained.model.reads_windows:
+            origin = "its score contains the first stage's"
+        elif options.weight is not None:
             weight, origin = options.weight, "given"
         else:
             tuned = tuned_weight(folder, options.normalize)
             weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned: choose one by --lambda")
         reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
-        form = form._replace(has_first_stage=weight < 1 or reads_prior)
+        is_read = weight < 1 or reads_prior or trained.model.reads_windows
+        form = form._replace(has_first_stage=is_read)
     settings = BatchSettings(
         options.reranker,
         version_of(folder),

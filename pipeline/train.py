@@ -149,9 +149,10 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     """
     from pipeline.command import runtime
     from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
-    from pipeline.training.fusion import fusion_training_set
+    from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
         compare_fusion,
+        compare_windows,
         require_judgments,
         shipped_start,
         tune_and_compare,
@@ -179,6 +180,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
                 task.rankers, training_set, task.of_fusion, parts.unseen_scores
             )
             checkpoints = parts.checkpoints
+        elif task.reads_windows:
+            training_set = first_stage = window_training_set(training_set, task.of_fusion)
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
         trainer = Trainer(
             options.model,
@@ -198,6 +201,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
         compare = compare_fusion if task.rankers else tune_and_compare
+        if task.reads_windows:
+            compare = compare_windows
         tuning = compare(options.model, own, first_stage, outcome)
     trainer.save(directory, outcome, extras, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
@@ -233,7 +238,7 @@ def _check(options: Options) -> None:
     if options.top and not options.prior_runs:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
     own = options.collection and is_own(options.collection)
-    if options.collection and not own and models.reads_rankers(options.model):
+    if options.collection and not own and models.reads_lists(options.model):
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
             "leave out by --test, or the file of an own one"
@@ -258,6 +263,7 @@ class _Task:
         configuration: name of the configuration; None is the model's first one.
         config: the configuration with the changes of ``--set``.
         rankers: whose scores the model reads; None for a model of given candidates.
+        reads_windows: whether it is trained on windows of several first stages.
     """
 
     def __init__(self, options: Options, own: SearchedCollection | None) -> None:
@@ -266,7 +272,8 @@ class _Task:
         self.options, self.own = options, own
         self.configuration, self.rankers = options.configuration, None
         reads_rankers = models.reads_rankers(options.model)
-        if reads_rankers and self.configuration is None:
+        self.reads_windows = models.reads_windows(options.model)
+        if (reads_rankers or self.reads_windows) and self.configuration is None:
             self.configuration = self._fusion_configuration()
         self.config = _config(options, self.configuration)
         if reads_rankers:
@@ -276,6 +283,11 @@ class _Task:
             if own and not any(change.startswith("families=") for change in options.set):
                 self.config = own_fusion_config(self.config, own)
             self.rankers = Rankers.from_config(self.config)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether no part of the model reads words, so that it needs no vocabulary."""
+        return self.reads_windows or bool(self.rankers and not self.rankers.neural)
 
     @cached_property
     def of_fusion(self) -> list[SearchedCollection]:
@@ -310,6 +322,7 @@ class _Task:
         known = models.find(self.options.model).configurations
         adapted = all(collection.adapted_space for collection in self.of_fusion)
         name = "microblog" if all(collection.runs for collection in self.of_fusion) else "general"
+        name = name if name in known else "general"
         with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
         return with_adapted if adapted and with_adapted in known else name
 
@@ -349,7 +362,7 @@ class _Task:
         if options.collection:
             collection = named.find_answers(options.collection, options.data)
             return answer_training_set(collection, draws=options.development == "drawn")
-        if self.rankers and not self.rankers.neural:
+        if self.reads_features:
             names = [collection.name for collection in self.of_fusion]
             left_out = named.find(options.test, options.data).name if options.test else None
             return searched_training_set(names, left_out)
@@ -360,7 +373,7 @@ class _Task:
         """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
         from pipeline import vectors
 
-        if self.rankers and not self.rankers.neural:
+        if self.reads_features:
             return None
         path = _vector_file(self.options)
         if self.options.vectors is None and self.rankers and path != NO_FILE:

@@ -106,7 +106,10 @@ def ranker(
 
 def _fits(given: Sequence[str]) -> Callable[[str], bool]:
     """Whether a model has a use for all arguments that are given."""
-    return lambda name: not (given and models.reads_rankers(name))
+    mixes = {"weight", "normalize"}.intersection(given)
+    return lambda name: (
+        not ((given and models.reads_rankers(name)) or (mixes and models.reads_windows(name)))
+    )
 
 
 def default_reranker(
@@ -129,16 +132,17 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
-    fusion = defaults.DEFAULT_FUSION
-    return fusion if fits(fusion) and has_fusion(collection) else defaults.DEFAULT_RERANKER
+    fusions = [defaults.DEFAULT_FUSION] if collection.methods else []
+    for name in (*fusions, defaults.DEFAULT_WINDOW):
+        if fits(name) and _is_trained(name, collection):
+            return name
+    return defaults.DEFAULT_RERANKER
 
 
-def has_fusion(collection: Collection) -> bool:
-    """Whether there is a fusion for the collection."""
-    if not collection.methods:
-        return False
+def _is_trained(model: str, collection: Collection) -> bool:
+    """Whether there is a checkpoint of a model for the collection."""
     try:
-        return directory_for(defaults.DEFAULT_FUSION, collection).is_dir()
+        return directory_for(model, collection).is_dir()
     except DataError:
         return False
 
@@ -187,6 +191,8 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
 
 def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scores: bool) -> Mixing:
     """λ as tuned for the checkpoint."""
+    if scorer.checkpoint.model.reads_windows:
+        return Mixing(1.0, normalize, "its score contains the first stage's")
     is_given = collection.given_candidates is not None
     if is_given and not has_scores:
         reason = "nothing to mix: the candidates are given without scores"

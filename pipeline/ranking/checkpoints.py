@@ -85,13 +85,13 @@ def default_directory(
 
 def directory_for(model: str, collection: Collection) -> Path:
     """:func:`default_directory` of a collection."""
-    is_adapted = models.reads_rankers(model) and collection.adapted_space is not None
+    is_adapted = models.reads_lists(model) and collection.adapted_space is not None
     return default_directory(model, collection.key, collection.file, is_adapted)
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
     """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
-    if not models.reads_rankers(folder.parent.name):
+    if not models.reads_lists(folder.parent.name):
         return False
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
@@ -182,15 +182,17 @@ def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
         )
 
 
-def check_scores_alone(checkpoint: TrainedReranker) -> None:
-    """Raise RerankerError for a model that cannot score a post by itself."""
+def check_reads_given(checkpoint: TrainedReranker) -> None:
+    """Raise RerankerError for a model that texts and their first stage do not suffice."""
+    if checkpoint.model.reads_windows:
+        return
     families = checkpoint.model.feature_families
     signals = sorted(features.signals_of(families) - {PRIOR})
     if signals or (families and not checkpoint.model.post_inputs):
         reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
         raise RerankerError(
             f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
-            "model that scores each post by itself, such as mp_hcnn"
+            "model of given candidates, such as window or mp_hcnn"
         )
 
 

@@ -27,10 +27,9 @@ from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from pipeline.ranking.ranker import Mixture, Ranking, Stopwatch, Topics, reranked_topic, topics_of
-from pipeline.ranking.retrievers import Candidates, doc_ids_of
+from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
 from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
 from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
-from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
     from indexes.search import SearchIndex
@@ -203,9 +202,8 @@ class UnionRetriever:
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
         if self.judged:
             signals |= self.judged.signals(topics, run)
-        space = self.collection.adapted_space
-        spaces = {t.query_id: {ADAPTED: space} for t in topics} if space else {}
-        return Candidates(topics, run, posts, {}, signals, spaces, rest)
+        found = Candidates(topics, run, posts, {}, signals, rest=rest)
+        return with_space(found, self.collection)
 
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""

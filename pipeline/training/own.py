@@ -116,10 +116,38 @@ def compare_fusion(
     runs: dict[str, Run] = {"first stage": {q: candidates.run.get(q, {}) for q in qrels}}
     runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
     runs[f"trained {model}"] = fused
-    best = _print_held_out(collection, qrels, runs)
-    measure = collection.measures[0]
+    return _whole(model, collection, qrels, runs, training_set.candidates, len(outcome.folds))
+
+
+def compare_windows(
+    model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
+) -> Tuning:
+    """:func:`compare_fusion` of a model of windows, on those that it reranks when it is served."""
+    own = collection.training_qrels or {}
+    found, fused = training_set.training.candidates, outcome.held_out_run
+    topics = [topic for topic in found.topics if topic.query_id in own]
+    run = {topic.query_id: found.run.get(topic.query_id, {}) for topic in topics}
+    candidates = dataclasses.replace(found, topics=topics, run=run, memo={})
+    qrels = {q: own[q] for q in run if q in fused}
+    runs: dict[str, Run] = {"first stage": {q: run[q] for q in qrels}}
+    if shipped := _shipped(model):
+        runs[f"shipped {model}"] = load_scorer(model, collection, shipped).score(candidates)
+    runs[f"trained {model}"] = {q: fused[q] for q in qrels}
+    return _whole(model, collection, qrels, runs, training_set.candidates, len(outcome.folds))
+
+
+def _whole(
+    model: str,
+    collection: SearchedCollection,
+    qrels: Qrels,
+    runs: dict[str, Run],
+    first_stage: str,
+    folds: int,
+) -> Tuning:
+    """The tuning of a model whose score is not mixed, the last of ``runs``; the first is λ = 0."""
+    best, measure = _print_held_out(collection, qrels, runs), collection.measures[0]
     measured = Evaluator(qrels, [measure])
-    first, trained = (mean(measured(run)[measure]) for run in (runs["first stage"], fused))
+    first, *_, trained = (mean(measured(run)[measure]) for run in runs.values())
     tuning = Tuning(
         weight=1.0,
         curve={0.0: first, 1.0: trained},
@@ -127,11 +155,11 @@ def compare_fusion(
         fold_weights=(),
         measure=measure,
         normalization="none",
-        folds=len(outcome.folds),
+        folds=folds,
         seed=0,
         topics=tuple(qrels),
         collections=(collection.name,),
-        first_stage=training_set.candidates,
+        first_stage=first_stage,
         checkpoint=f"{model}/{collection.name}",
         date=datetime.date.today().isoformat(),
     )
@@ -155,7 +183,7 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    if not models.reads_rankers(model):
+    if not models.reads_lists(model):
         return None
     shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
@@ -192,7 +220,7 @@ def without_gain(tuning: Tuning, without: float) -> Tuning:
     else:
         return tuning
     model = tuning.checkpoint.partition("/")[0]
-    if models.reads_rankers(model):
+    if tuning.normalization == "none":
         print(f"{reason}: searches do without it (try it by --checkpoint)")
     else:
         print(

@@ -16,7 +16,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import (
     Calibration,
     calibration_of,
-    check_scores_alone,
+    check_reads_given,
     tuned_weight,
 )
 from pipeline.ranking.interpolation import interpolate
@@ -76,7 +76,7 @@ class ServedModel:
         """
         tuned = *_tuned(directory), version_of(directory)
         checkpoint = checkpoints.load(directory)
-        check_scores_alone(checkpoint)
+        check_reads_given(checkpoint)
         if processes > 1:
             scorer: Scorer = ParallelScorer(directory, cache, processes)
         else:
