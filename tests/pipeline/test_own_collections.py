@@ -63,20 +63,6 @@ def test_file_describes_a_collection(folder: Path) -> None:
     assert named.qrels is not None
 
 
-def test_files_of_one_name_are_different_collections(folder: Path) -> None:
-    other = folder.parent / "other"
-    folder.joinpath("sub").mkdir()
-    folder.rename(other)
-    copies = [other / "harbour.toml", other / "sub" / "harbour.toml"]
-    copies[1].write_text(
-        'posts = ["../posts-*.jsonl"]\ntopics = "../topics.tsv"\nqrels = "../qrels.txt"\n'
-    )
-    first, second = (find(str(path)).index_directory for path in copies)
-    assert first is not None and second is not None
-    assert first != second
-    assert first.parent == second.parent
-
-
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
