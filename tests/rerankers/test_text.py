@@ -128,6 +128,7 @@ def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
 
 
 @example(["Sooooo good, isn't it?\nRT @x: http://t.co/a", "", "a_b -LRB- c -RRB-", "it’s ŚĆ", "\n"])
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=6))
 def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
     lexicon = Lexicon.from_texts(texts)
