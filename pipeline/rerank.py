@@ -244,7 +244,7 @@ def _report(
         made = {
             "collection": collection.name,
             "reranker": options.reranker,
-            "lambda": _weight(options),
+            "lambda": ranker.weight,
             "normalize": options.normalize,
             "checkpoint": "/".join(ranker.scorer.checkpoint.directory.resolve().parts[-2:]),
             **{name: made_by[name] for name in ("date", "commit", "machine")},
@@ -261,7 +261,8 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
     found = ranker(
         collection,
         options.reranker,
-        weight=_weight(options),
+        weight=options.weight,
+        default_weight=DEFAULT_WEIGHT,
         checkpoint=options.checkpoint,
         normalize=options.normalize,
         **options.loading(),
@@ -276,14 +277,6 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
             file=sys.stderr,
         )
     return found
-
-
-def _weight(options: Options) -> float | None:
-    """λ, as given or by default; None for a model that has none."""
-    from rerankers import models
-
-    has_none = options.weight is None and models.reads_lists(options.reranker)
-    return None if has_none else DEFAULT_WEIGHT if options.weight is None else options.weight
 
 
 if __name__ == "__main__":

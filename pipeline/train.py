@@ -172,7 +172,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
             task.idf,
             device,
             options.resume,
-            shipped_start(options.model, task.config) if own else None,
+            shipped_start(options.model, task.config) if own and task.rankers else None,
         )
         if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
@@ -237,12 +237,6 @@ def _check(options: Options) -> None:
         )
     if options.top and not options.prior_runs:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
-    own = options.collection and is_own(options.collection)
-    if options.collection and not own and models.reads_lists(options.model):
-        raise UsageError(
-            f"--collection: {options.model} ranks what searches find; name the collection to "
-            "leave out by --test, or the file of an own one"
-        )
 
 
 def _own_collection(options: Options) -> SearchedCollection | None:
@@ -271,18 +265,25 @@ class _Task:
 
         self.options, self.own = options, own
         self.configuration, self.rankers = options.configuration, None
-        reads_rankers = models.reads_rankers(options.model)
         self.reads_windows = models.reads_windows(options.model)
-        if (reads_rankers or self.reads_windows) and self.configuration is None:
-            self.configuration = self._fusion_configuration()
-        self.config = _config(options, self.configuration)
-        if reads_rankers:
-            from pipeline.ranking.fusion import Rankers
-            from pipeline.training.own import own_fusion_config
+        if not models.reads_lists(options.model):
+            self.config = _config(options, self.configuration)
+            return
+        from pipeline.ranking.fusion import Rankers
+        from pipeline.training.own import own_fusion_config
 
-            if own and not any(change.startswith("families=") for change in options.set):
-                self.config = own_fusion_config(self.config, own)
-            self.rankers = Rankers.from_config(self.config)
+        if options.collection and not own:
+            raise UsageError(
+                f"--collection: {options.model} ranks what searches find; name the collection to "
+                "leave out by --test, or the file of an own one"
+            )
+        self.configuration = self.configuration or self._fusion_configuration()
+        self.config = _config(options, self.configuration)
+        if self.reads_windows:
+            return
+        if own and not any(change.startswith("families=") for change in options.set):
+            self.config = own_fusion_config(self.config, own)
+        self.rankers = Rankers.from_config(self.config)
 
     @property
     def reads_features(self) -> bool:

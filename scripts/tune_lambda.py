@@ -112,7 +112,8 @@ def main(options: Options) -> None:
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
     print(f"cross-validated over {options.folds} folds of topics: {tuning.cross_validated:.4f}")
     if options.collection:
-        tuning = without_gain(tuning, tuning.curve[0.0])
+        attempt = f"--reranker {options.reranker} --lambda {tuning.weight:g}"
+        tuning = without_gain(tuning, tuning.curve[0.0], attempt)
     path = options.output or tuning_files(checkpoint, collection.key)[0]
     tuning.save(path)
     print(f"wrote {path}")

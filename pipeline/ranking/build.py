@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -44,6 +44,7 @@ def ranker(
     parameters: Mapping[str, Any] | Sequence[str] = (),
     checkpoint: Path | str | None = None,
     normalize: str = "minmax",
+    default_weight: float | None = None,
     skip_unknown: bool = False,
     all_stages: bool = False,
     data: Path | str | None = None,
@@ -61,6 +62,7 @@ def ranker(
         parameters: changes to the first stage's parameters, such as ``{"mu": 50}``.
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         normalize: of scores before mixing.
+        default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
         all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
         data: folder of the data of named collections.
@@ -85,8 +87,9 @@ def ranker(
     }
     given = [name for name, value in chosen.items() if value]
     if reranker == defaults.AUTO:
-        fits = _fits([*given, *(["candidates"] if candidates else [])])
-        reranker = default_reranker(collection, fits, folder)
+        has_weight = {"weight", "normalize"}.intersection(given) or default_weight is not None
+        is_mixed = bool(given or candidates or has_weight)
+        reranker = default_reranker(collection, is_mixed, folder, bool(has_weight))
     if models.reads_rankers(reranker):
         known = None
         if candidates:
@@ -97,6 +100,8 @@ def ranker(
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
     scorer = load_scorer(reranker, collection, folder, Loading(**loading))
+    if weight is None and not scorer.checkpoint.model.reads_windows:
+        weight = default_weight
     if weight is None:
         mixing = _tuned(collection, scorer, normalize, has_scores=bool(candidates))
     else:
@@ -104,26 +109,28 @@ def ranker(
     return Mixture(retriever, scorer, mixing, collection)
 
 
-def _fits(given: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a model has a use for all arguments that are given."""
-    mixes = {"weight", "normalize"}.intersection(given)
-    return lambda name: (
-        not ((given and models.reads_rankers(name)) or (mixes and models.reads_windows(name)))
-    )
-
-
 def default_reranker(
-    collection: Collection, fits: Callable[[str], bool], checkpoint: Path | None = None
+    collection: Collection,
+    is_mixed: bool = False,
+    checkpoint: Path | None = None,
+    has_weight: bool = False,
 ) -> str:
     """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
 
     Args:
         collection: to be ranked.
-        fits: whether a model can be used.
+        is_mixed: whether it reranks one first stage, as a fusion does not.
         checkpoint: of a model; then it is no fusion's.
+        has_weight: whether there is a λ, which no fusion has.
     """
     if checkpoint:
         return defaults.DEFAULT_RERANKER
+
+    def fits(name: str) -> bool:
+        return not (
+            (is_mixed and models.reads_rankers(name)) or (has_weight and models.reads_windows(name))
+        )
+
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
         print(

@@ -85,7 +85,8 @@ def default_directory(
 
 def directory_for(model: str, collection: Collection) -> Path:
     """:func:`default_directory` of a collection."""
-    is_adapted = models.reads_lists(model) and collection.adapted_space is not None
+    adapted = collection.adapted_path
+    is_adapted = adapted is not None and adapted.exists()
     return default_directory(model, collection.key, collection.file, is_adapted)
 
 

@@ -313,6 +313,10 @@ class Fusion:
         return self.scorer.name
 
     @property
+    def weight(self) -> None:
+        """None: it has no λ."""
+
+    @property
     def description(self) -> str:
         """The model's weights."""
         return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"

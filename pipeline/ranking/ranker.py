@@ -85,6 +85,10 @@ class Ranker(Protocol):
         """The model; None for the first stage alone."""
 
     @property
+    def weight(self) -> float | None:
+        """λ; None for a ranker that has none."""
+
+    @property
     def description(self) -> str:
         """How its scores come about, for reports; "" without a model."""
 
@@ -192,6 +196,11 @@ class Mixture:
     def name(self) -> str:
         """Name of the model, or of the first stage without one."""
         return self.scorer.name if self.scorer else self._first_stage
+
+    @property
+    def weight(self) -> float | None:
+        """λ; None without a model."""
+        return self.mixing.weight if self.scorer else None
 
     @property
     def description(self) -> str:

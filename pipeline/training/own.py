@@ -32,7 +32,6 @@ from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
-from rerankers import models
 
 _OF_JUDGED = f",{JUDGED}"
 """What training on an own collection adds to a fusion's families."""
@@ -98,7 +97,8 @@ def tune_and_compare(
         scores = load_scorer(model, collection, shipped).score(candidates)
         runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
     runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
-    return without_gain(tuning, _print_held_out(collection, qrels, runs))
+    best = _print_held_out(collection, qrels, runs)
+    return without_gain(tuning, best, f"--reranker {model} --lambda {tuning.weight:g}")
 
 
 def compare_fusion(
@@ -163,7 +163,7 @@ def _whole(
         checkpoint=f"{model}/{collection.name}",
         date=datetime.date.today().isoformat(),
     )
-    return without_gain(tuning, best)
+    return without_gain(tuning, best, "--checkpoint")
 
 
 def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:
@@ -183,8 +183,6 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    if not models.reads_lists(model):
-        return None
     shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
         if json.loads((folder / "config.json").read_text())["config"] == shipped:
@@ -207,10 +205,11 @@ def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str
     return max(mean(of_run[collection.measures[0]]) for _, of_run in figures[:-1])
 
 
-def without_gain(tuning: Tuning, without: float) -> Tuning:
+def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
     """λ = 0, with a message, if a gain is not to be trusted over ``without``.
 
-    That is the best figure of the first stage and of the shipped models.
+    That is the best figure of the first stage and of the shipped models. ``attempt``: options of a
+    search with the model all the same.
     """
     topics = len(tuning.topics)
     if topics < FEWEST:
@@ -219,14 +218,7 @@ def without_gain(tuning: Tuning, without: float) -> Tuning:
         reason = "no gain on held-out topics"
     else:
         return tuning
-    model = tuning.checkpoint.partition("/")[0]
-    if tuning.normalization == "none":
-        print(f"{reason}: searches do without it (try it by --checkpoint)")
-    else:
-        print(
-            f"{reason}: searches keep the ranking without it (λ = 0; the tuned one is "
-            f"{tuning.weight:g}, try it by --reranker {model} --lambda {tuning.weight:g})"
-        )
+    print(f"{reason}: searches keep the ranking without it (λ = 0; try it by {attempt})")
     return dataclasses.replace(tuning, weight=0.0)
 
 

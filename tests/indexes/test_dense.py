@@ -88,19 +88,6 @@ def test_a_damaged_index_is_refused(tmp_path: Path, name: str) -> None:
         DenseIndex.open(directory)
 
 
-def test_vectors_that_cannot_be_indexed_are_refused() -> None:
-    with pytest.raises(CollectionError, match="no vector"):
-        DenseIndex.build(some_vectors(0), [], "me")
-    with pytest.raises(CollectionError, match="'a' twice"):
-        DenseIndex.build(some_vectors(3), ["a", "b", "a"], "me")
-    with pytest.raises(CollectionError, match="not finite"):
-        DenseIndex.build(some_vectors(2) * np.float32(np.nan), ["a", "b"], "me")
-    with pytest.raises(ValueError, match="found 1 ids"):
-        DenseIndex.build(some_vectors(2), ["a"], "me")
-    with pytest.raises(ValueError, match="expected"):
-        some_index().search(some_vectors(2, 8), 1)
-
-
 def test_without_faiss_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = builtins.__import__
 

@@ -167,13 +167,6 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
     assert len(limited) > 12
 
 
-def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> None:
-    small = [Axiomatic(fb_docs=5, pool_factor=3, seed=seed) for seed in (1, 1, 2)]
-    first, again, other = (search_one(index, "golf hotel", method) for method in small)
-    assert first == again
-    assert first != other
-
-
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_odd_queries(index: LuceneIndex, method: Method) -> None:
     for text in ("", "the of and", "?!", "unheardof", "\0", "💥", "\ud83d"):

@@ -16,10 +16,10 @@ from pipeline import retrieve
 from pipeline.collections import named
 from pipeline.collections.collection import home_directory
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, read_run
+from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking import archive
-from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix, tune_alpha
+from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix
 from rerankers import checkpoint
 from rerankers.base import Pairs
 from rerankers.reranker import TrainedReranker
@@ -78,17 +78,6 @@ def test_the_whole_archive_is_ranked_as_by_brute_force(
     for topic in TOPICS:
         expected = brute_force(alpha, topic)
         assert run[topic.query_id] == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_alpha_is_tuned_by_steps_of_a_twentieth(opened: QuestionArchive) -> None:
-    topics = [*TOPICS, Topic("empty", ""), Topic("long", "water shortages " * 300)]
-    seen: list[Run] = []
-    found = opened.search(topics, hits=2)
-    assert tune_alpha(found, lambda run: seen.append(run) or len(seen) % 5) == (0.15, 4)  # type: ignore[func-returns-value]
-    assert seen == [mix(found, step / 20) for step in range(21)]
-    assert all(len(scores) == 2 for scores in seen[0].values())
-    assert all(np.isfinite(list(scores.values())).all() for scores in seen[0].values())
-    assert opened.search([], hits=2) == {}
 
 
 def test_a_kept_index_is_written_again_only_if_it_does_not_fit(

@@ -1,11 +1,9 @@
 """Batch jobs in one process: scores, formats, rows that cannot be read, interruption."""
 
-import bz2
 import json
 import os
 import sys
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,7 @@ from helpers.reranking_samples import AWKWARD, encoder, small_model
 
 from pipeline.batch import FORMATS
 from pipeline.batches import worker
-from pipeline.batches.formats import reader_for
-from pipeline.batches.job import Part, form_of, parts_of
-from pipeline.batches.rows import Form
+from pipeline.batches.job import Part
 from pipeline.batches.worker import Done, Worker
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
@@ -403,46 +399,6 @@ def test_pairs_of_a_query_must_stand_together_to_be_mixed(
     done = command(*job)
     assert (done.code, "found the query q0-0 again" in done.err) == (1, True), done.err
     score(source, tmp_path / "alone", "--lambda", 1)
-
-
-@pytest.mark.parametrize("size", [1, 700, 5_000, 10**6])
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.bz2", ".parquet"])
-def test_parts_have_each_row_once_and_whole_queries(tmp_path: Path, size: int, ending: str) -> None:
-    rows = pairs(nested(3, first_stage=True))
-    path = tmp_path / f"in{ending}"
-    if ending == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=17)
-    elif ending == ".jsonl.bz2":
-        path.write_bytes(bz2.compress(write_lines(tmp_path / "in", rows).read_bytes()))
-    else:
-        write_lines(path, rows)
-    file_format = "parquet" if ending == ".parquet" else "jsonl"
-    form = form_of([path])
-    assert form == Form(False, True)
-    for has_first_stage in (True, False):
-        reader, used = reader_for(file_format), form._replace(has_first_stage=has_first_stage)
-        parts = [*parts_of([path], size, used)]
-        read = [reader.read(path, part.span, used).rows for part in parts]
-        assert [row["text"] for part in read for row in part] == [row["text"] for row in rows]
-        assert [part.span.rows for part in parts] == [*map(len, read)]
-        # In any order too
-        assert reader.read(path, parts[0].span, used).rows == read[0]
-        if has_first_stage:
-            ends = [(one[-1]["query_id"], other[0]["query_id"]) for one, other in pairwise(read)]
-            assert all(one != other for one, other in ends)
-        elif size == 1:
-            assert len(parts) == len(rows)
-
-
-def test_a_line_that_cannot_be_read_does_not_divide_a_query(tmp_path: Path) -> None:
-    rows = pairs(nested(first_stage=True))
-    lines: list[Row | str] = [line for row in rows for line in (row, "{", "")]
-    path, form = write_lines(tmp_path / "in.jsonl", lines), Form(False, True)
-    reader = reader_for("jsonl")
-    read = [reader.read(path, part.span, form).rows for part in parts_of([path], 1, form)]
-    assert len(read) == 4
-    assert [row for part in read for row in part] == rows
-    assert all(len({row["query_id"] for row in part}) == 1 for part in read)
 
 
 def test_ray_is_needed_for_an_address_alone(

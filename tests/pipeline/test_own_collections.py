@@ -24,7 +24,6 @@ from pipeline.training.own import (
     FEWEST,
     own_training_set,
 )
-from rerankers import models
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -61,20 +60,6 @@ def test_file_describes_a_collection(folder: Path) -> None:
     assert "--qrels" in collection.missing_judgments
     named = open_collection(str(folder / "harbour.toml"), qrels=folder / "qrels.txt")
     assert named.qrels is not None
-
-
-def test_files_of_one_name_are_different_collections(folder: Path) -> None:
-    other = folder.parent / "other"
-    folder.joinpath("sub").mkdir()
-    folder.rename(other)
-    copies = [other / "harbour.toml", other / "sub" / "harbour.toml"]
-    copies[1].write_text(
-        'posts = ["../posts-*.jsonl"]\ntopics = "../topics.tsv"\nqrels = "../qrels.txt"\n'
-    )
-    first, second = (find(str(path)).index_directory for path in copies)
-    assert first is not None and second is not None
-    assert first != second
-    assert first.parent == second.parent
 
 
 @pytest.mark.parametrize(
@@ -349,8 +334,7 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
         tuning.save(place / "lambda.json")
 
     def taken(given: bool = False) -> str:
-        fits = lambda name: not (given and models.reads_rankers(name))  # noqa: E731
-        return default_reranker(find(toml), fits)
+        return default_reranker(find(toml), is_mixed=given)
 
     assert taken() == DEFAULT_FUSION
     assert taken(given=True) == DEFAULT_RERANKER
@@ -360,7 +344,7 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
     trained("linear_fusion", 1.0, 0.6)
     assert taken() == "linear_fusion"
     assert taken(given=True) == "sm_cnn"
-    assert default_reranker(find("sample"), lambda name: True) == DEFAULT_FUSION
+    assert default_reranker(find("sample")) == DEFAULT_FUSION
 
 
 @pytest.mark.slow

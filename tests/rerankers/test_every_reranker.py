@@ -193,7 +193,7 @@ def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
 @pytest.mark.parametrize(("name", "configuration"), every_model())
 def test_gradients_are_finite_for_equal_and_empty_texts(name: str, configuration: str) -> None:
     """Where lengths and distances are 0; word vectors are trained, if the model can."""
-    model = small_model(name, configuration, vectors="nonstatic")
+    model = small_model(name, configuration, vectors="positive")
     tokenized = Tokenized.from_pairs(
         all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")]), encoder(), model
     )
@@ -281,7 +281,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("cntn", {"bilinear": "none", "linear": False}),
     ("drmm", {"bins": 1}),
     ("drmm", {"bound": 0.0}),
-    ("drmm", {"gate": "tv"}),
     ("dssm", {"trigram_buckets": 0}),
     ("dssm", {"trigram_buckets": 64_001}),
     ("duet", {"region": 0}),

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import random
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +19,6 @@ from rerankers.features._tables import PostTable
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import (
     PrecomputedPosts,
-    can_precompute,
-    keys_of,
     open_precomputed,
     precompute,
 )
@@ -105,38 +101,6 @@ def test_a_post_whose_text_has_changed_is_read_again(
     assert rows == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
 
 
-def test_memory_does_not_grow_with_the_posts(
-    ready: TrainedReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python's and NumPy's memory; the posts are as large as the difference allowed."""
-    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 64)
-    words, peaks = " ".join(text for text, _ in POSTS).split(), []
-    for count in (200, 4000):
-        drawn = random.Random(count)
-        posts = [(" ".join(drawn.choices(words, k=20)), "") for _ in range(count)]
-        tracemalloc.start()
-        precompute(ready.directory, IDF, posts, tmp_path / str(count))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] - peaks[0] < 400_000
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 300])
-def test_keys_are_found_where_they_are(count: int, ready: TrainedReranker, tmp_path: Path) -> None:
-    posts = [(f"post {number}", "") for number in range(count)]
-    found = precomputed(ready, posts, tmp_path / "posts")
-    wanted = [*posts, ("another", ""), ("", ""), ("post 1", "http://x.org")]
-    rows = found.rows_of(keys_of(*zip(*wanted, strict=True))).tolist()
-    assert rows == [*range(count), -1, count, -1]
-
-
-def test_a_key_is_a_hash_of_text_and_url() -> None:
-    keys = keys_of(["a", "a", "ab", "a"], ["", "b", "", ""])
-    assert len({tuple(key) for key in keys.tolist()}) == 3
-    assert keys[0].tolist() == keys[3].tolist()
-    assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -216,9 +180,3 @@ def test_only_an_empty_folder_is_written(ready: TrainedReranker, tmp_path: Path)
     precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
     with pytest.raises(RerankerError, match="found files, expected an empty folder"):
         precompute(ready.directory, IDF, [("a", "")], tmp_path / "posts")
-
-
-def test_models_that_read_texts_have_no_precomputed_posts(ready: TrainedReranker) -> None:
-    assert can_precompute(ready.model)
-    assert not can_precompute(small_model("mp_hcnn", "robust"))
-    assert not can_precompute(small_model("sm_cnn", "static"))

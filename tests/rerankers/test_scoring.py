@@ -5,11 +5,10 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
+from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor
 
-from rerankers.base import Pairs, Reranker
-from rerankers.devices import devices_of
+from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.scoring import batches as scoring
 
@@ -76,16 +75,6 @@ def test_every_pair_is_scored_once_in_batches_of_one_query(model: Reranker, size
     for batch in pairs.asked:
         assert len(set(pairs.query_index[batch])) == 1
         assert (np.diff(pairs.lengths()[batch]) >= 0).all()
-
-
-def test_pairs_may_be_in_any_order_and_leave_posts_out(model: Reranker) -> None:
-    whole = scoring.score(model, all_pairs(), encoder()).reshape(len(QUERIES), len(POSTS))
-    query_index, post_index = np.array([3, 0, 3, 1, 0]), np.array([5, 5, 0, 2, 5])
-    texts, urls = zip(*POSTS, strict=True)
-    some = Pairs(QUERIES, texts, urls, query_index, post_index)
-    np.testing.assert_allclose(
-        scoring.score(model, some, encoder()), whole[query_index, post_index], atol=1e-6
-    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -172,34 +161,6 @@ def test_two_devices_give_exactly_the_scores_of_one(
     assert id(model) in heads_used
     assert model.training
     assert sum(done) == len(all_pairs())
-
-
-def test_a_model_over_features_alone_judges_all_pairs_of_a_query_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, pairs = small_model("lambdamart", "all"), all_pairs()
-    by_topic = [
-        scoring.score(model, pairs.take(np.flatnonzero(pairs.query_index == query)), encoder())
-        for query in range(len(pairs.queries))
-    ]
-    head, sizes = type(model).head, list[int]()
-
-    def noted(self: Reranker, representations: Tensor) -> Tensor:
-        sizes.append(len(representations))
-        return head(self, representations)
-
-    monkeypatch.setattr(type(model), "head", noted)
-    found = scoring.score(model, pairs, encoder(), batch_size=5)
-    assert sorted(sizes) == sorted(np.bincount(pairs.query_index))
-    assert len(by_topic) > 1
-    np.testing.assert_array_equal(found, np.concatenate(by_topic))
-
-
-def test_cuda_stands_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert devices_of("cuda") == [torch.device("cuda:0"), torch.device("cuda:1")]
-    assert devices_of("cuda:1") == [torch.device("cuda:1")]
-    assert devices_of("cpu") == [torch.device("cpu")]
 
 
 def test_an_unknown_precision_is_an_error(model: Reranker) -> None:

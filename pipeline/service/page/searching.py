@@ -237,10 +237,7 @@ class SearchPage:
 
     def _best_model(self) -> PageModel | None:
         """The model of ``--reranker auto``; None if there is none for this collection."""
-        methods = self.collection.methods
-        name = default_reranker(
-            self.collection, lambda name: bool(methods) or not models.reads_rankers(name)
-        )
+        name = default_reranker(self.collection, is_mixed=not self.collection.methods)
         with suppress(DataError):  # There is none.
             folder = directory_for(name, self.collection)
             metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
