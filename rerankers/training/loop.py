@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
@@ -21,7 +21,7 @@ from rerankers.scoring.batches import represent_tokenized, score_tokenized
 from rerankers.training.examples import Examples, Rows
 from rerankers.training.losses import loss_of, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
-from rerankers.training.optimizers import make_optimizer
+from rerankers.training.optimizers import clip_gradients, make_optimizer, steps_of
 from rerankers.training.settings import Settings
 from rerankers.training.state import History, copy_weights, load_state, save_state
 
@@ -166,25 +166,26 @@ class EpochTrainer:
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
-        for step in range(self.steps):
-            steps_done = (epoch - 1) * self.steps + step
-            rate = self._learning_rate(steps_done, setbacks)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            rows, positives = self.sampler.draw(steps_done, rng)
-            loss = _loss(model, self.sampler.examples, rows, positives, settings)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if settings.clipping:
-                nn.utils.clip_grad_norm_(model.parameters(), settings.clipping)
-            self.optimizer.step()
-            losses.append(loss.item())
-            if not np.isfinite(losses[-1]):
-                raise RerankerError(
-                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                    "train with a smaller `learning_rate`"
-                )
-            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        with steps_of(self.optimizer):
+            for step in range(self.steps):
+                steps_done = (epoch - 1) * self.steps + step
+                rate = self._learning_rate(steps_done, setbacks)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                rows, positives = self.sampler.draw(steps_done, rng)
+                loss = _loss(model, self.sampler.examples, rows, positives, settings)
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                if settings.clipping:
+                    clip_gradients(model.parameters(), settings.clipping)
+                self.optimizer.step()
+                losses.append(loss.item())
+                if not np.isfinite(losses[-1]):
+                    raise RerankerError(
+                        f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                        "train with a smaller `learning_rate`"
+                    )
+                progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))
 
     def _learning_rate(self, steps_done: int, setbacks: int) -> float:
