@@ -172,7 +172,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
             task.idf,
             device,
             options.resume,
-            shipped_start(options.model, task.config) if own and task.rankers else None,
+            shipped_start(options.model, task.config) if own and task.is_fusion else None,
         )
         if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
@@ -284,6 +284,11 @@ class _Task:
         if own and not any(change.startswith("families=") for change in options.set):
             self.config = own_fusion_config(self.config, own)
         self.rankers = Rankers.from_config(self.config)
+
+    @property
+    def is_fusion(self) -> bool:
+        """Whether it is trees over features, which extend those of the shipped model."""
+        return self.reads_windows or self.rankers is not None
 
     @property
     def reads_features(self) -> bool:
