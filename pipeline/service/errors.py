@@ -17,6 +17,7 @@ STATUS = {
     "many": 400,
     "value": 422,
     "key": 401,
+    "index": 403,
     "model": 404,
     "path": 404,
     "method": 405,

@@ -192,7 +192,7 @@ class Timed(NamedTuple):
 def _ways(workload: Workload, collection: SearchedCollection, engine: Engine) -> list[Row]:
     """Milliseconds, and quality, of searches by each way."""
     url = str(workload.engine)
-    options = [f"--engine={url}", f"--statistics={url}/{NAME}"]
+    options = [f"--engine={url}", f"--engine-index={NAME}", f"--statistics={url}/{NAME}"]
     topics, timed, runs = collection.topics, {}, {}
     with serving(workload.directory, options=options) as service, _installed(url, service):
         for name, way in _all_ways(workload, engine, service).items():

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 from conftest import Command
+from helpers.proxy_samples import stub_engine
 from helpers.service_samples import QUERY, TEXTS, WIRES
 
 from indexes import lucene
@@ -238,6 +239,22 @@ def test_wrong_options(command: Command, tmp_path: Path) -> None:
     ):
         assert text in result.err
     assert command("serve", "--api-key-file", tmp_path / "none").code == 2
+    for name in (".keys", "_all", "a,b"):
+        wrong = command("serve", "--engine", "http://localhost:9", "--engine-index", name)
+        assert wrong.code == 2
+        assert f"found '{name}', expected the name of an index" in wrong.err
+
+
+@pytest.mark.slow
+def test_indexes_of_an_engine_are_named(command: Command) -> None:
+    """And it is said if everybody can read them."""
+    with stub_engine() as (url, _):
+        unnamed = command("serve", "--port", 0, "--threads", 1, "--engine", url)
+        assert unnamed.code == 2
+        assert "--engine: found no --engine-index" in unnamed.err
+        options = ["--engine", url, "--engine-index", "posts", "--host", "0.0.0.0"]
+        with running("--threads", 1, *options) as service:
+            assert "asks for no password" in service.wait_for(url)
 
 
 def test_a_port_in_use(command: Command) -> None:
