@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from pipeline.service.proxy.routes import Proxy
 
 DEFAULT_CHECKPOINT = "mp_hcnn"
-GRACE = 30
-"""Seconds that requests have for their end after a signal."""
-KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that only this machine reaches."""
 BACKLOG = 2048
@@ -146,6 +142,7 @@ def main(options: Options) -> None:
         import uvicorn
 
         from pipeline.service import app
+        from pipeline.service.http import connections
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
         from pipeline.service.record import end_log, log_as_json
@@ -175,16 +172,9 @@ def main(options: Options) -> None:
         if statistics:
             statistics.reload()
 
-    config = uvicorn.Config(
+    config = connections.config(
         app.build(service, keys, routes(page), proxy_of(options, service, collection), reload),
         loop="uvloop",
-        http="httptools",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=GRACE,
     )
     if not keys and options.host not in LOOPBACK:
         print(f"warning: everybody who reaches {options.host} is served", file=sys.stderr)

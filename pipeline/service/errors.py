@@ -25,6 +25,7 @@ STATUS = {
     "body": 413,
     "media": 415,
     "overload": 429,
+    "headers": 431,
     "gone": 499,
     "internal": 500,
     "away": 502,

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from helpers.reranking_samples import POSTS
 from pipeline.service.app import build
+from pipeline.service.http.connections import config
 from pipeline.service.http.models import Models
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
@@ -72,7 +73,7 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 @contextmanager
 def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """The address, without a slash at its end, where an application answers in this process."""
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    server = uvicorn.Server(config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():
