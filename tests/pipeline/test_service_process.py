@@ -18,7 +18,7 @@ import httpx
 import pytest
 from conftest import Command
 from helpers.proxy_samples import stub_engine
-from helpers.service_samples import QUERY, TEXTS, WIRES
+from helpers.service_samples import QUERY, TEXTS, WIRES, descendants
 
 from indexes import lucene
 from indexes.posts import Post
@@ -205,22 +205,13 @@ def test_a_terminated_service_finishes_its_requests() -> None:
 
 
 def test_processes_that_score_live_and_die_with_the_service() -> None:
-    def scoring() -> set[int]:
-        """Processes that a process of the service has started."""
-        started = [service.process.pid]
-        for pid in started:
-            children = Path(f"/proc/{pid}/task/{pid}/children")
-            started += map(int, children.read_text().split()) if children.exists() else []
-        return {*started[1:]}
-
     with running("--threads", "2", "--cache", "32MB") as service:
         expected = service.post().json()
-        before = scoring()
-        # The last ones: a tracker and the process that the others are forked from came first.
-        os.kill(max(before), signal.SIGKILL)
+        # The last ones score: those that they are forked from came first.
+        os.kill(descendants(service.process.pid)[-1], signal.SIGKILL)
         assert service.post().json() == expected
         service.wait_for("has died")
-        actual = scoring()
+        actual = descendants(service.process.pid)
         service.process.kill()
         service.process.wait()
     end = time.monotonic() + 20
