@@ -175,7 +175,7 @@ def _searches(workload: Workload, engine: Engine) -> list[Row]:
     """Milliseconds of searches in the engine, and of reranked ones through the proxy."""
     bodies = _bodies(workload.source.topics, _layout(engine))
     url = str(workload.engine)
-    options = [f"--engine={url}", f"--statistics={url}/{NAME}"]
+    options = [f"--engine={url}", f"--engine-index={NAME}", f"--statistics={url}/{NAME}"]
     with serving(workload.directory, options=options) as service:
         front = Server(f"http://127.0.0.1:{service.port}")
         alone, ours = (_timed(server, bodies, service) for server in (Server(url), front))

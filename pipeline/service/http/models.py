@@ -74,15 +74,16 @@ class ServedModel:
             RerankerError: it is damaged, or the model needs more than a query and posts.
             DataError: its λ or its calibration is damaged.
         """
-        tuned = *_tuned(directory), version_of(directory)
-        checkpoint = checkpoints.load(directory)
+        version, parallel = version_of(directory), None
+        if processes > 1:  # It loads the same model, at the same time.
+            parallel = ParallelScorer(directory, version, cache, processes)
+        tuned, checkpoint = _tuned(directory), checkpoints.load(directory)
+        if version_of(directory) != version:
+            raise RerankerError(f"{directory}: has changed while it was read; load it again")
         check_reads_given(checkpoint)
-        if processes > 1:
-            scorer: Scorer = ParallelScorer(directory, cache, processes)
-        else:
-            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, cache)
+        scorer = parallel or CachedScorer(checkpoint.model, checkpoint.encoder, cache)
         scorer.warm_up()
-        return cls(name, checkpoint, scorer, *tuned)
+        return cls(name, checkpoint, scorer, *tuned, version)
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P]; may be called by several threads."""

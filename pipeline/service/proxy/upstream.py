@@ -5,7 +5,9 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterable, Sequence
+from http.client import HTTPException
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import aiohttp
 from yarl import URL
@@ -56,9 +58,17 @@ class Upstream:
     """
 
     def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
-        self._urls = list(urls)
+        self._urls = [url.strip().rstrip("/") for url in urls]
         self._context = ssl.create_default_context(cafile=ca)
         self._session: aiohttp.ClientSession | None = None
+
+    def is_open(self) -> bool:
+        """Whether the engine answers callers without a password; False if it does not answer."""
+        try:
+            with urlopen(f"{self._urls[0]}/", timeout=CONNECTING, context=self._context) as answer:
+                return answer.status == 200
+        except (OSError, HTTPException, ValueError):
+            return False
 
     async def close(self) -> None:
         """Close the connections."""
