@@ -84,10 +84,10 @@ class WordSpace:
         vectors, lengths = self._known
         if end > len(vectors):
             # Readers keep the smaller arrays.
-            more = max(1024, 2 * end) - len(vectors)
-            vectors = np.concatenate([vectors, np.zeros((more, self.size), np.float32)])
-            lengths = np.concatenate([lengths, np.zeros(more, np.float32)])
-            self._known = Known(vectors, lengths)
+            room = max(1024, 2 * end)
+            grown = Known(np.empty((room, self.size), np.float32), np.empty(room, np.float32))
+            grown.vectors[:first], grown.lengths[:first] = vectors[:first], lengths[:first]
+            vectors, lengths = self._known = grown
         vectors[first:end] = computed = self._compute(words)
         lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", computed, computed))
         self._rows.update(zip(words, range(first, end), strict=True))
@@ -120,7 +120,7 @@ def general() -> WordSpace:
 
     def compute(words: Sequence[str]) -> Vectors:
         # Lone surrogates are no UTF-8.
-        clean = [word.encode(errors="replace").decode() for word in words]
+        clean = [w if w.isascii() else w.encode(errors="replace").decode() for w in words]
         lists = [encoded.ids for encoded in cut.encode_batch_fast(clean, add_special_tokens=False)]
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
         sums = np.zeros((len(lists), vectors.shape[1]), dtype=np.float32)
