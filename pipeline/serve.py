@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.service.http.service import Service
     from pipeline.service.proxy.routes import Proxy
 
-DEFAULT_CHECKPOINT = "mp_hcnn"
+DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that only this machine reaches."""
 BACKLOG = 2048

@@ -151,6 +151,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
+        calibrated,
         compare_fusion,
         compare_windows,
         require_judgments,
@@ -197,6 +198,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
     extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
+    if task.reads_windows:  # Of every topic many times.
+        extras = {}
     if own and task.rankers and task.rankers.judged:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
@@ -204,6 +207,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         if task.reads_windows:
             compare = compare_windows
         tuning = compare(options.model, own, first_stage, outcome)
+    elif task.reads_windows:
+        tuning = calibrated(f"{options.model}/{directory.name}", training_set, outcome)
     trainer.save(directory, outcome, extras, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
     for name, value in outcome.validation_map.items():

@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
+from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
 
 _OF_JUDGED = f",{JUDGED}"
@@ -146,9 +146,38 @@ def _whole(
 ) -> Tuning:
     """The tuning of a model whose score is not mixed, the last of ``runs``; the first is λ = 0."""
     best, measure = _print_held_out(collection, qrels, runs), collection.measures[0]
+    name, names = f"{model}/{collection.name}", (collection.name,)
+    tuning = unmixed(measure, qrels, runs, folds, name, names, first_stage)
+    return without_gain(tuning, best, "--checkpoint")
+
+
+def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> Tuning:
+    """The figures and the calibration of a model of windows, on topics held out in folds."""
+    data = training_set.training
+    runs = {"first stage": data.candidates.run, "trained": outcome.held_out_run}
+    names = training_set.trained_on
+    folds = len(outcome.folds)
+    tuning = unmixed("AP", data.qrels, runs, folds, checkpoint, names, training_set.candidates)
+    return dataclasses.replace(tuning, topics=())  # There are thousands of windows.
+
+
+def unmixed(
+    measure: str,
+    qrels: Qrels,
+    runs: Mapping[str, Run],
+    folds: int,
+    checkpoint: str,
+    collections: Sequence[str],
+    first_stage: str,
+) -> Tuning:
+    """The figures and the calibration of a model without λ, the last of ``runs``.
+
+    The first of these is the first stage. For the other arguments see
+    :class:`pipeline.ranking.checkpoints.Tuning`.
+    """
     measured = Evaluator(qrels, [measure])
     first, *_, trained = (mean(measured(run)[measure]) for run in runs.values())
-    tuning = Tuning(
+    return Tuning(
         weight=1.0,
         curve={0.0: first, 1.0: trained},
         cross_validated=trained,
@@ -158,12 +187,12 @@ def _whole(
         folds=folds,
         seed=0,
         topics=tuple(qrels),
-        collections=(collection.name,),
+        collections=tuple(collections),
         first_stage=first_stage,
-        checkpoint=f"{model}/{collection.name}",
+        checkpoint=checkpoint,
         date=datetime.date.today().isoformat(),
+        calibration=calibrate(list(runs.values())[-1], qrels),
     )
-    return without_gain(tuning, best, "--checkpoint")
 
 
 def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:

@@ -90,6 +90,11 @@ class ServedModel:
         return self.scorer.score(pairs)
 
     @property
+    def reads_windows(self) -> bool:
+        """Whether it scores the documents of a request as a whole."""
+        return self.checkpoint.model.reads_windows
+
+    @property
     def reads_prior(self) -> bool:
         """Whether a score depends on the place in the first stage's ranking."""
         return PRIOR in features.signals_of(self.checkpoint.model.feature_families)
@@ -108,7 +113,7 @@ class ServedModel:
         mix: Mix = request.mix or "interpolated"
         if request.first_stage is None or mix == "neural":
             mix = "neural"
-        if mix != "neural":
+        if mix != "neural" and not self.reads_windows:
             keys = np.round(self._mixed(request, keys), 12)
             texts = list(map(probability, keys.tolist()))
         elif request.raw or request.shift:

@@ -2,12 +2,13 @@
 
 One process loads the model, and each that scores is forked from it: they share its memory, and all
 have the same model, whatever becomes of its folder. Each post belongs to one process, by its hash,
-so that its encodings are kept once.
+so that its encodings are kept once; of a model that scores lists as a whole, each list.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -30,6 +31,7 @@ import torch
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
+from rerankers.base import ORDER
 from rerankers.errors import RerankerError
 from rerankers.scoring.cached import CachedScorer
 from rerankers.scoring.precomputed import keys_of, version_of
@@ -181,6 +183,7 @@ class ParallelScorer:
     def __init__(self, folder: Path, version: str, max_bytes: int, processes: int) -> None:
         self._template = Template(folder, version, max_bytes // processes)
         self._processes, self._workers = processes, list[Worker]()
+        self._turns = itertools.count()
 
     def warm_up(self) -> None:
         """Start the processes; must come before the first scores.
@@ -213,7 +216,11 @@ class ParallelScorer:
             RequestError: a process cannot be started, or dies again and again.
         """
         scores = np.zeros(len(pairs), dtype=np.float32)
-        owners = keys_of(pairs.texts, pairs.urls)[pairs.post_index, 0] % len(self._workers)
+        if ORDER in pairs.signals:  # Lists that are scored as a whole, by whoever is free.
+            free = [n for n, each in enumerate(self._workers) if not each.lock.locked()]
+            owners = np.full(len(pairs), (free or [next(self._turns) % len(self._workers)])[0])
+        else:
+            owners = keys_of(pairs.texts, pairs.urls)[pairs.post_index, 0] % len(self._workers)
         parts = [
             (worker, rows, pairs.take(rows))
             for number, worker in enumerate(self._workers)

@@ -1,7 +1,7 @@
 """The queue of requests, and the threads that score them.
 
 A worker takes a slice of some hundred pairs: a part of a large request, or several small ones of
-the same model together. The rest of a large request waits in a second queue, which has every fourth
+the same model together; of a model that ranks a list as a whole, whole requests. The rest of a large request waits in a second queue, which has every fourth
 turn, and all turns while the first is empty: large requests do not hold up small ones, and are not
 held up for ever.
 """
@@ -201,9 +201,14 @@ class Scheduler:
                 if slices and request.model is not slices[0].request.model:
                     others.append(request)
                     continue
+                size = len(request.texts) - request.taken
+                if request.model.reads_windows and slices and size > room:
+                    others.append(request)
+                    continue
                 request.started = request.started or now
-                start, request.taken = request.taken, min(request.taken + room, len(request.texts))
-                room -= request.taken - start
+                wanted = size if request.model.reads_windows else min(room, size)
+                start, request.taken = request.taken, request.taken + wanted
+                room = max(0, room - wanted)
                 slices.append(Slice(request, start, request.taken))
             queue.extendleft(reversed(others))
         requests = [part.request for part in slices]

@@ -29,7 +29,7 @@ from pipeline.service.http.requests import (
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
-from rerankers.base import PRIOR, prior_of_rank
+from rerankers.base import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
 from rerankers.text.words import MAX_CHARACTERS
 
 
@@ -135,13 +135,16 @@ def distinct_pairs(
 ) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
     """The distinct pairs of a request, cut to what models read, and the pair [D] of each document.
 
-    Equal documents are scored once, so that they get the same score.
+    Equal documents are scored once, so that they get the same score; but by a model of windows each
+    in its place.
     """
     queries = list(dict.fromkeys(query[:MAX_CHARACTERS] for query in request.queries))
     rows_of = {query: row for row, query in enumerate(queries)}
     owners = [rows_of[query[:MAX_CHARACTERS]] for query in request.queries]
     if len(owners) == 1:
         owners *= len(request.texts)
+    if model.reads_windows:
+        return _window(request, model, queries, np.array(owners, dtype=np.int64))
     priors = _priors(request) if model.reads_prior else [0.0] * len(request.texts)
     places: dict[tuple[int, str, str, float], int] = {}
     rows = [
@@ -153,6 +156,27 @@ def distinct_pairs(
     query_index = np.array(index, dtype=np.int64)
     queued = QueuedRequest(model, queries, query_index, texts, urls, signals)
     return queued, np.array(rows, dtype=np.int64)
+
+
+def _window(
+    request: ScoreRequest,
+    model: ServedModel,
+    queries: Sequence[str],
+    query_index: npt.NDArray[np.int64],
+) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
+    """All documents of a request, with what is known of their first stage; and their rows."""
+    rows = np.arange(len(request.texts))
+    first, order = np.full((2, len(rows)), np.nan)
+    if request.mix != "neural" and request.first_stage is not None:
+        first = np.array(request.first_stage)
+        order = places_of(query_index, first)
+    elif request.in_order:
+        order = places_of(query_index, 0.0 * rows)
+    signals = {FIRST_STAGE: first.astype(np.float32), ORDER: order.astype(np.float32)}
+    texts, urls = (
+        [text[:MAX_CHARACTERS] for text in texts] for texts in (request.texts, request.urls)
+    )
+    return QueuedRequest(model, queries, query_index, texts, urls, signals), rows
 
 
 def _priors(request: ScoreRequest) -> Sequence[float]:
