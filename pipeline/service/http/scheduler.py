@@ -1,9 +1,9 @@
 """The queue of requests, and the threads that score them.
 
 A worker takes a slice of some hundred pairs: a part of a large request, or several small ones of
-the same model together; of a model that ranks a list as a whole, whole requests. The rest of a large request waits in a second queue, which has every fourth
-turn, and all turns while the first is empty: large requests do not hold up small ones, and are not
-held up for ever.
+the same model together; of a model that ranks a list as a whole, whole requests. The rest of a
+large request waits in a second queue, which has every fourth turn, and all turns while the first is
+empty: large requests do not hold up small ones, and are not held up for ever.
 """
 
 from __future__ import annotations
