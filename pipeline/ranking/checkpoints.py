@@ -288,7 +288,7 @@ def tuned_weight(
     for path in tuning_files(checkpoint, collection):
         if path.exists():
             tuning = Tuning.load(path)
-            if tuning.normalization == normalization:
+            if tuning.normalization in (normalization, "none"):  # The latter is not mixed.
                 return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
     return None
 

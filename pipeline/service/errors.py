@@ -29,6 +29,7 @@ STATUS = {
     "gone": 499,
     "internal": 500,
     "away": 502,
+    "large": 502,
     "unready": 503,
     "deadline": 504,
 }

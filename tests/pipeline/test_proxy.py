@@ -468,6 +468,26 @@ def test_errors_of_the_engine_pass(
     assert client.post("/posts/_msearch", content=b"{}\n{}\n").status_code == status
 
 
+def test_large_responses_are_bounded(
+    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a window gives way to the caller's own page; of one by one, and of all together."""
+    monkeypatch.setattr(upstream, "LARGEST", 10_000)
+    lines = line_pair({}, search(size=2)) + line_pair({}, search(size=3))
+    with client_of(engine=served[0]) as client:
+        for _ in range(20):  # What was read is released.
+            answer = client.post("/posts/_search", json=search())
+            assert (answer.status_code, answer.json()["_reranked"]) == (200, False)
+            assert len(answer.json()["hits"]["hits"]) == 10
+        several = client.post("/posts/_msearch", content=lines)
+        assert [len(item["hits"]["hits"]) for item in several.json()["responses"]] == [2, 3]
+        whole = client.post("/posts/_search", json=search(size=100))
+        assert whole.status_code == 502
+        assert "found more than 10000 bytes" in whole.json()["error"]["reason"]
+        monkeypatch.setattr(upstream, "HELD", 1_000)
+        assert client.post("/posts/_search", json=search(size=3)).status_code == 429
+
+
 def test_an_engine_that_is_away(served: tuple[str, StubEngine], engine: StubEngine) -> None:
     with client_of(engine="http://127.0.0.1:9") as client:
         answer = client.post("/posts/_search", json=search())

@@ -17,11 +17,14 @@ from pipeline.service.http.service import Service
 from pipeline.service.record import LOG, Record, write
 
 PUBLIC = frozenset(
-    ("/", "/page.css", "/page.js", "/health", "/ping", "/metrics", "/docs", "/openapi.json")
+    (
+        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics", "/docs"),
+        "/openapi.json",
+    )
 )
 """Paths that need no key."""
 
-PROBES = frozenset(("/health", "/ping", "/metrics"))
+PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
 
 MOST_HEADERS = 200

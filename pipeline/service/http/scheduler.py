@@ -138,6 +138,11 @@ class Scheduler:
         """Requests with documents that no worker has taken yet."""
         return len(self._waiting) + len(self._begun)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken."""
+        return self.requests >= self.most_requests or self.pairs >= self.most_pairs
+
     async def score(self, request: QueuedRequest) -> npt.NDArray[np.float32]:
         """Scores [P] of a request. Work not begun is dropped if the caller is cancelled.
 
@@ -145,8 +150,7 @@ class Scheduler:
             RequestError: the queue is full, or the deadline is past.
         """
         size = len(request.texts)
-        is_full = self.pairs + size > self.most_pairs or self.requests >= self.most_requests
-        if self.requests and is_full:
+        if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
             raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
         self.pairs, self.requests = self.pairs + size, self.requests + 1

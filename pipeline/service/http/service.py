@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,8 +30,11 @@ from pipeline.service.http.requests import (
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
-from rerankers.base import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
+from rerankers.base import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.words import MAX_CHARACTERS
+
+CHECKED = 5.0
+"""Seconds for the scores of a look at the service's health, and until the next one."""
 
 
 class Service:
@@ -54,6 +58,8 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self.statistics, self.bodies = statistics, BodyReader(limits)
+        self._check: asyncio.Future[None] | None = None
+        self._checked = 0.0
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
         self.scheduler = Scheduler(
             *(threads, limits.waiting_documents, limits.waiting_requests, self.metrics.batch),
@@ -79,7 +85,7 @@ class Service:
         record: Record = request.state.record
         if wanted.mix == "lexical":
             wanted = replace(wanted, first_stage=await self._lexical(wanted))
-        deadline = deadline_of(request)
+        deadline = deadline_of(request) or record.started + self.limits.answer
         response = await self.score(wanted, model, record, deadline, wire.later_first)
         content = orjson.dumps(wire.write(response, record))
         record.total = time.perf_counter() - record.started
@@ -114,6 +120,27 @@ class Service:
         # Of other requests too, at the same time.
         record.cache_hits += min(model.scorer.hits - hits_before, len(queued.texts))
         return model.respond(request, logits[rows], later_first)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken now."""
+        return not self.scheduler.is_full
+
+    async def is_healthy(self) -> bool:
+        """Whether each process of each model scores, as it was seen in the last few seconds."""
+        now = time.monotonic()
+        if self._check is None or (self._check.done() and now - self._checked > CHECKED):
+            self._checked = now
+            self._check = asyncio.ensure_future(asyncio.to_thread(self._score_some))
+        done, _ = await asyncio.wait([self._check], timeout=CHECKED)
+        return bool(done) and self._check.exception() is None
+
+    def _score_some(self) -> None:
+        """Score a text or more by each process, past the queue."""
+        texts = [str(number) for number in range(8 * self.scheduler.threads)]
+        rows = np.arange(len(texts))
+        for model in self.models.served.values():
+            model.score(Pairs([""], texts, [""] * len(texts), 0 * rows, rows))
 
     async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
         """[D] the first stage's scores, computed here.

@@ -161,7 +161,10 @@ class Proxy:
             target, has_index = self._target(request)
             async with self.service.bodies.read(request) as body:
                 sent = self._request(request, target, has_index, body)
-                return await unless_gone(work(sent), request)
+                try:
+                    return await unless_gone(work(sent), request)
+                finally:
+                    self.upstream.release(sent.record)
 
         return endpoint
 
@@ -206,9 +209,12 @@ class Proxy:
                 seconds = request.deadline - started
                 if seconds <= 0:
                     raise RequestError("deadline", "the deadline of the request is past")
-            return await self.upstream.send(request.method, path, request.headers, body, seconds)
-        except RequestError:
-            self.service.metrics.search("away")
+            return await self.upstream.send(
+                request.method, path, request.headers, body, seconds, request.record
+            )
+        except RequestError as error:
+            if error.kind != "large":
+                self.service.metrics.search("away")
             raise
         finally:
             request.record.engine += time.perf_counter() - started
@@ -223,7 +229,12 @@ class Proxy:
         search = self._read(request.body, request.parameters, request.has_index)
         if search.window is None:
             return await self._unchanged(request, search.body)
-        response, window = await self._of_window(request, search.window)
+        try:
+            response, window = await self._of_window(request, search.window)
+        except RequestError as error:
+            if error.kind != "large":
+                raise
+            return await self._unchanged(request, search.body, has_failed=True)
         if window and window.hits is not None:
             text, is_reranked = await self._reranked(window, search.window, request)
             return _response(response, text.encode("utf-8", "surrogatepass"), is_reranked)
@@ -297,12 +308,14 @@ class Proxy:
         if not any(search.window for search in searches):
             return await self._unchanged(request, own)
         bodies = [search.window.body if search.window else search.body for search in searches]
-        response = await self._send(request, request.path(), _joined(headers, bodies))
         try:
+            response = await self._send(request, request.path(), _joined(headers, bodies))
             responses, first, last = await _read(read_responses, response)
             if response.status != 200 or len(responses) != len(searches):
                 raise ValueError("found no response to each search")
-        except ValueError:
+        except (ValueError, RequestError) as error:
+            if isinstance(error, RequestError) and error.kind != "large":
+                raise
             # The same search without windows gets the engine's own words.
             return await self._unchanged(request, own, has_failed=True)
         texts = await self._texts(responses, searches, headers, request)
