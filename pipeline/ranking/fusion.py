@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from indexes.jvm import detach_thread
 from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
@@ -126,31 +129,33 @@ class UnionRetriever:
         topics: Sequence[Topic],
         hits: int = DEFAULT_HITS,
         watch: Stopwatch | None = None,
+        searched: Mapping[str, Candidates] = MappingProxyType({}),
     ) -> Candidates:
         """The best posts of each candidate ranker for each topic, as many as are to be scored.
 
         Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
         mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
-        Fox & Shaw 1994).
+        Fox & Shaw 1994). Rankers of ``searched`` are not searched again.
 
         Raises:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
         watch, rankers = watch or Stopwatch(), self.rankers
-        signals = self._signals(topics, hits, watch)
+        signals = self._signals(topics, hits, watch, searched)
         if not any(name in signals for name in rankers.candidate_rankers):
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
         of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
-        best = mean_of_normalized([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
+        best = _joined_runs([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
         scores = mean_of_normalized(list(signals.values()))
         run = restricted(scores, best)
         rest = _without(restricted(scores, _joined_runs(of_candidates)), best)
         doc_ids = doc_ids_of(run)
-        known = self.index.posts.get_many(doc_ids)
+        known = {d: post for found in searched.values() for d, post in found.posts.items()}
+        known |= self.index.posts.get_many(d for d in doc_ids if d not in known)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
         found = self._candidates(topics, run, posts, signals, rest)
         watch.stop(self.name)
@@ -162,7 +167,7 @@ class UnionRetriever:
         The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
         """
         watch = watch or Stopwatch()
-        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
+        signals = self._signals(candidates.topics, DEFAULT_HITS, watch, {})
         scores = mean_of_normalized(list(signals.values()))
         run = {
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
@@ -172,11 +177,19 @@ class UnionRetriever:
         watch.stop(self.name)
         return scored
 
-    def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
+    def _signals(
+        self,
+        topics: Sequence[Topic],
+        hits: int,
+        watch: Stopwatch,
+        searched: Mapping[str, Candidates],
+    ) -> dict[str, Run]:
         """The runs of the lexical rankers that the collection has."""
         collection, signals, missing = self.collection, {}, []
         for name in self.rankers.lexical:
-            if run := self._rank(name, topics, hits):
+            if name in searched:
+                signals[name] = searched[name].run
+            elif run := self._rank(name, topics, hits):
                 signals[name] = run
                 watch.stop(name)
             # Own collections have no official runs, which nobody misses there.
@@ -337,11 +350,27 @@ class Fusion:
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.
-        beside = self.beside.rank(topics, hits, progress) if self.beside else None
-        watch = Stopwatch()
-        candidates = self.read(self.retriever.search(topics, hits, watch), watch)
-        ranking = self._ranked(candidates, hits, progress, watch)
-        return _beside(ranking, beside, self.retriever.name) if beside else ranking
+        watch, beside = Stopwatch(), self.beside
+        if beside is None or beside.retriever is None:
+            candidates = self.read(self.retriever.search(topics, hits, watch), watch)
+            return self._ranked(candidates, hits, progress, watch)
+        first = {beside.retriever.name: beside.retriever.search(topics, hits)}
+        watch.stop(beside.retriever.name)
+
+        def search() -> Candidates:
+            try:
+                return self.retriever.search(topics, hits, watch, first)
+            finally:
+                detach_thread()
+
+        # Java searches while PyTorch scores; the seconds of both are longer than by themselves.
+        with ThreadPoolExecutor(1) as pool:
+            searching = pool.submit(search)
+            other = beside.rerank(*first.values(), progress)
+        scoring = Stopwatch()
+        ranking = self._ranked(self.read(searching.result(), scoring), hits, progress, scoring)
+        ranking = ranking._replace(seconds={**watch.seconds, **ranking.seconds})
+        return _beside(ranking, other, self.retriever.name)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
