@@ -221,12 +221,12 @@ def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:
     )
 
 
-def check_replaceable(directory: Path, file_name: str = FILE_NAME) -> None:
+def check_replaceable(directory: Path) -> None:
     """Raise CollectionError if a new index in ``directory`` would destroy anything but an old one.
 
-    An old index has a file ``file_name``; the folder may be missing or empty.
+    The folder may be missing or empty.
     """
-    if not directory.exists() or (directory / file_name).is_file():
+    if not directory.exists() or (directory / FILE_NAME).is_file():
         return
     if directory.is_dir() and not any(directory.iterdir()):
         return

@@ -59,12 +59,10 @@ class _LocalOptions:
     """What to index, and where on this machine."""
 
     collection: str | None = option(
-        "collection to index, by its name or its file", metavar="NAME|FILE"
-    )
-    topics: str | None = option(
-        "the same, spelled as pipeline.search does: mb2011 and mb2012 share an index, and so do "
+        "collection to index, by its name or its file; mb2011 and mb2012 share an index, and so do "
         "mb2013 and mb2014",
-        metavar="NAME",
+        names=("--collection", "--topics"),
+        metavar="NAME|FILE",
     )
     posts: tuple[Path, ...] = option(
         "file of your own posts; may be given several times",
@@ -357,8 +355,7 @@ def _is_change(options: Options) -> bool:
     """Whether an index is to be changed; raises UsageError for options that do not fit."""
     is_change = bool(options.add) or options.remove is not None
     problems = []
-    collection = options.collection or options.topics
-    if is_change and options.index is None and not collection:
+    if is_change and options.index is None and not options.collection:
         problems.append(
             "--index DIR or --collection FILE is missing: the index to change by --add or --remove"
         )
@@ -375,21 +372,18 @@ def _is_change(options: Options) -> bool:
 
 def _collection_name(options: Options) -> str | None:
     """The collection to index, or None for own posts; raises UsageError without one of them."""
-    names = {name for name in (options.collection, options.topics) if name}
-    problems = []
-    if len(names) > 1:
-        problems.append("--collection and --topics name different collections; give one of them")
-    if names and options.posts:
+    name, problems = options.collection, []
+    if name and options.posts:
         problems.append("--posts cannot be combined with a collection; give one of them")
     is_there = options.index is not None and options.index.is_dir()
     is_change = options.add or options.remove is not None
-    if not (names or options.posts or is_change or (options.precompute and is_there)):
+    if not (name or options.posts or is_change or (options.precompute and is_there)):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
-    if not names and options.posts and options.index is None and options.engine is None:
+    if not name and options.posts and options.index is None and options.engine is None:
         problems.append("--index DIR is missing: the folder to write the index into")
     if problems:
         raise UsageError(problems)
-    return next(iter(names), None)
+    return name
 
 
 if __name__ == "__main__":

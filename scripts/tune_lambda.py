@@ -22,7 +22,6 @@ parts of other collections than TREC Microblog, on which it was not trained.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.collections.own import is_own
 from pipeline.command.engine import EngineOptions, engine_of
@@ -35,9 +34,6 @@ from pipeline.command.options import (
     run_command,
 )
 from pipeline.ranking.interpolation import NORMALIZATIONS
-
-if TYPE_CHECKING:
-    from pipeline.ranking.checkpoints import Tuning
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,6 @@ class _TuningOptions:
     )
     folds: int = option("parts of the cross-validation", default=5, parse=positive_int)
     seed: int = option("seed of the split into folds", default=1, parse=non_negative_int)
-    plot: Path | None = option("draw the curve into this file", parse=output_file, metavar="PNG")
     output: Path | None = option(
         "file to write (default: where pipeline.search looks for it)",
         parse=output_file,
@@ -117,8 +112,6 @@ def main(options: Options) -> None:
     path = options.output or tuning_files(checkpoint, collection.key)[0]
     tuning.save(path)
     print(f"wrote {path}")
-    if options.plot:
-        _plot(options, tuning)
 
 
 def _check(options: Options) -> None:
@@ -139,20 +132,6 @@ def _check(options: Options) -> None:
         problems.append(f"--reranker {options.reranker}: a fusion is not mixed, and has no λ")
     if problems:
         raise UsageError(problems)
-
-
-def _plot(options: Options, tuning: "Tuning") -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4))
-    axes.plot(list(tuning.curve), list(tuning.curve.values()), marker="o", markersize=3)
-    axes.axvline(tuning.weight, linestyle=":", color="grey")
-    axes.set_xlabel("λ (0: first stage alone, 1: neural score alone)")
-    axes.set_ylabel(f"mean {tuning.measure} on training topics")
-    of = f"test collection {options.test} left out" if options.test else options.collection or "all"
-    axes.set_title(f"{options.reranker}, {of}")
-    figure.savefig(options.plot, dpi=150, bbox_inches="tight")
-    print(f"wrote {options.plot}")
 
 
 if __name__ == "__main__":

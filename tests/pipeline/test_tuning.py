@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
+from pipeline.collections.trec import Qrels, Run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import Tuning, calibration_of
@@ -100,28 +100,6 @@ def test_middle_of_equal_weights_is_chosen() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tune_weight(*random_task(5, seed=1), **options)
-
-
-@pytest.mark.data
-def test_official_runs(data_dir: Path) -> None:
-    """Query likelihood mixed with itself re-scored: the ends of the curve are published figures."""
-    lexical: Run = {}
-    neural: Run = {}
-    qrels: Qrels = {}
-    for year in (2011, 2013):
-        folder = data_dir / "microblog"
-        lexical |= read_run(folder / f"trec-{year}" / "id.txt")
-        qrels |= read_qrels(folder / f"qrels.microblog{year}.txt")
-        rm3 = read_run(folder / "runs" / f"run.microblog{year}.RM3.txt")
-        for query_id, scores in lexical.items():
-            if found := rm3.get(query_id):
-                low = min(found.values())
-                neural[query_id] = {doc_id: found.get(doc_id, low) for doc_id in scores}
-    tuning = tune_weight(lexical, neural, qrels)
-    assert len(tuning.topics) == 109
-    assert f"{tuning.curve[0.0]:.4f}" == f"{(49 * 0.35758 + 60 * 0.25318) / 109:.4f}"
-    assert tuning.weight > 0.3
-    assert tuning.curve[0.0] < tuning.cross_validated <= max(tuning.curve.values())
 
 
 CURVE = {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3}

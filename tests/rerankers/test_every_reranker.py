@@ -265,17 +265,6 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     )
 
 
-def test_fixed_interactions_have_no_gradient_to_pass_on(model: Reranker) -> None:
-    """Caching is right only if nothing that is trained lies before ``integrate``."""
-    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    queries, posts, query_of_post = tokenized.batch(np.arange(12), CPU)
-    interactions = model.interact(
-        model.encode_queries(queries), model.encode_posts(posts), query_of_post
-    )
-    trained = any(value.requires_grad for value in interactions.values())
-    assert trained is not model.interactions_are_fixed()
-
-
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("c_dssm", {"width": 2}),
     ("cntn", {"bilinear": "none", "linear": False}),

@@ -1,7 +1,5 @@
 """The engine: batches, order, progress, and what it does about scores that are not numbers."""
 
-import weakref
-
 import numpy as np
 import pytest
 import torch
@@ -27,24 +25,6 @@ class Recorder:
 
     def lengths(self) -> np.ndarray:
         return self._lengths
-
-
-class Tight(Recorder):
-    """The same, where a pass over more than ``most`` pairs ends with ``error``."""
-
-    def __init__(self, error: Exception, most: int) -> None:
-        super().__init__(np.repeat([0, 1], [50, 30]), np.arange(80))
-        self.error, self.most = error, most
-        self.passes: list[weakref.ref[Tensor]] = []
-
-    def scores_of(self, model: Reranker, rows: np.ndarray, device: torch.device) -> Tensor:
-        assert not any(held() is not None for held in self.passes), "a failed pass is still held"
-        found = super().scores_of(model, rows, device)
-        if len(rows) > self.most:
-            self.passes.append(weakref.ref(found))
-            # The one error would keep the frames of every pass that it ended.
-            raise type(self.error)(*self.error.args)
-        return found
 
 
 MEMORY = {
@@ -95,48 +75,15 @@ def test_a_score_that_is_not_a_number_is_an_error(bad: float) -> None:
 
 
 @pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
-def test_a_batch_too_large_for_the_memory_goes_through_in_parts(
-    model: Reranker, error: Exception
+def test_too_little_memory_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, model: Reranker, error: Exception
 ) -> None:
-    pairs, done = Tight(error, most=5), list[int]()
-    with pytest.warns(
-        RuntimeWarning, match="cpu is too small for 50 pairs .* `batch_size`"
-    ) as told:
-        scores = scoring.score_tokenized(model, pairs, progress=done.append)
-    np.testing.assert_array_equal(scores, np.arange(80))
-    assert len(told) == 1
-    assert sum(done) == 80
-    # Each size fails once, and the second topic begins with one that does not.
-    assert [len(rows) for rows in pairs.asked if len(rows) > 5] == [50, 25, 13, 7]
+    def full(self: Reranker, representations: Tensor) -> Tensor:
+        raise error
 
-
-@pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
-@pytest.mark.filterwarnings("ignore:the memory of cpu")
-def test_too_little_memory_for_one_pair_is_an_error(model: Reranker, error: Exception) -> None:
-    with pytest.raises(RerankerError, match=r"too little memory on cpu.*one pair.*`threads`"):
-        scoring.score_tokenized(model, Tight(error, most=0))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.filterwarnings("ignore:the memory of cpu")
-def test_a_model_that_runs_out_of_memory_gives_the_same_scores(
-    monkeypatch: pytest.MonkeyPatch, model: Reranker, threads: int
-) -> None:
-    expected, head = scoring.score(model, all_pairs(), encoder()), type(model).head
-
-    def picky(self: Reranker, representations: Tensor) -> Tensor:
-        if len(representations) > 2:
-            raise torch.OutOfMemoryError
-        return head(self, representations)
-
-    monkeypatch.setattr(type(model), "head", picky)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        found = scoring.score(model, all_pairs(), encoder())
-    finally:
-        torch.set_num_threads(before)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    monkeypatch.setattr(type(model), "head", full)
+    with pytest.raises(RerankerError, match=r"too little memory on cpu .* `batch_size` or"):
+        scoring.score(model, all_pairs(), encoder())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
