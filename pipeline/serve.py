@@ -99,7 +99,13 @@ class Options:
         metavar="FILE",
     )
     index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
-    collection: str | None = option("collection that the page searches", metavar="NAME|FILE")
+    collection: tuple[str, ...] = option(
+        "collection whose best model is served, under its name, and that the page searches; the "
+        "proxy takes it for the collection's index. May be given several times: the page has the "
+        "first",
+        many=True,
+        metavar="NAME|FILE",
+    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     engine: str | None = option(
         "answer the searches of OpenSearch or Elasticsearch at this address, reranked; several "
@@ -155,14 +161,16 @@ def main(options: Options) -> None:
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
 
-    models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
+    collections = collections_of(options)
+    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
+    of_collections = collections if options.collection else []
+    models = Models(named, options.cache, threads, of_collections)
     limits = Limits.of(options.max_documents, options.max_body)
     statistics = None
     if options.statistics:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
-    collection = collection_of(options)
-    page = SearchPage(collection, lambda: models.served) if collection else None
+    page = SearchPage(collections[0], lambda: models.served) if collections else None
     log = log_as_json()
 
     def reload() -> None:
@@ -173,7 +181,7 @@ def main(options: Options) -> None:
             statistics.reload()
 
     config = connections.config(
-        app.build(service, keys, routes(page), proxy_of(options, service, collection), reload),
+        app.build(service, keys, routes(page), proxy_of(options, service, collections), reload),
         loop="uvloop",
     )
     if not keys and options.host not in LOOPBACK:
@@ -195,7 +203,7 @@ def main(options: Options) -> None:
         os._exit(0)  # The interpreter's end would wait for the log.
 
 
-def proxy_of(options: Options, service: Service, collection: Collection | None) -> Proxy | None:
+def proxy_of(options: Options, service: Service, collections: Sequence[Collection]) -> Proxy | None:
     """The searches of the engine that the options name, if they do.
 
     Raises:
@@ -207,9 +215,8 @@ def proxy_of(options: Options, service: Service, collection: Collection | None) 
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
         return None
-    indexes = options.engine_index
-    if not indexes and collection and collection.engine:
-        indexes = (collection.engine.index,)
+    model_of = {each.engine.index: each.name for each in collections if each.engine}
+    indexes = options.engine_index or tuple(model_of)
     if not indexes:
         raise UsageError(
             "--engine: found no --engine-index, expected the indexes that may be searched, such "
@@ -224,7 +231,7 @@ def proxy_of(options: Options, service: Service, collection: Collection | None) 
     url_field = options.url_field or (None if options.text_field else "url")
     defaults = SearchDefaults(
         *(fields, url_field, options.rerank_window, options.max_documents),
-        *(options.rerank_timeout, indexes),
+        *(options.rerank_timeout, indexes, model_of),
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():
@@ -236,15 +243,16 @@ def proxy_of(options: Options, service: Service, collection: Collection | None) 
     return Proxy(service, upstream, defaults)
 
 
-def collection_of(options: Options) -> Collection | None:
-    """The collection or the index of the options, if they name one."""
+def collections_of(options: Options) -> Sequence[Collection]:
+    """The collections or the index of the options, if they name some."""
     from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import open_collection
 
     if options.collection:
-        return open_collection(options.collection, options.index, data=options.data)
+        names = options.collection
+        return [open_collection(name, options.index, data=options.data) for name in names]
     # Without topics: the index stands in for their file.
-    return TopicFileCollection(options.index, options.index) if options.index else None
+    return [TopicFileCollection(options.index, options.index)] if options.index else []
 
 
 def read_keys(path: Path) -> Sequence[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -77,6 +77,12 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.query_index)
+
+    def with_spaces(self, spaces: Mapping[str, WordSpace]) -> Pairs:
+        """The same pairs with word vectors, unless they have their own."""
+        if self.spaces or not spaces:
+            return self
+        return replace(self, spaces=[spaces] * len(self.queries))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
         """The pairs ``rows`` [B], with their own texts only."""

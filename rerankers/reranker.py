@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from rerankers.scoring import batches
 from rerankers.scoring.cached import CachedScorer
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
+
+if TYPE_CHECKING:
+    from rerankers.text.spaces import WordSpace
 
 FEW = 2000
 """Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
@@ -64,6 +67,8 @@ class TrainedReranker:
     """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
+    spaces: Mapping[str, WordSpace] = dataclasses.field(default_factory=dict)
+    """Name -> word vectors, for pairs without their own; see :attr:`rerankers.base.Pairs.spaces`."""
 
     def __repr__(self) -> str:
         return f"TrainedReranker({self.name!r}, {str(self.directory)!r})"
@@ -193,7 +198,7 @@ class TrainedReranker:
     @cached_property
     def _of_few(self) -> CachedScorer:
         """Remembers the terms that it has read, but no post."""
-        return CachedScorer(self.model, self.encoder, max_bytes=0)
+        return CachedScorer(self.model, self.encoder, 0, self.spaces)
 
     def score(
         self,
@@ -203,6 +208,7 @@ class TrainedReranker:
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
+        pairs = pairs.with_spaces(self.spaces)
         how = (batch_size, progress, precision, self.devices, self.precomputed)
         return batches.score(self.model, pairs, self.encoder, *how)
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
 
+from pipeline.collections.collection import Collection
 from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import (
     Calibration,
     calibration_of,
     check_reads_given,
+    directory_for,
     tuned_weight,
 )
 from pipeline.ranking.interpolation import interpolate
@@ -40,6 +46,32 @@ Scores = npt.NDArray[np.float64]
 Scorer = CachedScorer | ParallelScorer
 
 
+class Source(NamedTuple):
+    """Where a model is read from: a checkpoint folder, and word vectors adapted to a collection.
+
+    Without these the folder's own are read, if it has some.
+    """
+
+    folder: Path
+    adapted: Path | None = None
+
+    @property
+    def version(self) -> str:
+        """Hash of everything that the model's scores depend on.
+
+        Raises:
+            RerankerError: a file cannot be read.
+        """
+        version = version_of(self.folder)
+        if self.adapted is None:
+            return version
+        try:
+            content = self.adapted.read_bytes()
+        except OSError as error:
+            raise RerankerError(f"{self.adapted}: cannot be read: {error.strerror}") from None
+        return hashlib.sha256(version.encode() + content).hexdigest()
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A model that is ready to answer.
@@ -61,12 +93,12 @@ class ServedModel:
     version: str
 
     @classmethod
-    def load(cls, name: str, directory: Path, cache: int, processes: int) -> ServedModel:
+    def load(cls, name: str, source: Source, cache: int, processes: int) -> ServedModel:
         """Read a checkpoint folder.
 
         Args:
             name: of the model in requests.
-            directory: the folder.
+            source: the folder.
             cache: bytes of kept encodings.
             processes: that score; 1 is the calling one.
 
@@ -74,16 +106,18 @@ class ServedModel:
             RerankerError: it is damaged, or the model needs more than a query and posts.
             DataError: its λ or its calibration is damaged.
         """
-        version, parallel = version_of(directory), None
+        directory, adapted = source
+        whole, version, parallel = source.version, version_of(directory), None
         if processes > 1:  # It loads the same model, at the same time.
-            parallel = ParallelScorer(directory, version, cache, processes)
-        tuned, checkpoint = _tuned(directory), checkpoints.load(directory)
-        if version_of(directory) != version:
+            parallel = ParallelScorer(directory, version, cache, processes, adapted)
+        tuned, checkpoint = _tuned(directory), checkpoints.load(directory, adapted=adapted)
+        if source.version != whole:
             raise RerankerError(f"{directory}: has changed while it was read; load it again")
         check_reads_given(checkpoint)
-        scorer = parallel or CachedScorer(checkpoint.model, checkpoint.encoder, cache)
+        parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.spaces
+        scorer = parallel or CachedScorer(*parts)
         scorer.warm_up()
-        return cls(name, checkpoint, scorer, *tuned, version)
+        return cls(name, checkpoint, scorer, *tuned, whole)
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P]; may be called by several threads."""
@@ -157,18 +191,26 @@ class Models:
         checkpoints: names of shipped models, or folders.
         cache: bytes of kept encodings, shared equally.
         processes: of each model that score; 1 is the calling one.
+        collections: whose best models for given candidates are served besides.
 
     Raises:
         UsageError: two have the same name.
         RerankerError: one cannot be loaded or served.
+        DataError: there is no model for a collection.
     """
 
-    def __init__(self, checkpoints: Sequence[str], cache: int, processes: int = 1) -> None:
-        self._cache, self._processes = cache // len(checkpoints), processes
-        self._folders = _folders(checkpoints)
+    def __init__(
+        self,
+        checkpoints: Sequence[str],
+        cache: int,
+        processes: int = 1,
+        collections: Sequence[Collection] = (),
+    ) -> None:
+        self._find = _sources(checkpoints, collections)
+        self._cache, self._processes = cache // len(self._find), processes
         self._served = {
-            name: ServedModel.load(name, folder, self._cache, processes)
-            for name, folder in self._folders.items()
+            name: ServedModel.load(name, find(), self._cache, processes)
+            for name, find in self._find.items()
         }
         self._lock = Lock()
 
@@ -202,36 +244,53 @@ class Models:
         raise RequestError(kind, f"{problem}, expected one of {expected}", ("model",))
 
     def reload(self) -> None:
-        """Load folders that have changed and swap them in; a damaged one is logged only."""
+        """Load folders that have changed and swap them in; a damaged one is logged only.
+
+        So does a collection that has a better model by now, or word vectors adapted to it.
+        """
         with self._lock:
-            for name, folder in self._folders.items():
+            for name, find in self._find.items():
                 old = self._served[name]
                 try:
-                    tuned = *_tuned(folder), version_of(folder)
+                    source = find()
+                    tuned = *_tuned(source.folder), source.version
                     if tuned == (old.weight, old.calibration, old.version):
                         LOG.info("%s: unchanged", name)
                         continue
-                    model = ServedModel.load(name, folder, self._cache, self._processes)
+                    model = ServedModel.load(name, source, self._cache, self._processes)
                 except (RerankerError, DataError, OSError, ValueError) as error:
                     LOG.error("%s: the old model stays: %s", name, error)
                     continue
                 # A new dictionary: a request sees all of it or nothing.
                 self._served = {**self._served, name: model}
-                LOG.info("%s: loaded again from %s", name, folder)
+                LOG.info("%s: loaded again from %s", name, source.folder)
 
 
 _NO_NAMES = ("", "default/not-specified")
 """Names that clients send where nobody has chosen a model."""
 
 
-def _folders(names: Sequence[str]) -> dict[str, Path]:
-    """Name in requests -> checkpoint folder."""
-    folders: dict[str, Path] = {}
+def _sources(
+    names: Sequence[str], collections: Sequence[Collection]
+) -> dict[str, Callable[[], Source]]:
+    """Name in requests -> a function that finds the model's files as they are now."""
+    sources: dict[str, Callable[[], Source]] = {}
     for given in names:
         folder = checkpoints.find(given)
         is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
         name = given if is_shipped and given == folder.parent.name else folder.resolve().name
-        if name in folders:
+        if name in sources:
             raise UsageError(f"--checkpoint: found two models of the name {name}, expected one")
-        folders[name] = folder
-    return folders
+        sources[name] = partial(Source, folder)
+    for collection in collections:
+        if collection.name in sources:
+            raise UsageError(f"--collection: found {collection.name} twice, expected other names")
+        sources[collection.name] = partial(best_source, collection)
+    return sources
+
+
+def best_source(collection: Collection) -> Source:
+    """The best model of given candidates for a collection, with its adapted word vectors."""
+    folder = directory_for(default_reranker(collection, is_mixed=True), collection)
+    adapted = collection.adapted_path
+    return Source(folder, adapted if adapted and adapted.exists() else None)

@@ -58,10 +58,13 @@ class Template:
         folder: of the checkpoint.
         version: that the folder must have.
         max_bytes: of the cache of each process that scores.
+        adapted: file of word vectors adapted to a collection, None for the folder's own.
     """
 
-    def __init__(self, folder: Path, version: str, max_bytes: int) -> None:
-        self._arguments, self._lock = (folder, version, max_bytes), Lock()
+    def __init__(
+        self, folder: Path, version: str, max_bytes: int, adapted: Path | None = None
+    ) -> None:
+        self._arguments, self._lock = (folder, version, max_bytes, adapted), Lock()
         self._start()
 
     def _start(self) -> None:
@@ -178,10 +181,18 @@ class ParallelScorer:
         version: that it must have.
         max_bytes: of all caches together.
         processes: number of them.
+        adapted: see :class:`Template`.
     """
 
-    def __init__(self, folder: Path, version: str, max_bytes: int, processes: int) -> None:
-        self._template = Template(folder, version, max_bytes // processes)
+    def __init__(
+        self,
+        folder: Path,
+        version: str,
+        max_bytes: int,
+        processes: int,
+        adapted: Path | None = None,
+    ) -> None:
+        self._template = Template(folder, version, max_bytes // processes, adapted)
         self._processes, self._workers = processes, list[Worker]()
         self._turns = itertools.count()
 
@@ -247,7 +258,9 @@ def _pipe(seconds: float) -> tuple[Connection, Connection]:
     return Connection(ours.detach()), Connection(theirs.detach())
 
 
-def load(connection: Connection, folder: Path, version: str, max_bytes: int) -> None:
+def load(
+    connection: Connection, folder: Path, version: str, max_bytes: int, adapted: Path | None
+) -> None:
     """Load a model, and fork a process for each handle that comes; what a template does."""
     # These signals are for the service, which ends this process when it no longer needs it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -255,10 +268,11 @@ def load(connection: Connection, folder: Path, version: str, max_bytes: int) -> 
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         try:
-            checkpoint = checkpoints.load(folder)
+            checkpoint = checkpoints.load(folder, adapted=adapted)
             if version_of(folder) != version:
                 raise RerankerError(f"{folder}: has changed since it was read; load it again")
-            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, max_bytes)
+            parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.spaces
+            scorer = CachedScorer(*parts)
             scorer.warm_up()
             scorer.hits = scorer.misses = 0
         except Exception as error:

@@ -250,10 +250,11 @@ class Proxy:
             self._model(search.window)
         return search
 
-    def _model(self, window: Window) -> ServedModel:
-        """The model of a search; raises RequestError if there is none of its name."""
+    def _model(self, window: Window, index: str = "") -> ServedModel:
+        """The model of a search of an index; raises RequestError if there is none of its name."""
         models = self.service.models
-        return models.default if window.model is None else models.choose(window.model, False)
+        name = window.model or self.defaults.models.get(index)
+        return models.default if name is None else models.choose(name, False)
 
     async def _unchanged(
         self, request: EngineRequest, body: bytes, has_failed: bool = False
@@ -394,7 +395,9 @@ class Proxy:
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
-        scored = await self.service.score(wanted, self._model(window), record, deadline)
+        scored = await self.service.score(
+            wanted, self._model(window, hits[0].index), record, deadline
+        )
         return [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
 
 

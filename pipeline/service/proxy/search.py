@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -59,6 +59,7 @@ class SearchDefaults:
         most: hits to rerank at most; larger searches pass unchanged.
         seconds: for the scores.
         indexes: names and patterns of those that may be read.
+        models: index -> name of the model for its posts; the default model for others.
     """
 
     text_fields: Sequence[str] = ("contents",)
@@ -67,6 +68,7 @@ class SearchDefaults:
     most: int = 2000
     seconds: float = 5.0
     indexes: Sequence[str] = ("*",)
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -371,6 +373,11 @@ class Hit(NamedTuple):
         value = self.content.get("_score")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return float(value) if is_number else None  # type: ignore[arg-type]
+
+    @property
+    def index(self) -> str:
+        """Name of its index."""
+        return str(self.content.get("_index", ""))
 
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
