@@ -159,6 +159,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         tune_and_compare,
     )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
+    from rerankers.checkpoint import ADAPTED_FILE
 
     task = _Task(options, own)
     directory, settings = task.directory, _settings(options)
@@ -200,6 +201,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
     if task.reads_windows:  # Of every topic many times.
         extras = {}
+        if own and task.reads_adapted and own.adapted_path:
+            extras[ADAPTED_FILE] = own.adapted_path.read_bytes()
     if own and task.rankers and task.rankers.judged:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
@@ -300,6 +303,13 @@ class _Task:
         """Whether no part of the model reads words, so that it needs no vocabulary."""
         return self.reads_windows or bool(self.rankers and not self.rankers.neural)
 
+    @property
+    def reads_adapted(self) -> bool:
+        """Whether it reads word vectors adapted to the collection."""
+        from rerankers.models._feature_model import ADAPTED_FAMILY
+
+        return ADAPTED_FAMILY in getattr(self.config, "families", "")
+
     @cached_property
     def of_fusion(self) -> list[SearchedCollection]:
         """The collections that a fusion is trained on.
@@ -341,7 +351,6 @@ class _Task:
     def directory(self) -> Path:
         """The checkpoint folder to write."""
         from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
-        from rerankers.models._feature_model import ADAPTED_FAMILY
 
         options, name = self.options, "all"
         if self.own:
@@ -353,7 +362,7 @@ class _Task:
         elif options.train_on:
             years = [named.find(name, options.data).name for name in options.train_on]
             name = "on-" + "-".join(years)
-        if ADAPTED_FAMILY in getattr(self.config, "families", ""):
+        if self.reads_adapted:
             name += ADAPTED_SUFFIX
         return options.output or home_directory() / "checkpoints" / options.model / name
 

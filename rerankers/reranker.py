@@ -68,7 +68,7 @@ class TrainedReranker:
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
     spaces: Mapping[str, WordSpace] = dataclasses.field(default_factory=dict)
-    """Name -> word vectors, for pairs without their own; see :attr:`rerankers.base.Pairs.spaces`."""
+    """Name -> word vectors of pairs without their own; see :attr:`rerankers.base.Pairs.spaces`."""
 
     def __repr__(self) -> str:
         return f"TrainedReranker({self.name!r}, {str(self.directory)!r})"

@@ -354,7 +354,8 @@ class Fusion:
         if beside is None or beside.retriever is None:
             candidates = self.read(self.retriever.search(topics, hits, watch), watch)
             return self._ranked(candidates, hits, progress, watch)
-        first = {beside.retriever.name: beside.retriever.search(topics, hits)}
+        found = beside.retriever.search(topics, hits)
+        first = {beside.retriever.name: found}
         watch.stop(beside.retriever.name)
 
         def search() -> Candidates:
@@ -366,7 +367,7 @@ class Fusion:
         # Java searches while PyTorch scores; the seconds of both are longer than by themselves.
         with ThreadPoolExecutor(1) as pool:
             searching = pool.submit(search)
-            other = beside.rerank(*first.values(), progress)
+            other = beside.rerank(found, progress)
         scoring = Stopwatch()
         ranking = self._ranked(self.read(searching.result(), scoring), hits, progress, scoring)
         ranking = ranking._replace(seconds={**watch.seconds, **ranking.seconds})

@@ -147,8 +147,8 @@ class Worker:
             self.counts = self._before[0] + hits, self._before[1] + misses, size
             self._pause = 0.0
             return answer
-        problem = "the process that scores has died twice of the same request"
-        return RequestError("unready", problem, retry=1)
+        last = "the process that scores has died twice of the same request"
+        return RequestError("unready", last, retry=1)
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):

@@ -395,9 +395,8 @@ class Proxy:
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
-        scored = await self.service.score(
-            wanted, self._model(window, hits[0].index), record, deadline
-        )
+        model = self._model(window, hits[0].index_name)
+        scored = await self.service.score(wanted, model, record, deadline)
         return [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
 
 

@@ -375,8 +375,8 @@ class Hit(NamedTuple):
         return float(value) if is_number else None  # type: ignore[arg-type]
 
     @property
-    def index(self) -> str:
-        """Name of its index."""
+    def index_name(self) -> str:
+        """Of the index that it is from."""
         return str(self.content.get("_index", ""))
 
     def text(self, names: Sequence[str]) -> str:
