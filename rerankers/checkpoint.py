@@ -33,7 +33,7 @@ from rerankers import features, models
 from rerankers.base import Reranker
 from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import TUNING_FILE, TrainedReranker
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
@@ -122,6 +122,31 @@ def share(directories: Sequence[Path], name: str) -> None:
         (directory / VOCABULARY).unlink()
         kept = {key: value for key, value in config.items() if key != "sha256"}
         write_config(directory, {**kept, "shared": name})
+
+
+def copy_whole(directory: Path, target: Path, adapted: Path | None = None) -> None:
+    """Copy a checkpoint, without a λ, into an empty folder that needs no other one.
+
+    Args:
+        directory: of the checkpoint; what it shares with others is copied into the new folder.
+        target: the new folder.
+        adapted: file of adapted word vectors, if it is to have others than its own.
+
+    Raises:
+        RerankerError: a file is missing or damaged.
+    """
+    config = _read_json(directory / "config.json")
+    _check_files(directory, config)
+    without = shutil.ignore_patterns(TUNING_FILE)
+    shutil.copytree(directory, target, ignore=without, dirs_exist_ok=True)
+    if shared := _shared(directory, config):
+        shutil.copy(shared / VOCABULARY, target)
+        weights = load_file(shared / WEIGHTS) | load_file(directory / WEIGHTS)
+        _save_weights(weights, target / WEIGHTS)
+    if adapted:
+        shutil.copy(adapted, target / ADAPTED_FILE)
+    left_out = ("shared", "sha256", "files", "format")
+    write_config(target, {key: value for key, value in config.items() if key not in left_out})
 
 
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:

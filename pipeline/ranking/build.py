@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from indexes.methods import METHODS
 from pipeline.collections.collection import Collection
@@ -25,6 +26,8 @@ from pipeline.ranking.ranker import Mixing, Mixture, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
+from rerankers.errors import RerankerError
+from rerankers.scoring.precomputed import version_of
 
 
 @runtime_checkable
@@ -213,3 +216,36 @@ def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scor
         else "run scripts/tune_lambda.py for this checkpoint and normalisation"
     )
     return Mixing(defaults.UNTUNED_WEIGHT, normalize, f"not tuned: {advice}")
+
+
+class Source(NamedTuple):
+    """Where a model is read from: a checkpoint folder, and word vectors adapted to a collection.
+
+    Without these the folder's own are read, if it has some.
+    """
+
+    folder: Path
+    adapted: Path | None = None
+
+    @property
+    def version(self) -> str:
+        """Hash of everything that the model's scores depend on.
+
+        Raises:
+            RerankerError: a file cannot be read.
+        """
+        version = version_of(self.folder)
+        if self.adapted is None:
+            return version
+        try:
+            content = self.adapted.read_bytes()
+        except OSError as error:
+            raise RerankerError(f"{self.adapted}: cannot be read: {error.strerror}") from None
+        return hashlib.sha256(version.encode() + content).hexdigest()
+
+
+def best_source(collection: Collection) -> Source:
+    """The best model of given candidates for a collection, with its adapted word vectors."""
+    folder = directory_for(default_reranker(collection, is_mixed=True), collection)
+    adapted = collection.adapted_path
+    return Source(folder, adapted if adapted and adapted.exists() else None)

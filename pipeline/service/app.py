@@ -114,7 +114,8 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
                 "owned_by": "tweetrerank",
                 # λ, and whether `"mix": "lexical"` is to be had: for pipeline.engine.
                 "weight": model.weight,
-                "lexical": service.statistics is not None,
+                "lexical": service.statistics is not None and not model.reads_windows,
+                "reads_order": model.reads_windows,
             }
             for name, model in service.models.served.items()
         ]

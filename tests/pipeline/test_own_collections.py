@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import click_log
 import pytest
-import tune_lambda
 from conftest import Command
 
+from pipeline import tune
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.trec import read_qrels
@@ -274,10 +274,10 @@ def test_training_tunes_and_compares_on_held_out_topics(
     searched = command("search", "--collection", toml, "--reranker", "knrm", "--output", run)
     assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
     # The same scores give the same λ again; without them, the model has not seen the topics.
-    tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+    tune.main(tune.Options(collection=str(toml), reranker="knrm"))
     again = Tuning.load(folder / "lambda.json")
     assert dataclasses.replace(again, checkpoint="") == dataclasses.replace(tuning, checkpoint="")
-    tune_lambda.main(tune_lambda.Options(collection=str(toml)))
+    tune.main(tune.Options(collection=str(toml)))
     searched = command(
         "search", "--collection", toml, "--reranker", "mp_hcnn", "--output", run, "--hits", 10
     )
@@ -288,7 +288,7 @@ def test_training_tunes_and_compares_on_held_out_topics(
         stream.write("1 0 101 1\n")
     toml.write_text(toml.read_text().replace(f"{SAMPLE / 'qrels.txt'}", "qrels.txt"))
     with pytest.raises(DataError, match="found 1 judged topic to train on"):
-        tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+        tune.main(tune.Options(collection=str(toml), reranker="knrm"))
 
 
 @pytest.mark.slow
@@ -394,4 +394,4 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
 )
 def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        tune_lambda.main(tune_lambda.Options(**arguments))
+        tune.main(tune.Options(**arguments))

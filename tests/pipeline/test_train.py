@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tune_lambda
 from conftest import Command
 from helpers.data_samples import write_answers, write_microblog
 from safetensors.numpy import load_file
 
 from pipeline import train as command
+from pipeline import tune
 from pipeline.collections import named
 from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError, UsageError
@@ -111,7 +111,7 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
 ) -> None:
     folder = tmp_path / "home" / "checkpoints" / "mp_hcnn" / "mb2012"
     shutil.copytree(trained, folder)
-    tune_lambda.main(tune_lambda.Options(test="mb2012"))
+    tune.main(tune.Options(test="mb2012"))
     content = json.loads((folder / "lambda.json").read_text())
     assert content["collections"] == ["mb2011", "mb2013", "mb2014"]
     assert content["checkpoint"] == "mp_hcnn/mb2012"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +15,11 @@ from orjson import Fragment
 from pipeline.collections.collection import Collection
 from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking.build import default_reranker
+from pipeline.ranking.build import Source, best_source
 from pipeline.ranking.checkpoints import (
     Calibration,
     calibration_of,
     check_reads_given,
-    directory_for,
     tuned_weight,
 )
 from pipeline.ranking.interpolation import interpolate
@@ -44,32 +41,6 @@ NORMALIZATION = "minmax"
 Scores = npt.NDArray[np.float64]
 
 Scorer = CachedScorer | ParallelScorer
-
-
-class Source(NamedTuple):
-    """Where a model is read from: a checkpoint folder, and word vectors adapted to a collection.
-
-    Without these the folder's own are read, if it has some.
-    """
-
-    folder: Path
-    adapted: Path | None = None
-
-    @property
-    def version(self) -> str:
-        """Hash of everything that the model's scores depend on.
-
-        Raises:
-            RerankerError: a file cannot be read.
-        """
-        version = version_of(self.folder)
-        if self.adapted is None:
-            return version
-        try:
-            content = self.adapted.read_bytes()
-        except OSError as error:
-            raise RerankerError(f"{self.adapted}: cannot be read: {error.strerror}") from None
-        return hashlib.sha256(version.encode() + content).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -117,7 +88,9 @@ class ServedModel:
         parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.spaces
         scorer = parallel or CachedScorer(*parts)
         scorer.warm_up()
-        return cls(name, checkpoint, scorer, *tuned, whole)
+        weight, calibration = tuned
+        weight = 1.0 if checkpoint.model.reads_windows else weight
+        return cls(name, checkpoint, scorer, weight, calibration, whole)
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P]; may be called by several threads."""
@@ -287,10 +260,3 @@ def _sources(
             raise UsageError(f"--collection: found {collection.name} twice, expected other names")
         sources[collection.name] = partial(best_source, collection)
     return sources
-
-
-def best_source(collection: Collection) -> Source:
-    """The best model of given candidates for a collection, with its adapted word vectors."""
-    folder = directory_for(default_reranker(collection, is_mixed=True), collection)
-    adapted = collection.adapted_path
-    return Source(folder, adapted if adapted and adapted.exists() else None)

@@ -83,7 +83,7 @@ class Service:
     async def _respond(self, wanted: ScoreRequest, wire: Format, request: Request) -> Response:
         model = self.models.choose(wanted.model, wire.takes_any_model)
         record: Record = request.state.record
-        if wanted.mix == "lexical":
+        if wanted.mix == "lexical" and not model.reads_windows:
             wanted = replace(wanted, first_stage=await self._lexical(wanted))
         deadline = deadline_of(request) or record.started + self.limits.answer
         response = await self.score(wanted, model, record, deadline, wire.later_first)
