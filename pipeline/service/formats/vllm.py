@@ -34,6 +34,7 @@ class Vllm(base.Format):
 
     name = "vllm"
     request: ClassVar[Any] = VllmRequest
+    takes_any_model = True
     statuses: ClassVar = {"value": 400}
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
