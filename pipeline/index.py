@@ -8,6 +8,7 @@
   python -m pipeline.index --collection my-posts.toml --add wednesday.jsonl.gz
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
   python -m pipeline.index --index my-index --remove 1042,1077
+  python -m pipeline.index --index my-index --check
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
@@ -89,6 +90,7 @@ class _LocalOptions:
         metavar="IDS",
     )
     replace: bool = option("added posts replace those with the same id", flag=True)
+    check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
     skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
         "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
@@ -117,6 +119,10 @@ def main(options: Options) -> None:
     is_change = _is_change(options)
     name = _collection_name(options)
     if _build_in_engine(options, name):
+        return
+    if options.check:
+        collection = named.find(name, options.data) if name else None
+        _check(options.index or (collection.index_directory if collection else Path()))
         return
     if is_change:
         own = _own_collection(options, name)
@@ -167,6 +173,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         "--add": options.add,
         "--remove": options.remove,
         "--precompute": options.precompute,
+        "--check": options.check,
     }
     if problems := [
         f"{flag}: not with an index in a search engine" for flag, v in local.items() if v
@@ -287,6 +294,15 @@ def _tell_of_differences(options: Options, own: SearchedCollection, removed: int
         )
 
 
+def _check(directory: Path) -> None:
+    """Compare the checksums of an index."""
+    manifest = IndexManifest.read(directory)
+    manifest.check(directory, None)
+    manifest.check_content(directory)
+    size = sum(manifest.files.values())
+    print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
+
+
 def _keep_precomputed(directory: Path, new: Path) -> None:
     """Write the precomputed posts of an index for its changed posts."""
     if (directory / "precomputed").is_dir():
@@ -355,6 +371,8 @@ def _is_change(options: Options) -> bool:
     """Whether an index is to be changed; raises UsageError for options that do not fit."""
     is_change = bool(options.add) or options.remove is not None
     problems = []
+    if options.check and (is_change or options.posts or options.precompute or options.engine):
+        problems.append("--check changes nothing and reads a local index; give it alone")
     if is_change and options.index is None and not options.collection:
         problems.append(
             "--index DIR or --collection FILE is missing: the index to change by --add or --remove"
@@ -377,7 +395,8 @@ def _collection_name(options: Options) -> str | None:
         problems.append("--posts cannot be combined with a collection; give one of them")
     is_there = options.index is not None and options.index.is_dir()
     is_change = options.add or options.remove is not None
-    if not (name or options.posts or is_change or (options.precompute and is_there)):
+    reads = options.precompute or options.check
+    if not (name or options.posts or is_change or (reads and is_there)):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
     if not name and options.posts and options.index is None and options.engine is None:
         problems.append("--index DIR is missing: the folder to write the index into")
