@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,11 @@ from rerankers.base import FIRST_STAGE, PRIOR, Pairs, Reranker, prior_of_rank
 from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
-from rerankers.scoring.cached import CachedScorer
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
+
+if TYPE_CHECKING:
+    from rerankers.scoring.cached import CachedScorer
 
 FEW = 2000
 """Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
@@ -175,6 +177,8 @@ class TrainedReranker:
     @cached_property
     def _of_few(self) -> CachedScorer:
         """Remembers the terms that it has read, but no post."""
+        from rerankers.scoring.cached import CachedScorer
+
         return CachedScorer(self.model, self.encoder, max_bytes=0)
 
     def score(

@@ -445,6 +445,7 @@ def test_a_line_that_cannot_be_read_does_not_divide_a_query(tmp_path: Path) -> N
     assert all(len({row["query_id"] for row in part}) == 1 for part in read)
 
 
+@pytest.mark.slow
 def test_ray_is_needed_for_an_address_alone(
     tmp_path: Path, score: Any, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,7 @@ def test_a_terminated_service_finishes_its_requests() -> None:
             service.post()
 
 
+@pytest.mark.slow
 def test_processes_that_score_live_and_die_with_the_service() -> None:
     def scoring() -> set[int]:
         """Processes that a process of the service has started."""
