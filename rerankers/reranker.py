@@ -26,11 +26,11 @@ from rerankers.base import (
 from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
-from rerankers.scoring.cached import CachedScorer
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
 
 if TYPE_CHECKING:
+    from rerankers.scoring.cached import CachedScorer
     from rerankers.text.spaces import WordSpace
 
 FEW = 2000
@@ -198,6 +198,8 @@ class TrainedReranker:
     @cached_property
     def _of_few(self) -> CachedScorer:
         """Remembers the terms that it has read, but no post."""
+        from rerankers.scoring.cached import CachedScorer
+
         return CachedScorer(self.model, self.encoder, 0, self.spaces)
 
     def score(

@@ -46,6 +46,12 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def imports_and_calls(path: Path) -> list[ast.Import | ast.ImportFrom | ast.Call]:
+    kinds = (ast.Import, ast.ImportFrom, ast.Call)
+    return [node for node in ast.walk(parse(path)) if isinstance(node, kinds)]
+
+
 def name_of(node: ast.expr) -> str:
     """``torch.load`` for the expression of that name, else an empty string."""
     if isinstance(node, ast.Name):
@@ -78,7 +84,7 @@ def test_imports_follow_the_arrows(package: str) -> None:
         f"{relative(path)}:{node.lineno}: {package} must not import {name}"
         for path in MODULES
         if path.is_relative_to(ROOT / package)
-        for node in ast.walk(parse(path))
+        for node in imports_and_calls(path)
         for name in imported(path, node)
         if name.split(".")[0] in forbidden
     ]
@@ -95,7 +101,7 @@ def test_no_modules_import_each_other() -> None:
     imports = {
         module: {
             module_of(name): None
-            for node in ast.walk(parse(path))
+            for node in imports_and_calls(path)
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in imported(path, node)
             if module_of(name) in modules.keys() - {module}
@@ -119,7 +125,7 @@ def test_nothing_unsafe_is_used() -> None:
     """No shell, and no file of data that can hold code."""
     found = []
     for path in [*MODULES, *SCRIPTS, *TESTS]:
-        for node in ast.walk(parse(path)):
+        for node in imports_and_calls(path):
             names = imported(path, node)
             unsafe = [name for name in names if name.split(".")[0] in UNSAFE_MODULES]
             unsafe += UNSAFE_CALLS.intersection(names)
@@ -163,7 +169,7 @@ def test_rerankers_need_neither_java_nor_pyserini() -> None:
         f"{relative(path)}: {name}"
         for path in MODULES
         if path.is_relative_to(ROOT / "rerankers")
-        for node in ast.walk(parse(path))
+        for node in imports_and_calls(path)
         for name in imported(path, node)
         if name.split(".")[0] in JAVA
     ]
@@ -176,7 +182,7 @@ def test_only_an_adaptation_reads_a_transformer() -> None:
     found = [
         f"{relative(path)}:{node.lineno}: {name}"
         for path in set(MODULES) - adaptation - {ROOT / "pipeline" / "adapt.py"}
-        for node in ast.walk(parse(path))
+        for node in imports_and_calls(path)
         for name in imported(path, node)
         if name.split(".")[0] in TRANSFORMERS or f"{name}.".startswith(TEACHERS)
     ]

@@ -26,7 +26,6 @@ from indexes.methods import METHODS, Method
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.downloads import by_hand
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, read_qrels
 from pipeline.command.errors import DataError, UsageError
@@ -169,6 +168,8 @@ class Collection(ABC):
     def require_files(self) -> None:
         """Raise DataError with advice if a file is missing."""
         if missing := self.missing():
+            from pipeline.collections.downloads import by_hand
+
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             advice = by_hand(missing[0]) or (
                 f"fetch the data with\n  python scripts/fetch_data.py {self.name}\n"

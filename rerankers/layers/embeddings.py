@@ -105,7 +105,8 @@ class FrozenVectors(nn.Module):
         known, self.size = vectors.shape
         peak = np.abs(vectors).max(axis=1, keepdims=True, initial=1e-6)
         codes = np.zeros((known + 1, self.size), dtype=np.int8)
-        codes[1:] = np.round(vectors / peak * 127)
+        if vectors.any():  # Zeros are filled by a checkpoint.
+            codes[1:] = np.round(vectors / peak * 127)
         scales = np.zeros((known + 1, 1), dtype=np.float32)
         scales[1:] = peak / 127
         self.register_buffer("codes", torch.from_numpy(codes))

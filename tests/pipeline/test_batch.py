@@ -401,6 +401,7 @@ def test_pairs_of_a_query_must_stand_together_to_be_mixed(
     score(source, tmp_path / "alone", "--lambda", 1)
 
 
+@pytest.mark.slow
 def test_ray_is_needed_for_an_address_alone(
     tmp_path: Path, score: Any, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
 from pipeline.service.http.connections import Connection
 
-REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "300"))
+REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
 """Requests between two looks at memory and at the scores of a valid request."""
 CLIENTS = 8

@@ -20,7 +20,7 @@ from pipeline.service.errors import STATUS
 from pipeline.service.formats import PATHS
 from pipeline.service.http.requests import Limits
 
-REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "400"))
+REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "100"))
 
 ANSWERS = {200, *STATUS.values()} - {500, 503, 504}
 

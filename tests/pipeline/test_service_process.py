@@ -204,6 +204,7 @@ def test_a_terminated_service_finishes_its_requests() -> None:
             service.post()
 
 
+@pytest.mark.slow
 def test_processes_that_score_live_and_die_with_the_service() -> None:
     with running("--threads", "2", "--cache", "32MB") as service:
         expected = service.post().json()

@@ -264,7 +264,7 @@ SCORES = st.one_of(
 )
 RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=12), max_size=3)
 in_a_folder = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
 )
 
 

@@ -105,7 +105,7 @@ def test_threads_share_the_cache() -> None:
         scorer.score(of_one_query([EVERY[post] for post in part]))
     scorer.max_bytes = scorer.bytes  # Too few for all posts.
     rng = np.random.default_rng(2)
-    parts = [np.sort(rng.choice(len(pairs), 60, replace=False)) for _ in range(60)]
+    parts = [np.sort(rng.choice(len(pairs), 60, replace=False)) for _ in range(20)]
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda rows: scorer.score(pairs.take(rows)), parts)
         for rows, scores in zip(parts, found, strict=True):

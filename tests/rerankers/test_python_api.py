@@ -37,9 +37,12 @@ def test_the_import_is_light() -> None:
 
 
 def test_loading_needs_no_package_that_nltk_imports() -> None:
-    """A later import of NLTK is a whole one."""
     code = "import sys, rerankers; rerankers.load('mp_hcnn'); print(*sys.modules)"
     assert not {"nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
+
+
+@pytest.mark.slow
+def test_a_later_import_of_nltk_is_a_whole_one() -> None:
     assert "function" in run("import rerankers.text.stems, nltk; print(nltk.corpus, nltk.pos_tag)")
 
 

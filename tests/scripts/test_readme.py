@@ -3,12 +3,16 @@
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from pipeline.command.main import COMMANDS
+from pipeline.command.options import run_command
 from rerankers import models
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +49,11 @@ def anchors(path: Path) -> set[str]:
 @cache
 def help_of(*program: str) -> str:
     """What a command prints for ``--help``."""
+    if program[0] == "-m":
+        module = import_module(program[1])
+        with redirect_stdout(StringIO()) as printed, pytest.raises(SystemExit):
+            run_command(module.Options, module.main, "", "", ["--help"])
+        return printed.getvalue()
     command = [sys.executable, *program, "--help"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
