@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pipeline.batches.worker import Done
     from rerankers.reranker import TrainedReranker
 
-FORMATS = ("jsonl", "jsonl.gz", "parquet")
-
 
 @dataclass(frozen=True)
 class FileOptions:
@@ -57,7 +55,6 @@ class FileOptions:
         required=True,
         metavar="DIR",
     )
-    format: str | None = option("of the output (default: that of the input)", choices=FORMATS)
     part_size: int = option(
         "bytes of the input in a part, or 500KB, 8MB, …: an interruption loses at most one part "
         "of each process",
@@ -153,7 +150,7 @@ def _problems(options: Options) -> list[str]:
 
 def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     """The job, its model, and where λ is from."""
-    from pipeline.batches.formats import format_of, reader_for
+    from pipeline.batches.formats import format_of
     from pipeline.batches.job import BatchJob, BatchSettings, form_of, input_files
     from pipeline.batches.worker import load
     from pipeline.ranking.checkpoints import tuned_weight
@@ -163,8 +160,6 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     from rerankers.scoring.precomputed import version_of
 
     files = input_files(options.input)
-    output = options.format or str(format_of(files[0]))
-    reader_for(output)  # What it needs is installed.
     form = form_of(files)
     folder = options.checkpoint or checkpoints.find(options.reranker)
     # On a cluster the model is only looked at here.
@@ -189,7 +184,7 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
         options.normalize,
         options.precision,
         *form,
-        output,
+        str(format_of(files[0])),
     )
     on_cluster = "cuda" if options.gpus else "cpu"
     job = BatchJob(

@@ -22,7 +22,7 @@ built from are not read again. It is still the collection's index, whether or no
 file names the added posts. Building it anew reads the files that are named, and nothing else.
 Searches see the old index until the new one is complete, and an interruption leaves the old one. A
 changed index gives the same results as one built from the resulting posts. Precomputed posts are
-kept, and those of the added posts computed.
+computed anew.
 
 With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
 posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or

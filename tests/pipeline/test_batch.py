@@ -17,7 +17,6 @@ from conftest import Command, Result
 from helpers.batch_samples import Row, nested, pairs, read_lines, scores, write_lines
 from helpers.reranking_samples import AWKWARD, encoder, small_model
 
-from pipeline.batch import FORMATS
 from pipeline.batches import worker
 from pipeline.batches.job import Part
 from pipeline.batches.worker import Done, Worker
@@ -155,27 +154,6 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert len([*(tmp_path / "out").glob("part-*.parquet")]) > 3
 
 
-@pytest.mark.parametrize("as_pairs", [False, True])
-@pytest.mark.parametrize("wanted", FORMATS)
-def test_the_output_has_the_format_that_is_asked_for(
-    tmp_path: Path, score: Any, wanted: str, as_pairs: bool
-) -> None:
-    rows = nested(first_stage=True)
-    rows = pairs(rows) if as_pairs else rows
-    write_lines(tmp_path / "in.jsonl", rows)
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    found = []
-    for source in ("in.jsonl", "in.parquet"):
-        output = tmp_path / f"{source}-out"
-        score(tmp_path / source, output, "--format", wanted)
-        assert {path.name.partition(".")[2] for path in output.glob("part-*")} == {wanted}
-        is_table = wanted == "parquet"
-        content = pa.dataset.dataset(output).to_table().to_pylist() if is_table else None
-        found.append(scores(read_lines(output) if content is None else content))
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
-    assert len(found[0]) == len(rows) * (1 if as_pairs else len(rows[0]["posts"]))
-
-
 BAD = {
     "{": "found no JSON",
     "[1]": "found a list, expected an object",
@@ -232,13 +210,11 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
             table = pa.Table.from_pylist([row | {"query_id": str(row["query_id"])} for row in rows])
             pq.write_table(table, source)
         output = tmp_path / f"{name}-out"
-        score(source, output, "--format", "jsonl", "--part-size", "1MB")
-        assert [row["query_id"] for row in read_lines(output)] == [
-            "q0-0",
-            "q3-0",
-            rows[4]["query_id"],
-        ] or (name == "in.parquet")
-        assert len(read_lines(output)) == 3
+        score(source, output, "--part-size", "1MB")
+        is_table = name == "in.parquet"
+        table = pa.dataset.dataset(output).to_table().to_pylist() if is_table else None
+        found = table or read_lines(output)
+        assert [row["query_id"] for row in found] == ["q0-0", "q3-0", "7" if is_table else 7]
         assert [(row["place"], row["reason"]) for row in rejected(output)] == [
             (f"{source}:2", "posts[3].text: found nothing, expected a text"),
             (f"{source}:3", "posts: found nothing, expected a list"),
@@ -349,7 +325,6 @@ def test_only_the_same_job_is_resumed(
     changes = {
         "the weight 0.35, found 0.5": ("--lambda", 0.5),
         "the precision fp32, found bf16": ("--precision", "bf16"),
-        "the output jsonl, found parquet": ("--format", "parquet"),
     }
     for problem, options in changes.items():
         refused = command("batch", *job, *options)

@@ -15,7 +15,6 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
 from rerankers.errors import RerankerError
-from rerankers.features._tables import PostTable
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import (
     PrecomputedPosts,
@@ -99,40 +98,6 @@ def test_a_post_whose_text_has_changed_is_read_again(
     found = precomputed(ready, changed, tmp_path / "posts")
     rows = found.find(all_pairs()).tolist()
     assert rows == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (slice(0, 6), slice(3, None)),  # some stay, some go, others are new
-        (slice(0, 6), slice(2, 4)),  # none is new
-        (slice(0, 3), slice(3, None)),  # none stays
-        (slice(0, 0), slice(0, None)),  # there was none
-    ],
-)
-def test_known_posts_are_copied_and_only_new_ones_read(
-    before: slice,
-    after: slice,
-    ready: TrainedReranker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pairs = pairs_of(POSTS)
-    old = precomputed(ready, POSTS[before], tmp_path / "old")
-    fresh = precomputed(ready, POSTS[after], tmp_path / "fresh")
-    read, of = list[str](), PostTable.read
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "rerankers.scoring.precomputed.PostTable.read",
-            lambda texts, *rest: (read.extend(texts), of(texts, *rest))[1],
-        )
-        precompute(ready.directory, IDF, POSTS[after], tmp_path / "new", known=old)
-    assert read == [post[0] for post in POSTS[after] if post not in POSTS[before]]
-    found = open_precomputed(ready.directory, tmp_path / "new", REMEDY)
-    np.testing.assert_array_equal(found.find(pairs) >= 0, fresh.find(pairs) >= 0)
-    assert sorted(found.known.words) == sorted(fresh.known.words)
-    scores = dataclasses.replace(ready, precomputed=found).score(pairs)
-    np.testing.assert_array_equal(scores, ready.score(pairs))
 
 
 def test_another_checkpoint_is_refused(ready: TrainedReranker, tmp_path: Path) -> None:
