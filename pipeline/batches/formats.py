@@ -130,7 +130,7 @@ def _spans(
 
 
 def _keeps_queries(form: Form | None) -> bool:
-    return form is not None and form.has_first_stage and not form.is_nested
+    return form is not None and not form.is_nested
 
 
 _OPEN = {".gz": gzip.open, ".bz2": bz2.open}

@@ -43,10 +43,12 @@ def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def score(command: Command) -> Any:
-    """Runs a job with parts of about one row, and expects it to succeed."""
+    """Runs a job of mp_hcnn with parts of about one row, and expects it to succeed."""
 
     def call(source: Path, output: Path, *options: object) -> Result:
-        done = command("batch", "--input", source, "--output", output, "--part-size", 900, *options)
+        files = ("--input", source, "--output", output)
+        model = () if "--reranker" in options else ("--reranker", "mp_hcnn")
+        done = command("batch", *files, "--part-size", 900, *model, *options)
         assert done.code == 0, done.err
         return done
 
@@ -293,7 +295,7 @@ def test_an_interrupted_job_goes_on_and_scores_no_row_twice(
         write_lines(source, [*rows, "{"])
     size = ("--part-size", "2KB")
     score(source, tmp_path / "whole", *size)
-    job = ("batch", "--input", source, "--output", output, *size)
+    job = ("batch", "--input", source, "--output", output, "--reranker", "mp_hcnn", *size)
     interrupted = Interrupted(monkeypatch, 3)
     assert command(*job).code == 130
     assert 0 < interrupted.posts < len(rows)
@@ -320,7 +322,7 @@ def test_only_the_same_job_is_resumed(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     write_lines(source, nested(first_stage=True))
-    job = ("--input", source, "--output", output, "--resume")
+    job = ("--input", source, "--output", output, "--resume", "--reranker", "mp_hcnn")
     score(source, output)
     changes = {
         "the weight 0.35, found 0.5": ("--lambda", 0.5),
@@ -399,3 +401,18 @@ def test_ray_is_needed_for_an_address_alone(
     score(source, tmp_path / "alone")
     done = command(*job, "--resume")
     assert (done.code, "pip install 'tweetrerank[ray]'" in done.err) == (1, True)
+
+
+def test_lists_are_ranked_as_a_whole_by_scores_or_their_order(tmp_path: Path, score: Any) -> None:
+    """The posts of a row stand in the order of a first stage, if they have no scores."""
+    window = checkpoint.load(checkpoint.find("window"))
+    for has_scores in (True, False):
+        rows, output = nested(2, first_stage=has_scores), tmp_path / str(has_scores)
+        source = write_lines(tmp_path / f"{has_scores}.jsonl", rows)
+        score(source, output, "--reranker", "window")
+        expected: list[float] = []
+        for row in rows:
+            posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
+            first = [p["first_stage_score"] for p in row["posts"]] if has_scores else None
+            expected += window.predict(posts, first, in_order=True).tolist()
+        np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
