@@ -48,11 +48,11 @@ def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def score(command: Command) -> Any:
-    """Runs a job with parts of about one row, and expects it to succeed."""
+    """Runs a job with parts of about one row; it succeeds unless it rejects rows."""
 
     def call(source: Path, output: Path, *options: object) -> Result:
         done = command("batch", "--input", source, "--output", output, "--part-size", 900, *options)
-        assert done.code == 0, done.err
+        assert done.code == int(bool(rejected(output))), done.err
         return done
 
     return call

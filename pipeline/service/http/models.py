@@ -223,7 +223,10 @@ def _folders(names: Sequence[str]) -> dict[str, Path]:
     """Name in requests -> checkpoint folder."""
     folders: dict[str, Path] = {}
     for given in names:
-        folder = checkpoints.find(given)
+        try:
+            folder = checkpoints.find(given)
+        except RerankerError as error:
+            raise UsageError(f"--checkpoint: {error}") from None
         is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
         name = given if is_shipped and given == folder.parent.name else folder.resolve().name
         if name in folders:
