@@ -23,6 +23,7 @@ from rerankers.base import (
     places_of,
     prior_of_rank,
 )
+from rerankers.devices import one_thread_each
 from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
@@ -151,7 +152,11 @@ class TrainedReranker:
             known = dataclasses.replace(known, signals={ORDER: given})
         self._warn_of_missing(known)
         is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
-        values = self._of_few.score(known) if is_few else self.score(known)
+        if is_few:
+            with one_thread_each():  # Waiting for a second one takes longer than its share.
+                values = self._of_few.score(known)
+        else:
+            values = self.score(known)
         if first is None or share == 1:
             return values
         mixed = np.zeros(len(known))

@@ -43,13 +43,13 @@ def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def score(command: Command) -> Any:
-    """Runs a job of mp_hcnn with parts of about one row, and expects it to succeed."""
+    """Runs a job of mp_hcnn with parts of about one row; it succeeds unless it rejects rows."""
 
     def call(source: Path, output: Path, *options: object) -> Result:
         files = ("--input", source, "--output", output)
         model = () if "--reranker" in options else ("--reranker", "mp_hcnn")
         done = command("batch", *files, "--part-size", 900, *model, *options)
-        assert done.code == 0, done.err
+        assert done.code == int(bool(rejected(output))), done.err
         return done
 
     return call
