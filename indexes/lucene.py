@@ -20,6 +20,7 @@ from indexes.manifest import (
     IndexManifest,
     Source,
     check_replaceable,
+    crc_of,
     software_versions,
     unusable,
 )
@@ -97,15 +98,20 @@ def write(
     ):
         stored = progress(store, summary.posts, "indexing")
         _write_texts(folder, (post.text for post in stored))
+    files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    with (folder / POSTS_FILE).open("rb") as stream:
+        posts_crc = crc_of(stream, files[POSTS_FILE])
     manifest = IndexManifest(
         **summary._asdict(),
         analyzer=_ANALYZER,
         sources=sources,
-        files={file.name: file.stat().st_size for file in sorted(folder.iterdir())},
+        files=files,
         rebuild=rebuild,
         versions=software_versions(lucene=version),
         changes=changes,
+        posts_crc=posts_crc,
     )
+    manifest.check_content(folder)
     manifest.write(folder)
     return manifest
 

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
@@ -80,6 +81,8 @@ class IndexManifest:
             a line.
         versions: of the software that built it.
         changes: since it was built, oldest first.
+        posts_crc: CRC-32 of the file of posts; None in older indexes. Lucene's files end with their
+            own.
     """
 
     posts: int
@@ -92,15 +95,14 @@ class IndexManifest:
     versions: dict[str, str]
     format: int = FORMAT
     changes: tuple[Change, ...] = ()
+    posts_crc: int | None = None
 
     def fields(self) -> dict[str, Any]:
         """The content of ``manifest.json``."""
         fields = dataclasses.asdict(self) | {"sources": [s._asdict() for s in self.sources]}
         # Absent in an index as it was built, which older versions of this program can open.
         fields["changes"] = [change._asdict() for change in self.changes]
-        if not self.changes:
-            del fields["changes"]
-        return fields
+        return {name: v for name, v in fields.items() if v or name not in ("changes", "posts_crc")}
 
     @classmethod
     def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
@@ -156,12 +158,14 @@ class IndexManifest:
     def check(self, directory: Path, sources: Sequence[Path] | None) -> None:
         """Check that the index is complete and, if given, that ``sources`` are its files of posts.
 
+        The content of files is read where they are newer than the manifest, which is written last.
         Files that were added after it was built may be among ``sources``, or not.
 
         Raises:
             CollectionError: naming the files that differ and the command that rebuilds, or the one
                 that adds what is new.
         """
+        newer, written = [], (directory / FILE_NAME).stat().st_mtime_ns
         for name, size in self.files.items():
             path = directory / name
             found = path.stat().st_size if path.is_file() else None
@@ -169,6 +173,9 @@ class IndexManifest:
                 state = "is missing" if found is None else f"has {found} bytes"
                 problem = f"its file {name} {state}, expected {size} bytes: it is damaged"
                 raise unusable(directory, problem, self.rebuild)
+            if path.stat().st_mtime_ns > written:
+                newer.append(name)
+        self.check_content(directory, newer)
         if sources is None:
             return
         left, new = list(self.sources), []
@@ -199,6 +206,31 @@ class IndexManifest:
                 f"{directory}: this index lacks the posts of {', '.join(map(str, new))}; {ways}"
             )
 
+    def check_content(self, directory: Path, names: Iterable[str] | None = None) -> None:
+        """Read files, all by default, and compare their checksums.
+
+        Raises:
+            CollectionError: naming the damaged files and the command that rebuilds.
+        """
+        names = self.files if names is None else names
+        if damaged := [name for name in names if not self._is_sound(directory / name)]:
+            problem = f"found another checksum in {', '.join(damaged)}: damaged"
+            raise unusable(directory, problem, self.rebuild)
+
+    def _is_sound(self, path: Path) -> bool:
+        """Whether a file has its checksum: in the manifest, or Lucene's in its last 8 bytes."""
+        is_posts = path.suffix == ".sqlite"
+        if is_posts and self.posts_crc is None:
+            return True
+        try:
+            left = path.stat().st_size - (0 if is_posts else 8)
+            with path.open("rb") as stream:
+                actual = crc_of(stream, left)
+                expected = self.posts_crc if is_posts else int.from_bytes(stream.read(8))
+        except OSError:
+            return False
+        return actual == expected
+
     @property
     def _build(self) -> str:
         """The command that built the index, before it was changed."""
@@ -214,6 +246,14 @@ class IndexManifest:
         return "\n  ".join([self._build, *lost])
 
 
+def crc_of(stream: BinaryIO, size: int) -> int:
+    """CRC-32 of the next bytes of a file."""
+    value = 0
+    while size > 0 and (part := stream.read(min(size, 1 << 20))):
+        value, size = zlib.crc32(part, value), size - len(part)
+    return value
+
+
 def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:
     """The error for an index that must be built again."""
     return CollectionError(
@@ -221,12 +261,12 @@ def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:
     )
 
 
-def check_replaceable(directory: Path, file_name: str = FILE_NAME) -> None:
+def check_replaceable(directory: Path) -> None:
     """Raise CollectionError if a new index in ``directory`` would destroy anything but an old one.
 
-    An old index has a file ``file_name``; the folder may be missing or empty.
+    The folder may be missing or empty.
     """
-    if not directory.exists() or (directory / file_name).is_file():
+    if not directory.exists() or (directory / FILE_NAME).is_file():
         return
     if directory.is_dir() and not any(directory.iterdir()):
         return

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.defaults import DEFAULT_RERANKER, UNTUNED_WEIGHT
+from pipeline.command.defaults import DEFAULT_WINDOW, UNTUNED_WEIGHT
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pipeline.batches.job import BatchJob, BatchManifest, Part
     from pipeline.batches.worker import Done
     from rerankers.reranker import TrainedReranker
-
-FORMATS = ("jsonl", "jsonl.gz", "parquet")
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class FileOptions:
         required=True,
         metavar="DIR",
     )
-    format: str | None = option("of the output (default: that of the input)", choices=FORMATS)
     part_size: int = option(
         "bytes of the input in a part, or 500KB, 8MB, …: an interruption loses at most one part "
         "of each process",
@@ -72,7 +69,7 @@ class FileOptions:
 class Options(ScoringOptions, FileOptions):
     """What to score, by what, and where."""
 
-    reranker: str = option("model", default=DEFAULT_RERANKER)
+    reranker: str = option("model", default=DEFAULT_WINDOW)
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
     )
@@ -153,7 +150,7 @@ def _problems(options: Options) -> list[str]:
 
 def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     """The job, its model, and where λ is from."""
-    from pipeline.batches.formats import format_of, reader_for
+    from pipeline.batches.formats import format_of
     from pipeline.batches.job import BatchJob, BatchSettings, form_of, input_files
     from pipeline.batches.worker import load
     from pipeline.ranking.checkpoints import tuned_weight
@@ -163,8 +160,6 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     from rerankers.scoring.precomputed import version_of
 
     files = input_files(options.input)
-    output = options.format or str(format_of(files[0]))
-    reader_for(output)  # What it needs is installed.
     form = form_of(files)
     folder = options.checkpoint or checkpoints.find(options.reranker)
     # On a cluster the model is only looked at here.
@@ -172,13 +167,16 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     trained = load(folder, options.reranker, device)
     weight, origin = 1.0, "without first-stage scores"
     if form.has_first_stage:
-        if options.weight is not None:
+        if trained.model.reads_windows:
+            origin = "its score contains the first stage's"
+        elif options.weight is not None:
             weight, origin = options.weight, "given"
         else:
             tuned = tuned_weight(folder, options.normalize)
             weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned: choose one by --lambda")
         reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
-        form = form._replace(has_first_stage=weight < 1 or reads_prior)
+        is_read = weight < 1 or reads_prior or trained.model.reads_windows
+        form = form._replace(has_first_stage=is_read)
     settings = BatchSettings(
         options.reranker,
         version_of(folder),
@@ -186,7 +184,7 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
         options.normalize,
         options.precision,
         *form,
-        output,
+        str(format_of(files[0])),
     )
     on_cluster = "cuda" if options.gpus else "cpu"
     job = BatchJob(

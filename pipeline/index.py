@@ -8,6 +8,7 @@
   python -m pipeline.index --collection my-posts.toml --add wednesday.jsonl.gz
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
   python -m pipeline.index --index my-index --remove 1042,1077
+  python -m pipeline.index --index my-index --check
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
@@ -21,7 +22,7 @@ built from are not read again. It is still the collection's index, whether or no
 file names the added posts. Building it anew reads the files that are named, and nothing else.
 Searches see the old index until the new one is complete, and an interruption leaves the old one. A
 changed index gives the same results as one built from the resulting posts. Precomputed posts are
-kept, and those of the added posts computed.
+computed anew.
 
 With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
 posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or
@@ -59,12 +60,10 @@ class _LocalOptions:
     """What to index, and where on this machine."""
 
     collection: str | None = option(
-        "collection to index, by its name or its file", metavar="NAME|FILE"
-    )
-    topics: str | None = option(
-        "the same, spelled as pipeline.search does: mb2011 and mb2012 share an index, and so do "
+        "collection to index, by its name or its file; mb2011 and mb2012 share an index, and so do "
         "mb2013 and mb2014",
-        metavar="NAME",
+        names=("--collection", "--topics"),
+        metavar="NAME|FILE",
     )
     posts: tuple[Path, ...] = option(
         "file of your own posts; may be given several times",
@@ -91,6 +90,7 @@ class _LocalOptions:
         metavar="IDS",
     )
     replace: bool = option("added posts replace those with the same id", flag=True)
+    check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
     skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
         "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
@@ -119,6 +119,10 @@ def main(options: Options) -> None:
     is_change = _is_change(options)
     name = _collection_name(options)
     if _build_in_engine(options, name):
+        return
+    if options.check:
+        collection = named.find(name, options.data) if name else None
+        _check(options.index or (collection.index_directory if collection else Path()))
         return
     if is_change:
         own = _own_collection(options, name)
@@ -169,6 +173,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         "--add": options.add,
         "--remove": options.remove,
         "--precompute": options.precompute,
+        "--check": options.check,
     }
     if problems := [
         f"{flag}: not with an index in a search engine" for flag, v in local.items() if v
@@ -289,6 +294,15 @@ def _tell_of_differences(options: Options, own: SearchedCollection, removed: int
         )
 
 
+def _check(directory: Path) -> None:
+    """Compare the checksums of an index."""
+    manifest = IndexManifest.read(directory)
+    manifest.check(directory, None)
+    manifest.check_content(directory)
+    size = sum(manifest.files.values())
+    print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
+
+
 def _keep_precomputed(directory: Path, new: Path) -> None:
     """Write the precomputed posts of an index for its changed posts."""
     if (directory / "precomputed").is_dir():
@@ -357,8 +371,9 @@ def _is_change(options: Options) -> bool:
     """Whether an index is to be changed; raises UsageError for options that do not fit."""
     is_change = bool(options.add) or options.remove is not None
     problems = []
-    collection = options.collection or options.topics
-    if is_change and options.index is None and not collection:
+    if options.check and (is_change or options.posts or options.precompute or options.engine):
+        problems.append("--check changes nothing and reads a local index; give it alone")
+    if is_change and options.index is None and not options.collection:
         problems.append(
             "--index DIR or --collection FILE is missing: the index to change by --add or --remove"
         )
@@ -375,21 +390,19 @@ def _is_change(options: Options) -> bool:
 
 def _collection_name(options: Options) -> str | None:
     """The collection to index, or None for own posts; raises UsageError without one of them."""
-    names = {name for name in (options.collection, options.topics) if name}
-    problems = []
-    if len(names) > 1:
-        problems.append("--collection and --topics name different collections; give one of them")
-    if names and options.posts:
+    name, problems = options.collection, []
+    if name and options.posts:
         problems.append("--posts cannot be combined with a collection; give one of them")
     is_there = options.index is not None and options.index.is_dir()
     is_change = options.add or options.remove is not None
-    if not (names or options.posts or is_change or (options.precompute and is_there)):
+    reads = options.precompute or options.check
+    if not (name or options.posts or is_change or (reads and is_there)):
         problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
-    if not names and options.posts and options.index is None and options.engine is None:
+    if not name and options.posts and options.index is None and options.engine is None:
         problems.append("--index DIR is missing: the folder to write the index into")
     if problems:
         raise UsageError(problems)
-    return next(iter(names), None)
+    return name
 
 
 if __name__ == "__main__":

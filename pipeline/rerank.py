@@ -4,9 +4,9 @@
     python -m pipeline.rerank --topics mb2012 trec-runs/* --skip-unknown --report runs.csv
     python -m pipeline.rerank --topics my-topics.tsv --index my-index --qrels my.qrels a.run b.run
 
-A run's posts stay the same, their order changes. The new scores are mixtures of the model's
-and the run's own. The report has the form of tables 6 and 7 of Severyn & Moschitti (SIGIR 2015); a
-model with a prior (sm_cnn) reads the ranks of the run itself.
+A run's posts stay the same, their order changes. The model ``window`` reads the run's own scores;
+those of other models are mixed with them. The report has the form of tables 6 and 7 of Severyn &
+Moschitti (SIGIR 2015), whose model ``sm_cnn`` has a prior of the run's ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.command.defaults import DEFAULT_HITS
+from pipeline.command.defaults import DEFAULT_HITS, DEFAULT_WINDOW
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -56,10 +56,10 @@ class Options(ModelOptions):
     runs: tuple[str, ...] = argument(
         "TREC runs; ql and rm3 name a collection's official runs", many=True
     )
-    reranker: str = option("model", default="sm_cnn")
+    reranker: str = option("model", default=DEFAULT_WINDOW)
     weight: float | None = option(
         "λ, the neural score's share; the rest is the run's own score (default: "
-        f"{DEFAULT_WEIGHT}; a fusion has none)",
+        f"{DEFAULT_WEIGHT}; window and fusions have none)",
         parse=fraction,
         names=("--lambda",),
     )
@@ -244,7 +244,7 @@ def _report(
         made = {
             "collection": collection.name,
             "reranker": options.reranker,
-            "lambda": _weight(options),
+            "lambda": ranker.weight,
             "normalize": options.normalize,
             "checkpoint": "/".join(ranker.scorer.checkpoint.directory.resolve().parts[-2:]),
             **{name: made_by[name] for name in ("date", "commit", "machine")},
@@ -261,28 +261,22 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
     found = ranker(
         collection,
         options.reranker,
-        weight=_weight(options),
+        weight=options.weight,
+        default_weight=DEFAULT_WEIGHT,
         checkpoint=options.checkpoint,
         normalize=options.normalize,
         **options.loading(),
     )
     assert found.scorer
-    signals = features.signals_of(found.scorer.checkpoint.model.feature_families)
-    if options.weight == 1 and not signals:
+    model = found.scorer.checkpoint.model
+    signals = features.signals_of(model.feature_families)
+    if options.weight == 1 and not signals and not model.reads_windows:
         print(
             f"note: this {options.reranker} does not read the ranks of a run, so with λ = 1 "
             "nothing of a run's own order is kept; --lambda below 1 mixes in its scores",
             file=sys.stderr,
         )
     return found
-
-
-def _weight(options: Options) -> float | None:
-    """λ, as given or by default; None for a model that has none."""
-    from rerankers import models
-
-    has_none = options.weight is None and models.reads_rankers(options.reranker)
-    return None if has_none else DEFAULT_WEIGHT if options.weight is None else options.weight
 
 
 if __name__ == "__main__":

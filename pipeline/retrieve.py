@@ -10,7 +10,6 @@ TREC run whose documents are the archive's questions, each scored by its best an
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.collections import named
-from pipeline.collections.collection import home_directory
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, fraction, option, output_file, positive_int
@@ -27,10 +25,13 @@ from pipeline.command.runtime import choose_device, counted, one_line, print_pos
 
 if TYPE_CHECKING:
     from pipeline.collections.topics import Topic
-    from pipeline.ranking.archive import Found, Match, QuestionArchive
+    from pipeline.ranking.archive import Match, QuestionArchive
 
 SHOWN = 5
 """Questions of the archive shown per question."""
+
+DEFAULT_ALPHA = 0.7
+"""Section 6.3 of Qiu & Huang (2015) finds the best α near this value, in both languages."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +52,12 @@ class Options:
     questions: Path | None = option(
         "file of questions, qid<TAB>text a line", parse=existing_file, metavar="FILE"
     )
-    alpha: float | None = option(
-        "weight of the questions' similarity against the answer's score (default: 0.7, or the best "
-        "by --qrels)",
+    alpha: float = option(
+        "weight of the questions' similarity against the answer's score",
+        default=DEFAULT_ALPHA,
         parse=fraction,
     )
-    qrels: Path | None = option(
-        "judgments of the archive's questions for --questions: choose α in steps of 0.05 for the "
-        "best AP",
-        parse=existing_file,
-        metavar="FILE",
-    )
     hits: int = option("questions of the archive per question", default=20, parse=positive_int)
-    index: Path | None = option(
-        "folder for the questions' vectors (default: indexes/NAME-questions under "
-        "$TWEETRERANK_HOME); built if missing or out of date",
-        parse=Path,
-        metavar="DIR",
-    )
     output: Path | None = option("run file to write", parse=output_file, metavar="RUN")
     runtag: str = option("last column of the run", default="tweetrerank")
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
@@ -86,13 +75,12 @@ def main(options: Options) -> None:
     archive = _archive(options)
     opened = time.perf_counter()
     found = archive.search(topics, options.hits)
-    alpha = _alpha(options, found)
-    scores = mix(found, alpha)
+    scores = mix(found, options.alpha)
     if options.output:
         write_run(options.output, scores, options.runtag)
     if options.question is not None or not options.output:
         for topic in topics:
-            _show(topic, found[topic.query_id], alpha)
+            _show(topic, found[topic.query_id], options.alpha)
     wrote = f"wrote {options.output}: " if options.output else ""
     now = time.perf_counter()
     print(
@@ -112,10 +100,6 @@ def _topics(options: Options) -> list[Topic]:
         problems.append("give one of --question TEXT and --questions FILE")
     if options.question is not None and not options.question.strip():
         problems.append("--question: found an empty text, expected a question")
-    if options.qrels and options.alpha is not None:
-        problems.append("--qrels chooses α, so --alpha has no effect; leave one of them out")
-    if options.qrels and options.questions is None:
-        problems.append("--qrels: expected the judged questions by --questions FILE")
     if any(c.isspace() for c in options.runtag) or not options.runtag:
         problems.append(f"--runtag: found {options.runtag!r}, expected a word without spaces")
     if problems:
@@ -126,7 +110,7 @@ def _topics(options: Options) -> list[Topic]:
 
 
 def _archive(options: Options) -> QuestionArchive:
-    """The collection's archive; its vectors come from the index if they are up to date."""
+    """The collection's archive."""
     from pipeline.ranking.archive import QuestionArchive, archived_pairs
     from pipeline.ranking.checkpoints import default_directory
     from rerankers import checkpoint
@@ -135,25 +119,7 @@ def _archive(options: Options) -> QuestionArchive:
     device = choose_device(options.device, options.threads)
     folder = options.checkpoint or default_directory("cntn", collection.name)
     loaded = checkpoint.load(folder, device=device)
-    directory = options.index or home_directory() / "indexes" / f"{collection.name}-questions"
-    words = ["python", "-m", "pipeline.retrieve", "--archive", options.archive]
-    words += ["--checkpoint", str(folder), "--index", str(directory), "--question", "test"]
-    pairs = archived_pairs(collection)
-    return QuestionArchive.cached(directory, pairs, loaded, shlex.join(words))
-
-
-def _alpha(options: Options, found: Found) -> float:
-    """α as given, or the best by the judgments, or the paper's."""
-    from pipeline.collections.trec import read_qrels
-    from pipeline.evaluation.measures import Evaluator, mean
-    from pipeline.ranking.archive import DEFAULT_ALPHA, tune_alpha
-
-    if options.qrels is None:
-        return DEFAULT_ALPHA if options.alpha is None else options.alpha
-    evaluator = Evaluator(read_qrels(options.qrels), ["AP"])
-    alpha, best = tune_alpha(found, lambda run: mean(evaluator(run)["AP"]))
-    print(f"α = {alpha:g}: AP {best:.4f} on {counted(len(evaluator.query_ids), 'judged question')}")
-    return alpha
+    return QuestionArchive.build(archived_pairs(collection), loaded)
 
 
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:

@@ -3,7 +3,7 @@
 python -m pipeline.serve
 python -m pipeline.serve --checkpoint mp_hcnn --checkpoint my-checkpoint --port 8080
 python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
-python -m pipeline.serve --engine http://localhost:9200 --text-field body
+python -m pipeline.serve --engine http://localhost:9200 --engine-index 'posts-*' --text-field body
 """
 
 from __future__ import annotations
@@ -27,16 +27,10 @@ from pipeline.command.options import existing_file, option, positive_float, posi
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from pipeline.service.http.models import Models
     from pipeline.service.http.service import Service
-    from pipeline.service.page.searching import SearchPage
     from pipeline.service.proxy.routes import Proxy
 
-DEFAULT_CHECKPOINT = "mp_hcnn"
-GRACE = 30
-"""Seconds that requests have for their end after a signal."""
-KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
+DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that only this machine reaches."""
 BACKLOG = 2048
@@ -48,6 +42,16 @@ def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise ValueError(f"found {text!r}, expected a port from 0 (any free one) to 65535")
     return int(text)
+
+
+def index_pattern(text: str) -> str:
+    """The name of an index, or a pattern of names."""
+    if text[:1] in ("", *"._-+<") or any(character in text for character in " ,/?#"):
+        raise ValueError(
+            f"found {text!r}, expected the name of an index, or a pattern such as 'posts-*'; "
+            "several are given by several options"
+        )
+    return text
 
 
 @dataclass(frozen=True)
@@ -95,13 +99,26 @@ class Options:
         metavar="FILE",
     )
     index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
-    collection: str | None = option("collection that the page searches", metavar="NAME|FILE")
+    collection: tuple[str, ...] = option(
+        "collection whose best model is served, under its name, and that the page searches; the "
+        "proxy takes it for the collection's index. May be given several times: the page has the "
+        "first",
+        many=True,
+        metavar="NAME|FILE",
+    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     engine: str | None = option(
         "answer the searches of OpenSearch or Elasticsearch at this address, reranked; several "
         "nodes are separated by commas",
         parse=addresses,
         metavar="URL",
+    )
+    engine_index: tuple[str, ...] = option(
+        "index that may be searched, by its name or a pattern such as 'posts-*'; may be given "
+        "several times (default: that of --collection)",
+        parse=index_pattern,
+        many=True,
+        metavar="PATTERN",
     )
     text_field: str | None = option(
         "field of the texts in the engine's indexes (default: contents, and url of the links)",
@@ -131,6 +148,7 @@ def main(options: Options) -> None:
         import uvicorn
 
         from pipeline.service import app
+        from pipeline.service.http import connections
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
         from pipeline.service.record import end_log, log_as_json
@@ -141,14 +159,18 @@ def main(options: Options) -> None:
     from pipeline.service.http.models import Models
     from pipeline.service.http.statistics import Statistics
     from pipeline.service.page.routes import routes
+    from pipeline.service.page.searching import SearchPage
 
-    models = Models(options.checkpoint or [DEFAULT_CHECKPOINT], options.cache, threads)
+    collections = collections_of(options)
+    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
+    of_collections = collections if options.collection else []
+    models = Models(named, options.cache, threads, of_collections)
     limits = Limits.of(options.max_documents, options.max_body)
     statistics = None
     if options.statistics:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
-    page = open_page(options, models)
+    page = SearchPage(collections[0], lambda: models.served) if collections else None
     log = log_as_json()
 
     def reload() -> None:
@@ -158,16 +180,9 @@ def main(options: Options) -> None:
         if statistics:
             statistics.reload()
 
-    config = uvicorn.Config(
-        app.build(service, keys, routes(page), proxy_of(options, service), reload),
+    config = connections.config(
+        app.build(service, keys, routes(page), proxy_of(options, service, collections), reload),
         loop="uvloop",
-        http="httptools",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=GRACE,
     )
     if not keys and options.host not in LOOPBACK:
         print(f"warning: everybody who reaches {options.host} is served", file=sys.stderr)
@@ -188,18 +203,25 @@ def main(options: Options) -> None:
         os._exit(0)  # The interpreter's end would wait for the log.
 
 
-def proxy_of(options: Options, service: Service) -> Proxy | None:
+def proxy_of(options: Options, service: Service, collections: Sequence[Collection]) -> Proxy | None:
     """The searches of the engine that the options name, if they do.
 
     Raises:
-        UsageError: there are options of an engine and no engine.
+        UsageError: there are options of an engine and no engine, or none of its indexes is named.
     """
     if options.engine is None:
-        given = [name for name in ("text_field", "url_field") if getattr(options, name)]
-        if given:
+        names = ("engine_index", "text_field", "url_field")
+        if given := [name for name in names if getattr(options, name)]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
         return None
+    model_of = {each.engine.index: each.name for each in collections if each.engine}
+    indexes = options.engine_index or tuple(model_of)
+    if not indexes:
+        raise UsageError(
+            "--engine: found no --engine-index, expected the indexes that may be searched, such "
+            "as --engine-index posts or --engine-index 'posts-*'"
+        )
     from indexes.engines.client import Credentials
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import SearchDefaults
@@ -209,29 +231,28 @@ def proxy_of(options: Options, service: Service) -> Proxy | None:
     url_field = options.url_field or (None if options.text_field else "url")
     defaults = SearchDefaults(
         *(fields, url_field, options.rerank_window, options.max_documents),
-        options.rerank_timeout,
+        *(options.rerank_timeout, indexes, model_of),
     )
-    urls = [url.strip().rstrip("/") for url in options.engine.split(",")]
-    ca = Credentials.read(options.engine_auth).ca
-    return Proxy(service, Upstream(urls, ca), defaults)
+    upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
+    if options.host not in LOOPBACK and upstream.is_open():
+        print(
+            f"warning: {options.engine} asks for no password: everybody who reaches {options.host} "
+            f"reads {', '.join(indexes)}",
+            file=sys.stderr,
+        )
+    return Proxy(service, upstream, defaults)
 
 
-def open_page(options: Options, models: Models) -> SearchPage | None:
-    """The page over the collection or the index of the options, if they name one."""
+def collections_of(options: Options) -> Sequence[Collection]:
+    """The collections or the index of the options, if they name some."""
     from pipeline.collections.collection import TopicFileCollection
     from pipeline.collections.named import open_collection
-    from pipeline.service.page.searching import SearchPage
 
     if options.collection:
-        collection: Collection = open_collection(
-            options.collection, options.index, data=options.data
-        )
-    elif options.index:
-        # Without topics: the index stands in for their file.
-        collection = TopicFileCollection(options.index, options.index)
-    else:
-        return None
-    return SearchPage(collection, lambda: models.served)
+        names = options.collection
+        return [open_collection(name, options.index, data=options.data) for name in names]
+    # Without topics: the index stands in for their file.
+    return [TopicFileCollection(options.index, options.index)] if options.index else []
 
 
 def read_keys(path: Path) -> Sequence[str]:

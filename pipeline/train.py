@@ -149,14 +149,17 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     """
     from pipeline.command import runtime
     from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
-    from pipeline.training.fusion import fusion_training_set
+    from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
+        calibrated,
         compare_fusion,
+        compare_windows,
         require_judgments,
         shipped_start,
         tune_and_compare,
     )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
+    from rerankers.checkpoint import ADAPTED_FILE
 
     task = _Task(options, own)
     directory, settings = task.directory, _settings(options)
@@ -171,7 +174,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
             task.idf,
             device,
             options.resume,
-            shipped_start(options.model, task.config) if own else None,
+            shipped_start(options.model, task.config) if own and task.is_fusion else None,
         )
         if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
@@ -179,6 +182,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
                 task.rankers, training_set, task.of_fusion, parts.unseen_scores
             )
             checkpoints = parts.checkpoints
+        elif task.reads_windows:
+            training_set = first_stage = window_training_set(training_set, task.of_fusion)
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
         trainer = Trainer(
             options.model,
@@ -194,11 +199,19 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
         raise
     extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
+    if task.reads_windows:  # Of every topic many times.
+        extras = {}
+        if own and task.reads_adapted and own.adapted_path:
+            extras[ADAPTED_FILE] = own.adapted_path.read_bytes()
     if own and task.rankers and task.rankers.judged:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
         compare = compare_fusion if task.rankers else tune_and_compare
+        if task.reads_windows:
+            compare = compare_windows
         tuning = compare(options.model, own, first_stage, outcome)
+    elif task.reads_windows:
+        tuning = calibrated(f"{options.model}/{directory.name}", training_set, outcome)
     trainer.save(directory, outcome, extras, checkpoints, tuning)
     shutil.rmtree(state_directory, ignore_errors=True)
     for name, value in outcome.validation_map.items():
@@ -232,12 +245,6 @@ def _check(options: Options) -> None:
         )
     if options.top and not options.prior_runs:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
-    own = options.collection and is_own(options.collection)
-    if options.collection and not own and models.reads_rankers(options.model):
-        raise UsageError(
-            f"--collection: {options.model} ranks what searches find; name the collection to "
-            "leave out by --test, or the file of an own one"
-        )
 
 
 def _own_collection(options: Options) -> SearchedCollection | None:
@@ -258,6 +265,7 @@ class _Task:
         configuration: name of the configuration; None is the model's first one.
         config: the configuration with the changes of ``--set``.
         rankers: whose scores the model reads; None for a model of given candidates.
+        reads_windows: whether it is trained on windows of several first stages.
     """
 
     def __init__(self, options: Options, own: SearchedCollection | None) -> None:
@@ -265,17 +273,42 @@ class _Task:
 
         self.options, self.own = options, own
         self.configuration, self.rankers = options.configuration, None
-        reads_rankers = models.reads_rankers(options.model)
-        if reads_rankers and self.configuration is None:
-            self.configuration = self._fusion_configuration()
-        self.config = _config(options, self.configuration)
-        if reads_rankers:
-            from pipeline.ranking.fusion import Rankers
-            from pipeline.training.own import own_fusion_config
+        self.reads_windows = models.reads_windows(options.model)
+        if not models.reads_lists(options.model):
+            self.config = _config(options, self.configuration)
+            return
+        from pipeline.ranking.fusion import Rankers
+        from pipeline.training.own import own_fusion_config
 
-            if own and not any(change.startswith("families=") for change in options.set):
-                self.config = own_fusion_config(self.config, own)
-            self.rankers = Rankers.from_config(self.config)
+        if options.collection and not own:
+            raise UsageError(
+                f"--collection: {options.model} ranks what searches find; name the collection to "
+                "leave out by --test, or the file of an own one"
+            )
+        self.configuration = self.configuration or self._fusion_configuration()
+        self.config = _config(options, self.configuration)
+        if self.reads_windows:
+            return
+        if own and not any(change.startswith("families=") for change in options.set):
+            self.config = own_fusion_config(self.config, own)
+        self.rankers = Rankers.from_config(self.config)
+
+    @property
+    def is_fusion(self) -> bool:
+        """Whether it is trees over features, which extend those of the shipped model."""
+        return self.reads_windows or self.rankers is not None
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether no part of the model reads words, so that it needs no vocabulary."""
+        return self.reads_windows or bool(self.rankers and not self.rankers.neural)
+
+    @property
+    def reads_adapted(self) -> bool:
+        """Whether it reads word vectors adapted to the collection."""
+        from rerankers.models._feature_model import ADAPTED_FAMILY
+
+        return ADAPTED_FAMILY in getattr(self.config, "families", "")
 
     @cached_property
     def of_fusion(self) -> list[SearchedCollection]:
@@ -310,6 +343,7 @@ class _Task:
         known = models.find(self.options.model).configurations
         adapted = all(collection.adapted_space for collection in self.of_fusion)
         name = "microblog" if all(collection.runs for collection in self.of_fusion) else "general"
+        name = name if name in known else "general"
         with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
         return with_adapted if adapted and with_adapted in known else name
 
@@ -317,7 +351,6 @@ class _Task:
     def directory(self) -> Path:
         """The checkpoint folder to write."""
         from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
-        from rerankers.models._feature_model import ADAPTED_FAMILY
 
         options, name = self.options, "all"
         if self.own:
@@ -329,7 +362,7 @@ class _Task:
         elif options.train_on:
             years = [named.find(name, options.data).name for name in options.train_on]
             name = "on-" + "-".join(years)
-        if ADAPTED_FAMILY in getattr(self.config, "families", ""):
+        if self.reads_adapted:
             name += ADAPTED_SUFFIX
         return options.output or home_directory() / "checkpoints" / options.model / name
 
@@ -349,7 +382,7 @@ class _Task:
         if options.collection:
             collection = named.find_answers(options.collection, options.data)
             return answer_training_set(collection, draws=options.development == "drawn")
-        if self.rankers and not self.rankers.neural:
+        if self.reads_features:
             names = [collection.name for collection in self.of_fusion]
             left_out = named.find(options.test, options.data).name if options.test else None
             return searched_training_set(names, left_out)
@@ -360,7 +393,7 @@ class _Task:
         """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
         from pipeline import vectors
 
-        if self.rankers and not self.rankers.neural:
+        if self.reads_features:
             return None
         path = _vector_file(self.options)
         if self.options.vectors is None and self.rankers and path != NO_FILE:

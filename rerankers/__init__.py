@@ -1,7 +1,7 @@
 """Small neural rerankers for short posts: text in, scores out.
 
 >>> import rerankers
->>> reranker = rerankers.load("mp_hcnn")
+>>> reranker = rerankers.load()
 >>> best, *_ = reranker.rank("storm warning", ["my coffee is cold", "Storm warning for the coast"])
 >>> best.text
 'Storm warning for the coast'
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["RerankerError", "TrainedReranker", "load", "models"]
 
 
-def load(model: str | Path, device: torch.device | str = "cpu") -> TrainedReranker:
+def load(model: str | Path = "window", device: torch.device | str = "cpu") -> TrainedReranker:
     """Load a trained reranker.
 
     Args:
-        model: name of a model that comes with the package (``mp_hcnn``, ``fusion``), or the
-            folder of a checkpoint.
+        model: name of a model that comes with the package, or the folder of a checkpoint.
+            ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each
+            post by itself.
         device: ``cpu``, ``cuda`` for all GPUs, or ``cuda:1`` for one of them.
 
     Raises:

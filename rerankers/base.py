@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -44,6 +44,8 @@ the others a trigram has the IDF of its word."""
 
 FIRST_STAGE = "first_stage"
 """Signal: first-stage score of a candidate."""
+ORDER = "order"
+"""Signal: place of a candidate in the list that was given, from 1; NaN if that says nothing."""
 PRIOR = "prior"
 """Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
 FEATURES = "features"
@@ -64,7 +66,7 @@ class Pairs:
     post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
     signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
-    is 0; for the families ``signal:NAME`` it is unknown, as NaN is."""
+    is 0; for the families ``given`` and ``signal:NAME`` it is unknown, as NaN is."""
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
     spaces: Sequence[Mapping[str, WordSpace]] = ()
     """[Q] name -> word vectors of the query's collection, for the families ``meaning:NAME``; empty
@@ -75,6 +77,12 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.query_index)
+
+    def with_spaces(self, spaces: Mapping[str, WordSpace]) -> Pairs:
+        """The same pairs with word vectors, unless they have their own."""
+        if self.spaces or not spaces:
+            return self
+        return replace(self, spaces=[spaces] * len(self.queries))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
         """The pairs ``rows`` [B], with their own texts only."""
@@ -106,6 +114,21 @@ def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     have the prior 0; priors of several runs are averaged.
     """
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
+
+
+def places_of(
+    query_index: npt.NDArray[np.int64], scores: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float32]:
+    """[P] place of each pair among those of its query by ``scores`` [P], from 1 for the highest.
+
+    Equal scores keep their order. The signal ``ORDER``.
+    """
+    order = np.lexsort((-scores, query_index))
+    first = np.concatenate([[0], np.flatnonzero(np.diff(query_index[order])) + 1])
+    sizes = np.diff(np.append(first, len(order)))
+    places = np.empty(len(order), dtype=np.float32)
+    places[order] = np.arange(len(order)) - np.repeat(first, sizes) + 1
+    return places
 
 
 Inputs = Mapping[str, Terms]
@@ -151,6 +174,10 @@ class Reranker(nn.Module, ABC):
 
     reads_rankers: ClassVar[bool] = False
     """Whether it reads the scores of several rankers, whose best posts are its candidates."""
+
+    reads_windows: ClassVar[bool] = False
+    """Whether it ranks a list of given candidates as a whole, by texts and by what their first
+    stage gives of scores and order, and is trained on such lists of several first stages."""
 
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""

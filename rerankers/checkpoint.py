@@ -3,6 +3,7 @@
 ``config.json``         model, hyperparameters, features, source of IDF, and SHA-256 of all files
 ``model.safetensors``   the weights, word vectors included
 ``vocabulary.json``     the words
+``adapted.safetensors`` word vectors adapted to a collection, where the model reads them
 ``metrics.json``        training data, and validation results
 
 Models that are no tensors have files of their own (``model.txt``: the trees of LambdaMART). A
@@ -32,13 +33,15 @@ from rerankers import features, models
 from rerankers.base import Reranker
 from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import TUNING_FILE, TrainedReranker
 from rerankers.text.inputs import TextEncoder
+from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2
 """Format of ``config.json``, and meaning of the weights: how texts become terms."""
 VOCABULARY, WEIGHTS = SHARED_FILES = ("vocabulary.json", "model.safetensors")
+ADAPTED_FILE = "adapted.safetensors"
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
@@ -121,6 +124,31 @@ def share(directories: Sequence[Path], name: str) -> None:
         write_config(directory, {**kept, "shared": name})
 
 
+def copy_whole(directory: Path, target: Path, adapted: Path | None = None) -> None:
+    """Copy a checkpoint, without a λ, into an empty folder that needs no other one.
+
+    Args:
+        directory: of the checkpoint; what it shares with others is copied into the new folder.
+        target: the new folder.
+        adapted: file of adapted word vectors, if it is to have others than its own.
+
+    Raises:
+        RerankerError: a file is missing or damaged.
+    """
+    config = _read_json(directory / "config.json")
+    _check_files(directory, config)
+    without = shutil.ignore_patterns(TUNING_FILE)
+    shutil.copytree(directory, target, ignore=without, dirs_exist_ok=True)
+    if shared := _shared(directory, config):
+        shutil.copy(shared / VOCABULARY, target)
+        weights = load_file(shared / WEIGHTS) | load_file(directory / WEIGHTS)
+        _save_weights(weights, target / WEIGHTS)
+    if adapted:
+        shutil.copy(adapted, target / ADAPTED_FILE)
+    left_out = ("shared", "sha256", "files", "format")
+    write_config(target, {key: value for key, value in config.items() if key not in left_out})
+
+
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
     """The folder beside a checkpoint that has its words and some of its weights."""
     return directory / ".." / Path(str(config["shared"])).name if "shared" in config else None
@@ -177,6 +205,7 @@ def load(
     name: str | None = None,
     device: torch.device | str = "cpu",
     idf: Idf | None = None,
+    adapted: Path | None = None,
 ) -> TrainedReranker:
     """Read a checkpoint folder.
 
@@ -185,6 +214,7 @@ def load(
         name: expected model; None accepts any.
         device: of the weights; ``cuda`` scores on all GPUs, ``cuda:1`` on one.
         idf: word frequencies instead of those in training.
+        adapted: file of adapted word vectors, in place of the folder's own.
 
     Raises:
         RerankerError: a file is missing, damaged, of another format or of another model.
@@ -226,7 +256,10 @@ def load(
     model.read_files(directory)
     encoder, devices = TextEncoder(vocabulary, idf or idf_from(idf_source)), devices_of(device)
     model, metrics = model.to(devices[0]).eval(), _read_json(directory / "metrics.json")
-    return TrainedReranker(model_name, model, encoder, metrics, directory, devices)
+    path, spaces = adapted or directory / ADAPTED_FILE, {}
+    if (adapted or path.exists()) and f"meaning:{ADAPTED}" in model.feature_families:
+        spaces[ADAPTED] = AdaptedSpace.load(path)
+    return TrainedReranker(model_name, model, encoder, metrics, directory, devices, spaces=spaces)
 
 
 def idf_from(source: str) -> Idf:

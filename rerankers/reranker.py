@@ -14,7 +14,15 @@ import numpy.typing as npt
 import torch
 
 from rerankers import features
-from rerankers.base import FIRST_STAGE, PRIOR, Pairs, Reranker, prior_of_rank
+from rerankers.base import (
+    FIRST_STAGE,
+    ORDER,
+    PRIOR,
+    Pairs,
+    Reranker,
+    places_of,
+    prior_of_rank,
+)
 from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
@@ -23,6 +31,7 @@ from rerankers.text.ragged import Rows
 
 if TYPE_CHECKING:
     from rerankers.scoring.cached import CachedScorer
+    from rerankers.text.spaces import WordSpace
 
 FEW = 2000
 """Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
@@ -58,6 +67,8 @@ class TrainedReranker:
     """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
+    spaces: Mapping[str, WordSpace] = dataclasses.field(default_factory=dict)
+    """Name -> word vectors of pairs without their own; see :attr:`rerankers.base.Pairs.spaces`."""
 
     def __repr__(self) -> str:
         return f"TrainedReranker({self.name!r}, {str(self.directory)!r})"
@@ -69,6 +80,7 @@ class TrainedReranker:
         top_k: int | None = None,
         scores: Sequence[float] | None = None,
         weight: float | None = None,
+        in_order: bool = False,
     ) -> list[RankedPost]:
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
@@ -76,8 +88,9 @@ class TrainedReranker:
             query: the query.
             posts: texts, or (text, URL) of posts with a link.
             top_k: best posts to return; None returns all.
-            scores: of the posts by a first stage; see :meth:`predict`, also for ``weight``.
+            scores: of the posts by a first stage; see :meth:`predict`, also for what follows.
             weight: the model's share.
+            in_order: whether the posts stand in the order of a first stage, best first.
 
         Raises:
             RerankerError: as :meth:`predict`, or ``top_k`` is negative.
@@ -86,7 +99,7 @@ class TrainedReranker:
             raise RerankerError(f"posts: found the text {posts[:40]!r}, expected a list of posts")
         if top_k is not None and top_k < 0:
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
-        values = self.predict([(query, post) for post in posts], scores, weight)
+        values = self.predict([(query, post) for post in posts], scores, weight, in_order)
         order = np.argsort(-values, kind="stable")[:top_k].tolist()
         return [RankedPost(row, float(values[row]), _text_and_url(posts[row])[0]) for row in order]
 
@@ -95,6 +108,7 @@ class TrainedReranker:
         pairs: Sequence[tuple[str, Post]],
         scores: Sequence[float] | None = None,
         weight: float | None = None,
+        in_order: bool = False,
     ) -> npt.NDArray[np.floating]:
         """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
 
@@ -103,14 +117,16 @@ class TrainedReranker:
         features read these scores as a feature, too, and their own score is the result unless
         there is a ``weight``.
 
-        Models over features take the pairs of a query as its list of candidates. They miss the
-        scores of the lexical rankers, which ``pipeline.search`` gives them, and then rank worse
-        than ``mp_hcnn``, with a warning.
+        Models over features take the pairs of a query as its list of candidates. ``window`` reads
+        their scores, or their order, or does without. The others miss the scores of the lexical
+        rankers, which ``pipeline.search`` gives them, and then rank worse, with a warning.
 
         Args:
             pairs: query and post, which is a text or (text, URL).
             scores: [P] of a first stage; None gives the model's scores alone.
             weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
+            in_order: whether each query's pairs stand in the order of a first stage, best first;
+                it is read by ``window`` if there are no scores.
 
         Raises:
             RerankerError: a pair or a score is none, or λ is missing.
@@ -130,6 +146,9 @@ class TrainedReranker:
         share = 1.0 if first is None else self._share(weight)
         if first is not None:
             known = dataclasses.replace(known, signals=_signals(known.query_index, first))
+        elif in_order:
+            given = places_of(known.query_index, np.zeros(len(known)))
+            known = dataclasses.replace(known, signals={ORDER: given})
         self._warn_of_missing(known)
         is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
         values = self._of_few.score(known) if is_few else self.score(known)
@@ -143,11 +162,13 @@ class TrainedReranker:
 
     def _warn_of_missing(self, pairs: Pairs) -> None:
         """Warn of signals that the model was trained with and the pairs lack."""
+        if self.model.reads_windows:
+            return
         wanted = features.signals_of(self.model.feature_families)
         if missing := sorted(wanted - pairs.signals.keys()):
             warn(
                 f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
-                "have; without them mp_hcnn ranks better"
+                "have; without them window ranks better"
             )
 
     def _share(self, weight: float | None) -> float:
@@ -179,7 +200,7 @@ class TrainedReranker:
         """Remembers the terms that it has read, but no post."""
         from rerankers.scoring.cached import CachedScorer
 
-        return CachedScorer(self.model, self.encoder, max_bytes=0)
+        return CachedScorer(self.model, self.encoder, 0, self.spaces)
 
     def score(
         self,
@@ -189,6 +210,7 @@ class TrainedReranker:
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
+        pairs = pairs.with_spaces(self.spaces)
         how = (batch_size, progress, precision, self.devices, self.precomputed)
         return batches.score(self.model, pairs, self.encoder, *how)
 
@@ -214,11 +236,9 @@ def _signals(
     query_index: Rows, scores: npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float32]]:
     """The signals that scores of a first stage give: themselves, and the prior of each rank."""
-    priors = np.zeros(len(scores), dtype=np.float32)
-    for rows in _lists(query_index):
-        best = rows[np.argsort(-scores[rows], kind="stable")]
-        priors[best] = prior_of_rank(np.arange(1, 1 + len(best)))
-    return {FIRST_STAGE: scores.astype(np.float32), PRIOR: priors}
+    places = places_of(query_index, scores)
+    priors = prior_of_rank(places.astype(np.int64))
+    return {FIRST_STAGE: scores.astype(np.float32), ORDER: places, PRIOR: priors}
 
 
 def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:

@@ -7,14 +7,12 @@
 
 Parts:
 
-scoring  MP-HCNN as shipped and at the paper's size: a forward pass over padded pairs, as in the
-         authors' code, and the fast one
+scoring  MP-HCNN as shipped and at the paper's size: its own forward pass, and the fast one
 fusion   the learned fusion over 1000 candidates, posts read now and precomputed
 search   the whole process "python -m pipeline.search": seconds and peak memory
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring
-         and a cross-encoder of MiniLM-L6's size
 batch    a batch job in one process, and on a Ray cluster of this machine
-engines  a search engine (--engine) as first stage: filling, searching, each way of reranking
+engines  a search engine (--engine) as first stage: filling, searching, and through the proxy
 growth   collections of --sizes, made of this one's posts: indexing, memory, disk, searching,
          reranking; only on request, as it takes 800 bytes of disk a post
 

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
 
@@ -27,6 +28,9 @@ CONNECTIONS = 4
 
 TIMEOUT = 60.0
 """Seconds to wait for an answer."""
+
+LARGEST = 200_000_000
+"""Bytes of an answer."""
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 """Seconds to wait before each further attempt: together a cluster's time to replace a node."""
@@ -352,8 +356,15 @@ def _opensearch(address: EngineAddress, credentials: Credentials) -> _Send:
         import opensearchpy
     except ImportError:
         raise _missing("opensearch") from None
+
+    class Connection(opensearchpy.Urllib3HttpConnection):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.pool.urlopen = _bounded(self.pool.urlopen)
+
     transport = opensearchpy.OpenSearch(
         hosts=address.urls,
+        connection_class=Connection,
         headers=credentials.headers,
         ca_certs=credentials.ca,
         timeout=TIMEOUT,
@@ -368,6 +379,8 @@ def _opensearch(address: EngineAddress, credentials: Credentials) -> _Send:
         except opensearchpy.SerializationError as error:
             return _unreadable(address, error)
         except opensearchpy.ConnectionError as error:
+            if isinstance(error.__context__, EngineError):
+                raise error.__context__ from None
             cause = error.info if isinstance(error.info, Exception) else error
             raise unreachable(address, cause) from None
         except opensearchpy.TransportError as error:
@@ -383,6 +396,12 @@ def _elasticsearch(address: EngineAddress, credentials: Credentials) -> _Send:
         from elastic_transport.client_utils import url_to_node_config
     except ImportError:
         raise _missing("elasticsearch") from None
+
+    class Node(elastic_transport.Urllib3HttpNode):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.pool.urlopen = _bounded(self.pool.urlopen)  # type: ignore[method-assign]
+
     secure: dict[str, Any] = {"ca_certs": credentials.ca} if credentials.ca else {}
     nodes = [url_to_node_config(url, use_default_ports_for_scheme=True) for url in address.urls]
     transport = elastic_transport.Transport(
@@ -395,6 +414,7 @@ def _elasticsearch(address: EngineAddress, credentials: Credentials) -> _Send:
             )
             for node in nodes
         ],
+        node_class=Node,
         max_retries=0,
     )
 
@@ -404,10 +424,29 @@ def _elasticsearch(address: EngineAddress, credentials: Credentials) -> _Send:
         except elastic_transport.SerializationError as error:
             return _unreadable(address, error)
         except elastic_transport.TransportError as error:
+            if isinstance(error.__context__, EngineError):
+                raise error.__context__ from None
             raise unreachable(address, error) from None
         return _Answer(answer.meta.status, answer.body)
 
     return send
+
+
+def _bounded(urlopen: Callable[..., Any]) -> Callable[..., Any]:
+    """urllib3's request, which reads no more than :data:`LARGEST` of the answer."""
+
+    def opened(*args: Any, **options: Any) -> Any:
+        response = urlopen(*args, preload_content=False, **options)
+        data = response.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            response.close()
+            raise EngineError(
+                f"found an answer of more than {LARGEST:,} bytes, expected less; name fewer hits"
+            )
+        response.release_conn()
+        return SimpleNamespace(status=response.status, headers=response.headers, data=data)
+
+    return opened
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from indexes.files import write_bytes
 from pipeline.batches.rows import (
-    FIRST_STAGE,
     OF_POST,
     OF_QUERY,
     POSTS,
@@ -40,7 +39,7 @@ ENDINGS = {
     **dict.fromkeys((".jsonl.bz2", ".ndjson.bz2", ".json.bz2"), COMPRESSED),
     ".parquet": PARQUET,
 }
-"""End of a file's name -> format of it, and of the output by default."""
+"""End of a file's name -> format of it, and of the output."""
 
 
 def format_of(path: Path) -> str | None:
@@ -131,7 +130,7 @@ def _spans(
 
 
 def _keeps_queries(form: Form | None) -> bool:
-    return form is not None and form.has_first_stage and not form.is_nested
+    return form is not None and not form.is_nested
 
 
 _OPEN = {".gz": gzip.open, ".bz2": bz2.open}
@@ -337,31 +336,24 @@ def _batches_from(file: Any, row: int, size: int) -> Iterator[tuple[int, Any]]:
 def write(
     path: Path, content: Content, scores: Sequence[float], form: Form, file_format: str
 ) -> None:
-    """Write rows with a score for each post, in order, atomically.
-
-    The rows' other fields stay. From JSON lines to Parquet only the known ones are kept: the
-    others have no type.
-    """
-    if file_format == PARQUET:
-        write_bytes(path, _as_parquet(_table_of(content, scores, form)))
-        return
-    rows = content.rows
+    """Write rows with a score for each post, in order, atomically; their other fields stay."""
     if content.table is not None:
-        rows = content.table.to_pylist()
+        write_bytes(path, _as_parquet(_with_scores(content.table, scores, form)))
+        return
     given = iter(scores)
-    for row in rows:
+    for row in content.rows:
         for post in form.posts(row):
             post[SCORE] = next(given)  # type: ignore[index]
-    lines = b"".join(map(_line, rows))
+    lines = b"".join(map(_line, content.rows))
     write_bytes(path, gzip.compress(lines, 6, mtime=0) if file_format == COMPRESSED else lines)
 
 
 def _line(row: Row) -> bytes:
-    text = json.dumps(row, ensure_ascii=False, default=str) + "\n"
+    text = json.dumps(row, ensure_ascii=False) + "\n"
     try:
         return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair
-        return (json.dumps(row, default=str) + "\n").encode()
+        return (json.dumps(row) + "\n").encode()
 
 
 def _as_parquet(table: pa.Table) -> bytes:
@@ -373,13 +365,11 @@ def _as_parquet(table: pa.Table) -> bytes:
     return stream.getvalue().to_pybytes()
 
 
-def _table_of(content: Content, scores: Sequence[float], form: Form) -> pa.Table:
-    """The readable rows as a table with scores."""
+def _with_scores(table: pa.Table, scores: Sequence[float], form: Form) -> pa.Table:
+    """A table with scores of its posts."""
     import pyarrow as pa
 
-    table, values = content.table, pa.array(scores, pa.float64())
-    if table is None:
-        table = pa.Table.from_pylist([_texts(row, form) for row in content.rows], _schema(form))
+    values = pa.array(scores, pa.float64())
     if not form.is_nested:
         if SCORE in table.column_names:
             table = table.drop_columns([SCORE])
@@ -394,23 +384,3 @@ def _table_of(content: Content, scores: Sequence[float], form: Form) -> pa.Table
     offsets = pa.array(accumulate(column.value_lengths().to_pylist(), initial=0), pa.int32())
     structs = pa.StructArray.from_arrays(arrays, fields=kinds)
     return table.set_column(place, POSTS, pa.ListArray.from_arrays(offsets, structs))
-
-
-def _schema(form: Form) -> pa.Schema:
-    """Types of the known fields."""
-    import pyarrow as pa
-
-    text = {name: pa.string() for name in (*OF_QUERY, *OF_POST)} | {FIRST_STAGE: pa.float64()}
-    query, post = ([(name, text[name]) for name in names] for names in (OF_QUERY, OF_POST))
-    return pa.schema(
-        [*query, (POSTS, pa.list_(pa.struct(post)))] if form.is_nested else query + post
-    )
-
-
-def _texts(row: Row, form: Form) -> Row:
-    """A row whose ids are texts."""
-    posts = [{**post, "doc_id": str(post["doc_id"])} for post in form.posts(row)]
-    found = {**row, "query_id": str(row["query_id"])}
-    return found | (
-        {POSTS: posts} if form.is_nested else posts[0] | {"query_id": found["query_id"]}
-    )

@@ -138,12 +138,11 @@ def units_of(rows: Iterable[Row], form: Form) -> Iterator[Unit]:
         yield last
 
 
-def candidates_of(
-    units: Sequence[Unit], has_first_stage: bool
-) -> tuple[Candidates, list[tuple[str, str]]]:
+def candidates_of(units: Sequence[Unit], form: Form) -> tuple[Candidates, list[tuple[str, str]]]:
     """The posts to rank, and (query_id, doc_id) in them for each post of the units, in order.
 
-    Texts decide which posts are the same: an id may stand for several.
+    Texts decide which posts are the same: an id may stand for several. Without scores the posts of
+    a row stand in the order of a first stage; pairs in rows of their own may have any order.
     """
     topics: list[Topic] = []
     run: Run = {}
@@ -153,13 +152,18 @@ def candidates_of(
         topic = Topic(str(number), unit.query)
         scores = run[topic.query_id] = {}
         topics.append(topic)
-        for one in unit.posts:
+        for place, one in enumerate(unit.posts):
             key = str(one["doc_id"])
             post = Post(key, one["text"], one.get("url") or "")
-            first = float(one[FIRST_STAGE]) if has_first_stage else 0.0
-            if posts.setdefault(key, post) != post or scores.setdefault(key, first) != first:
+            first = float(one[FIRST_STAGE]) if form.has_first_stage else -float(place)
+            same = posts.setdefault(key, post) == post
+            if not same or (form.has_first_stage and scores.get(key, first) != first):
                 key = f"{key}\0{len(keys)}"
-                posts[key], scores[key] = post, first
+                posts[key] = post
+            scores.setdefault(key, first)
             keys.append((topic.query_id, key))
+    if form.has_first_stage:
+        return Candidates(topics, run, posts), keys
+    forms = dict.fromkeys(run, "order" if form.is_nested else "nothing")
     # Without scores there are no ranks to make priors of.
-    return Candidates(topics, run, posts, None if has_first_stage else {}), keys
+    return Candidates(topics, run, posts, {}, forms=forms), keys

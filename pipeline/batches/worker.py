@@ -13,10 +13,11 @@ import numpy as np
 from indexes.files import write_bytes
 from pipeline.batches.formats import Content, write
 from pipeline.batches.job import BatchJob, Part
-from pipeline.batches.rows import FIRST_STAGE, candidates_of, units_of
+from pipeline.batches.rows import candidates_of, units_of
+from pipeline.command.defaults import DEFAULT_RERANKER
 from pipeline.command.errors import DataError
 from pipeline.command.runtime import choose_device
-from pipeline.ranking.checkpoints import check_scores_alone
+from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.ranker import Mixing, Mixture
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint as checkpoints
@@ -41,13 +42,13 @@ class Done(NamedTuple):
 
 
 def load(folder: Path, name: str, device: str) -> TrainedReranker:
-    """The model of a checkpoint folder, one that scores each post by itself.
+    """The model of a checkpoint folder, one that scores what it is given.
 
     Raises:
-        RerankerError: it is missing or damaged, of another name, or needs more than a post.
+        RerankerError: it is missing or damaged, of another name, or needs more than that.
     """
     trained = checkpoints.load(folder, name, device)
-    check_scores_alone(trained)
+    check_reads_given(trained)
     return trained
 
 
@@ -71,6 +72,7 @@ class Worker:
             if version_of(folder) != settings.version:
                 raise DataError(f"{folder}: found another model than that of the job")
             trained = load(folder, settings.reranker, device)
+        self._model = trained.model
         scorer = ModelScorer(trained, job.batch_size, settings.precision)
         self._ranker = Mixture(None, scorer, Mixing(settings.weight, settings.normalization))
         self._reader = job.reader()
@@ -97,19 +99,20 @@ class Worker:
         """Scores of all posts, in their order."""
         settings = self.job.settings
         units = list(units_of(content.rows, settings.form))
-        if settings.has_first_stage and not settings.is_nested:
+        reads_lists = settings.has_first_stage or self._model.reads_windows
+        if reads_lists and not settings.is_nested:
             seen = set()
             for unit in units:
                 if unit.query_id in seen:
                     raise DataError(
                         f"{self.job.files[part.file]}: found the query {unit.query_id} again after "
                         f"others (between {self._reader.place} {part.span.first} and "
-                        f"{part.span.first + part.span.rows}), expected its pairs together, as "
-                        f"their {FIRST_STAGE} is mixed in; sort them by query_id, or leave it out "
-                        "by --lambda 1"
+                        f"{part.span.first + part.span.rows}), expected its pairs together, which "
+                        "are ranked as a list; sort them by query_id, or score each by itself: "
+                        f"--reranker {DEFAULT_RERANKER} --lambda 1"
                     )
                 seen.add(unit.query_id)
-        candidates, keys = candidates_of(units, settings.has_first_stage)
+        candidates, keys = candidates_of(units, settings.form)
         if not keys:
             return []
         run = self._ranker.rerank(candidates).run

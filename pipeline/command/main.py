@@ -17,7 +17,7 @@ from pipeline.command.runtime import keep_allocations
 
 COMMANDS = (
     *("search", "rerank", "explain", "retrieve", "index", "train", "adapt", "evaluate"),
-    *("vectors", "clicks", "serve", "engine", "batch"),
+    *("tune", "vectors", "clicks", "serve", "export", "engine", "batch"),
 )
 
 

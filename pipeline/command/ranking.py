@@ -12,6 +12,7 @@ from pipeline.command.defaults import (
     DEFAULT_HITS,
     DEFAULT_METHOD,
     DEFAULT_RERANKER,
+    DEFAULT_WINDOW,
     METHODS,
     NONE,
 )
@@ -68,8 +69,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     reranker: str = option(
         "model, or none for the first stage alone; fusion and linear_fusion find candidates by "
         "several rankers (default: what was trained on an own collection and is best on its "
-        f"held-out topics, else fusion; {DEFAULT_RERANKER} with --candidates, --method, --lambda "
-        "or --checkpoint)",
+        f"held-out topics, else fusion; {DEFAULT_WINDOW} with --candidates or --method, "
+        f"{DEFAULT_RERANKER} with --lambda or --checkpoint)",
         default=AUTO,
     )
     checkpoint: Path | None = option(

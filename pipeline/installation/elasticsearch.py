@@ -113,7 +113,7 @@ class Elasticsearch(Installer):
             return DataError(
                 f"{self.where}: the licence has no inference endpoints ({error}); start a trial "
                 "(POST /_license/start_trial?acknowledge=true), or put the service in front of the "
-                "engine: tweetrerank serve --engine"
+                "engine: tweetrerank serve --engine URL --engine-index NAME"
             )
         return error
 

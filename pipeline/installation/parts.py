@@ -28,7 +28,8 @@ class RerankService:
         url: without a slash at its end.
         model: served under this name.
         weight: the model's λ.
-        lexical: whether it computes the first stage's scores.
+        lexical: whether it computes the first stage's scores, to mix them with the model's.
+        reads_order: whether the model reads the order in which documents come.
         key: that it needs, or :data:`NO_KEY`.
     """
 
@@ -36,6 +37,7 @@ class RerankService:
     model: str
     weight: float
     lexical: bool
+    reads_order: bool = False
     key: str = NO_KEY
 
     @classmethod
@@ -67,7 +69,11 @@ class RerankService:
             )
         try:
             served = {
-                entry["id"]: (float(entry["weight"]), bool(entry["lexical"]))
+                entry["id"]: (
+                    float(entry["weight"]),
+                    bool(entry["lexical"]),
+                    bool(entry.get("reads_order")),
+                )
                 for entry in response.json()["data"]
             }
             name = model or next(iter(served))
@@ -84,8 +90,14 @@ class RerankService:
         return cls(url, name, *served[name], key=key or NO_KEY)
 
     def __str__(self) -> str:
-        mix = f"with the first stage, λ {self.weight:g}" if self.lexical else "neural score alone"
-        return f"{self.url} serves {self.model} ({mix})"
+        return f"{self.url} serves {self.model} ({self._ranking})"
+
+    @property
+    def _ranking(self) -> str:
+        """What a ranking is made of."""
+        if self.reads_order:
+            return "texts, and the order of the engine's hits"
+        return f"with the first stage, λ {self.weight:g}" if self.lexical else "texts alone"
 
 
 @dataclass(frozen=True)

@@ -11,24 +11,19 @@ score of the archive's answer for the new question.
     run     = mix(found, alpha=0.7)              # query_id -> the archive's query_id -> score
 
 Sentence vectors have length 1 here: the paper calls its model with M = I "just a cosine", which
-v_qᵀ v_a is only for such vectors, and other lengths would outweigh s. The index finds the nearest
-questions by the first part alone; of several answers to a question the best counts.
+v_qᵀ v_a is only for such vectors, and other lengths would outweigh s. The nearest
+questions are those of the first part alone; of several answers to a question the best counts.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from indexes.dense import DenseIndex
-from indexes.errors import CollectionError
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
     from rerankers.reranker import TrainedReranker
 
-DEFAULT_ALPHA = 0.7
-"""Section 6.3 finds the best α near this value, in both languages."""
 ALPHAS = tuple(step / 20 for step in range(21))
 """0, 0.05, …, 1: the search space of section 6.3."""
 BATCH_SIZE = 256
@@ -72,51 +65,38 @@ Found = Mapping[str, Sequence[Match]]
 
 @dataclass(frozen=True)
 class QuestionArchive:
-    """Question–answer pairs by query_id, and an index of the questions' vectors."""
+    """Question–answer pairs by query_id, and the questions' vectors.
+
+    Attributes:
+        pairs: query_id -> pairs of one question.
+        vectors: [N, E] of length 1, in the order of ``pairs``.
+        checkpoint: of the model that made them.
+    """
 
     pairs: Mapping[str, Sequence[ArchivedPair]]
-    index: DenseIndex
+    vectors: npt.NDArray[np.float32]
     checkpoint: TrainedReranker
 
     @classmethod
     def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:
-        """Encode and index the questions of ``pairs``."""
+        """Encode the questions of ``pairs``."""
         grouped = _grouped(pairs)
         vectors = question_vectors(checkpoint, [rows[0].question for rows in grouped.values()])
-        index = DenseIndex.build(vectors, list(grouped), _fingerprint(grouped, checkpoint))
-        return cls(grouped, index, checkpoint)
-
-    @classmethod
-    def cached(
-        cls,
-        directory: Path,
-        pairs: Iterable[ArchivedPair],
-        checkpoint: TrainedReranker,
-        rebuild: str,
-    ) -> Self:
-        """The same with the index in ``directory``, which is built if missing or out of date.
-
-        ``rebuild`` is the command that builds the index, for messages.
-        """
-        grouped = _grouped(pairs)
-        try:
-            index = DenseIndex.open(directory, _fingerprint(grouped, checkpoint))
-        except CollectionError:
-            index = cls.build(chain.from_iterable(grouped.values()), checkpoint).index
-            index.save(directory, rebuild)
-        return cls(grouped, index, checkpoint)
+        return cls(grouped, vectors, checkpoint)
 
     def search(self, topics: Sequence[Topic], hits: int = 20) -> Found:
         """The nearest ``hits`` questions of the archive for each topic, with all their pairs."""
         if not topics:
             return {}
         vectors = question_vectors(self.checkpoint, [topic.text for topic in topics])
-        nearest, similarities = self.index.search(vectors, hits)
-        rows: list[tuple[int, ArchivedPair, float]] = []
-        for place in range(len(topics)):
-            near = zip(nearest[place], similarities[place].tolist(), strict=True)
-            for query_id, similarity in near:
-                rows += [(place, pair, similarity) for pair in self.pairs[query_id]]
+        similarities, questions = vectors @ self.vectors.T, list(self.pairs.values())
+        nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :hits]
+        rows = [
+            (place, pair, float(similarities[place, number]))
+            for place, numbers in enumerate(nearest.tolist())
+            for number in numbers
+            for pair in questions[number]
+        ]
         scores = self.checkpoint.predict(
             [(topics[place].text, (pair.answer.text, pair.answer.url)) for place, pair, _ in rows]
         )
@@ -141,16 +121,6 @@ def mix(found: Found, alpha: float) -> Run:
         query_id: {match.pair.query_id: match.mixed(alpha) for match in best_pairs(matches, alpha)}
         for query_id, matches in found.items()
     }
-
-
-def tune_alpha(found: Found, measure: Callable[[Run], float]) -> tuple[float, float]:
-    """The α of :data:`ALPHAS` with the best run, the lowest of equal ones, and the run's measure.
-
-    ``measure`` of a run: higher is better.
-    """
-    values = [measure(mix(found, alpha)) for alpha in ALPHAS]
-    best = max(values)
-    return ALPHAS[values.index(best)], best
 
 
 def archived_pairs(collection: AnswerCollection) -> list[ArchivedPair]:
@@ -213,15 +183,3 @@ def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
     if not grouped:
         raise DataError("found no question–answer pair, expected at least one")
     return grouped
-
-
-def _fingerprint(grouped: Mapping[str, Sequence[ArchivedPair]], checkpoint: TrainedReranker) -> str:
-    """Hash of everything that determines the vectors: the questions, the words and the weights."""
-    digest = hashlib.sha256()
-    words = checkpoint.encoder.vocabulary.known
-    questions = [text for name, rows in grouped.items() for text in (name, rows[0].question)]
-    for text in (checkpoint.name, repr(checkpoint.model.config), *questions, *words):
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    for name, value in checkpoint.model.state_dict().items():
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

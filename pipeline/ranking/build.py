@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from indexes.methods import METHODS
 from pipeline.collections.collection import Collection
@@ -25,6 +26,8 @@ from pipeline.ranking.ranker import Mixing, Mixture, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
+from rerankers.errors import RerankerError
+from rerankers.scoring.precomputed import version_of
 
 
 @runtime_checkable
@@ -44,6 +47,7 @@ def ranker(
     parameters: Mapping[str, Any] | Sequence[str] = (),
     checkpoint: Path | str | None = None,
     normalize: str = "minmax",
+    default_weight: float | None = None,
     skip_unknown: bool = False,
     all_stages: bool = False,
     data: Path | str | None = None,
@@ -61,6 +65,7 @@ def ranker(
         parameters: changes to the first stage's parameters, such as ``{"mu": 50}``.
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         normalize: of scores before mixing.
+        default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
         all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
         data: folder of the data of named collections.
@@ -85,8 +90,9 @@ def ranker(
     }
     given = [name for name, value in chosen.items() if value]
     if reranker == defaults.AUTO:
-        fits = _fits([*given, *(["candidates"] if candidates else [])])
-        reranker = default_reranker(collection, fits, folder)
+        has_weight = {"weight", "normalize"}.intersection(given) or default_weight is not None
+        is_mixed = bool(given or candidates or has_weight)
+        reranker = default_reranker(collection, is_mixed, folder, bool(has_weight))
     if models.reads_rankers(reranker):
         known = None
         if candidates:
@@ -97,6 +103,8 @@ def ranker(
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
     scorer = load_scorer(reranker, collection, folder, Loading(**loading))
+    if weight is None and not scorer.checkpoint.model.reads_windows:
+        weight = default_weight
     if weight is None:
         mixing = _tuned(collection, scorer, normalize, has_scores=bool(candidates))
     else:
@@ -104,23 +112,28 @@ def ranker(
     return Mixture(retriever, scorer, mixing, collection)
 
 
-def _fits(given: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a model has a use for all arguments that are given."""
-    return lambda name: not (given and models.reads_rankers(name))
-
-
 def default_reranker(
-    collection: Collection, fits: Callable[[str], bool], checkpoint: Path | None = None
+    collection: Collection,
+    is_mixed: bool = False,
+    checkpoint: Path | None = None,
+    has_weight: bool = False,
 ) -> str:
     """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
 
     Args:
         collection: to be ranked.
-        fits: whether a model can be used.
+        is_mixed: whether it reranks one first stage, as a fusion does not.
         checkpoint: of a model; then it is no fusion's.
+        has_weight: whether there is a λ, which no fusion has.
     """
     if checkpoint:
         return defaults.DEFAULT_RERANKER
+
+    def fits(name: str) -> bool:
+        return not (
+            (is_mixed and models.reads_rankers(name)) or (has_weight and models.reads_windows(name))
+        )
+
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
         print(
@@ -129,16 +142,17 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
-    fusion = defaults.DEFAULT_FUSION
-    return fusion if fits(fusion) and has_fusion(collection) else defaults.DEFAULT_RERANKER
+    fusions = [defaults.DEFAULT_FUSION] if collection.methods else []
+    for name in (*fusions, defaults.DEFAULT_WINDOW):
+        if fits(name) and _is_trained(name, collection):
+            return name
+    return defaults.DEFAULT_RERANKER
 
 
-def has_fusion(collection: Collection) -> bool:
-    """Whether there is a fusion for the collection."""
-    if not collection.methods:
-        return False
+def _is_trained(model: str, collection: Collection) -> bool:
+    """Whether there is a checkpoint of a model for the collection."""
     try:
-        return directory_for(defaults.DEFAULT_FUSION, collection).is_dir()
+        return directory_for(model, collection).is_dir()
     except DataError:
         return False
 
@@ -187,6 +201,8 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
 
 def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scores: bool) -> Mixing:
     """λ as tuned for the checkpoint."""
+    if scorer.checkpoint.model.reads_windows:
+        return Mixing(1.0, normalize, "its score contains the first stage's")
     is_given = collection.given_candidates is not None
     if is_given and not has_scores:
         reason = "nothing to mix: the candidates are given without scores"
@@ -200,3 +216,36 @@ def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scor
         else "run scripts/tune_lambda.py for this checkpoint and normalisation"
     )
     return Mixing(defaults.UNTUNED_WEIGHT, normalize, f"not tuned: {advice}")
+
+
+class Source(NamedTuple):
+    """Where a model is read from: a checkpoint folder, and word vectors adapted to a collection.
+
+    Without these the folder's own are read, if it has some.
+    """
+
+    folder: Path
+    adapted: Path | None = None
+
+    @property
+    def version(self) -> str:
+        """Hash of everything that the model's scores depend on.
+
+        Raises:
+            RerankerError: a file cannot be read.
+        """
+        version = version_of(self.folder)
+        if self.adapted is None:
+            return version
+        try:
+            content = self.adapted.read_bytes()
+        except OSError as error:
+            raise RerankerError(f"{self.adapted}: cannot be read: {error.strerror}") from None
+        return hashlib.sha256(version.encode() + content).hexdigest()
+
+
+def best_source(collection: Collection) -> Source:
+    """The best model of given candidates for a collection, with its adapted word vectors."""
+    folder = directory_for(default_reranker(collection, is_mixed=True), collection)
+    adapted = collection.adapted_path
+    return Source(folder, adapted if adapted and adapted.exists() else None)

@@ -33,6 +33,7 @@ from rerankers.base import PRIOR
 from rerankers.errors import RerankerError
 from rerankers.scoring import precomputed as stored
 from rerankers.text.inputs import TextEncoder
+from rerankers.text.vocabulary import Idf
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -85,13 +86,14 @@ def default_directory(
 
 def directory_for(model: str, collection: Collection) -> Path:
     """:func:`default_directory` of a collection."""
-    is_adapted = models.reads_rankers(model) and collection.adapted_space is not None
+    adapted = collection.adapted_path
+    is_adapted = adapted is not None and adapted.exists()
     return default_directory(model, collection.key, collection.file, is_adapted)
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
     """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
-    if not models.reads_rankers(folder.parent.name):
+    if not models.reads_lists(folder.parent.name):
         return False
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
@@ -182,15 +184,17 @@ def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
         )
 
 
-def check_scores_alone(checkpoint: TrainedReranker) -> None:
-    """Raise RerankerError for a model that cannot score a post by itself."""
+def check_reads_given(checkpoint: TrainedReranker) -> None:
+    """Raise RerankerError for a model that texts and their first stage do not suffice."""
+    if checkpoint.model.reads_windows:
+        return
     families = checkpoint.model.feature_families
     signals = sorted(features.signals_of(families) - {PRIOR})
     if signals or (families and not checkpoint.model.post_inputs):
         reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
         raise RerankerError(
             f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
-            "model that scores each post by itself, such as mp_hcnn"
+            "model of given candidates, such as window or mp_hcnn"
         )
 
 
@@ -285,7 +289,7 @@ def tuned_weight(
     for path in tuning_files(checkpoint, collection):
         if path.exists():
             tuning = Tuning.load(path)
-            if tuning.normalization == normalization:
+            if tuning.normalization in (normalization, "none"):  # The latter is not mixed.
                 return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
     return None
 
@@ -349,33 +353,30 @@ def precompute_index(index: Path, checkpoint: Path) -> Written:
             "fusion; precomputed posts do not make other models faster"
         )
     directory, started = _precomputed(index, checkpoint), time.perf_counter()
-    with (
-        PostStore(index / POSTS_FILE) as store,
-        bar(len(store), "precomputing", "post") as progress,
-        atomic_directory(directory) as new,
-    ):
-        size = stored.precompute(checkpoint, trained.encoder.idf, _Texts(store), new, progress)
+    with atomic_directory(directory) as new:
+        size = _precompute(index, checkpoint, trained.encoder.idf, new)
     return Written(directory, size, time.perf_counter() - started)
 
 
+def _precompute(index: Path, checkpoint: Path, idf: Idf, directory: Path) -> int:
+    """Write the precomputed posts of an index, with a progress bar; bytes written."""
+    with (
+        PostStore(index / POSTS_FILE) as store,
+        bar(len(store), "precomputing", "post") as progress,
+    ):
+        return stored.precompute(checkpoint, idf, _Texts(store), directory, progress)
+
+
 def keep_precomputed(index: Path, changed: Path) -> None:
-    """Write the precomputed posts of an index for its changed posts, in the folder ``changed``.
+    """Precompute the changed posts of an index, in the folder ``changed``, as those before.
 
-    Only new posts are computed. Folders whose checkpoint is gone or has changed are left out, with
-    a warning.
+    Folders whose checkpoint is gone or has changed are left out, with a warning.
     """
-    with PostStore(changed / POSTS_FILE) as store:
-        _keep_precomputed(index, changed, store)
-
-
-def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
-    """:func:`keep_precomputed` with the changed posts."""
     for folder in sorted((index / PRECOMPUTED).iterdir()):
         try:
-            checkpoint = checkpoints.load(stored.checkpoint_of(folder))
-            known = stored.open_precomputed(
-                checkpoint.directory, folder, "it was precomputed by another"
-            )
+            checkpoint = stored.checkpoint_of(folder)
+            stored.open_precomputed(checkpoint, folder, "it was precomputed by another")
+            idf = checkpoints.load(checkpoint).encoder.idf
         except RerankerError as error:
             print(
                 f"warning: the precomputed posts in {folder} are left out ({error}); searches "
@@ -385,10 +386,7 @@ def _keep_precomputed(index: Path, changed: Path, store: PostStore) -> None:
                 file=sys.stderr,
             )
             continue
-        new = changed / PRECOMPUTED / folder.name
-        with bar(len(store), "precomputing", "post") as progress:
-            texts, idf = _Texts(store), checkpoint.encoder.idf
-            stored.precompute(checkpoint.directory, idf, texts, new, progress, known)
+        _precompute(changed, checkpoint, idf, changed / PRECOMPUTED / folder.name)
 
 
 def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None) -> ModelScorer:

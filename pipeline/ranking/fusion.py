@@ -30,10 +30,9 @@ from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from pipeline.ranking.ranker import Mixture, Ranking, Stopwatch, Topics, reranked_topic, topics_of
-from pipeline.ranking.retrievers import Candidates, doc_ids_of
+from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
 from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
 from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
-from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
     from indexes.search import SearchIndex
@@ -216,9 +215,8 @@ class UnionRetriever:
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
         if self.judged:
             signals |= self.judged.signals(topics, run)
-        space = self.collection.adapted_space
-        spaces = {t.query_id: {ADAPTED: space} for t in topics} if space else {}
-        return Candidates(topics, run, posts, {}, signals, spaces, rest)
+        found = Candidates(topics, run, posts, {}, signals, rest=rest)
+        return with_space(found, self.collection)
 
     def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
         """One ranker's run; empty if the collection does not have it."""
@@ -328,6 +326,10 @@ class Fusion:
         return self.scorer.name
 
     @property
+    def weight(self) -> None:
+        """None: it has no λ."""
+
+    @property
     def description(self) -> str:
         """The model's weights."""
         return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"
@@ -352,7 +354,8 @@ class Fusion:
         if beside is None or beside.retriever is None:
             candidates = self.read(self.retriever.search(topics, hits, watch), watch)
             return self._ranked(candidates, hits, progress, watch)
-        first = {beside.retriever.name: beside.retriever.search(topics, hits)}
+        found = beside.retriever.search(topics, hits)
+        first = {beside.retriever.name: found}
         watch.stop(beside.retriever.name)
 
         def search() -> Candidates:
@@ -364,7 +367,7 @@ class Fusion:
         # Java searches while PyTorch scores; the seconds of both are longer than by themselves.
         with ThreadPoolExecutor(1) as pool:
             searching = pool.submit(search)
-            other = beside.rerank(*first.values(), progress)
+            other = beside.rerank(found, progress)
         scoring = Stopwatch()
         ranking = self._ranked(self.read(searching.result(), scoring), hits, progress, scoring)
         ranking = ranking._replace(seconds={**watch.seconds, **ranking.seconds})

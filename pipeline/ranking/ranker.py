@@ -85,6 +85,10 @@ class Ranker(Protocol):
         """The model; None for the first stage alone."""
 
     @property
+    def weight(self) -> float | None:
+        """λ; None for a ranker that has none."""
+
+    @property
     def description(self) -> str:
         """How its scores come about, for reports; "" without a model."""
 
@@ -194,6 +198,11 @@ class Mixture:
         return self.scorer.name if self.scorer else self._first_stage
 
     @property
+    def weight(self) -> float | None:
+        """λ; None without a model."""
+        return self.mixing.weight if self.scorer else None
+
+    @property
     def description(self) -> str:
         """λ and its origin."""
         return str(self.mixing) if self.scorer else ""
@@ -220,6 +229,7 @@ class Mixture:
     def _ranked(self, candidates: Candidates, progress: ProgressBar, watch: Stopwatch) -> Ranking:
         stages = {self._first_stage: candidates.run}
         if self.scorer:
+            candidates = self.scorer.with_needs(candidates, self.collection)
             with progress(len(candidates)) as report:
                 scores = self.scorer.score(candidates, report)
             stages[self.scorer.name] = scores
@@ -233,14 +243,19 @@ class Mixture:
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
-    ) -> MatchExplanation:
-        """The matches between query and posts; see :class:`Ranker`."""
-        from pipeline.explanation import matches
+    ) -> MatchExplanation | FusionExplanation:
+        """The matches of query and posts, or what features contribute; see :class:`Ranker`."""
+        from pipeline.explanation import contributions, matches
 
         scorer = self.scorer
+        if scorer and scorer.checkpoint.model.reads_windows:
+            stages = {self._first_stage: ranking.candidates.run, scorer.name: ranking.run}
+            topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
+            return contributions.explain(topic, scorer.checkpoint)
         if scorer is None or not scorer.checkpoint.model.has_matches:
             raise UsageError(
-                f"found {self.name}, expected a model with an explanation: mp_hcnn or a fusion"
+                f"found {self.name}, expected a model with an explanation: mp_hcnn, window or a "
+                "fusion"
             )
         stages = {
             "before": ranking.candidates.run,

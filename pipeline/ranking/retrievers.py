@@ -19,6 +19,7 @@ from pipeline.collections.trec import Run, best_of, ranked, read_run
 from pipeline.command.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import apply_changes, listed
+from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
     from indexes.search import SearchIndex
@@ -42,6 +43,8 @@ class Candidates:
         spaces: query_id -> name -> word vectors of the collection, for the features
             ``meaning:NAME``.
         rest: first-stage score of further posts, which are not scored and rank last.
+        forms: query_id -> what of the first stage is known to models that read it: ``scores``, the
+            ``order`` of its posts, or ``nothing``; ``scores`` where absent.
         memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
             three.
     """
@@ -53,6 +56,7 @@ class Candidates:
     signals: Mapping[str, Run] = field(default_factory=dict)
     spaces: Mapping[str, Mapping[str, WordSpace]] = field(default_factory=dict, repr=False)
     rest: Run = field(default_factory=dict, repr=False)
+    forms: Mapping[str, str] = field(default_factory=dict, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -68,16 +72,28 @@ class Candidates:
 
     def pairs(self) -> Pairs:
         """The candidates as pairs of texts, for a model."""
-        from rerankers.base import FIRST_STAGE, PRIOR
+        from rerankers.base import PRIOR
 
         priors = priors_of([self.run]) if self.priors is None else self.priors
         spaces = [self.spaces.get(t.query_id, {}) for t in self.topics] if self.spaces else ()
         signals = {
             **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
-            FIRST_STAGE: self._scores(self.run, np.nan),
+            **self._first_stage(),
             PRIOR: self._scores(priors, 0.0),
         }
         return replace(self.texts(), signals=signals, spaces=spaces)
+
+    def _first_stage(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The signals of the first stage, NaN where :attr:`forms` say that it is unknown."""
+        from rerankers.base import FIRST_STAGE, ORDER, places_of
+
+        pairs, scores = self.texts(), self._scores(self.run, np.nan)
+        found = {FIRST_STAGE: scores, ORDER: places_of(pairs.query_index, scores)}
+        for name, unknown in ((FIRST_STAGE, ("order", "nothing")), (ORDER, ("nothing",))):
+            rows = [n for n, t in enumerate(self.topics) if self.forms.get(t.query_id) in unknown]
+            if rows:
+                found[name][np.isin(pairs.query_index, rows)] = np.nan
+        return found
 
     def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
         """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""
@@ -121,6 +137,15 @@ class Candidates:
             for topic in self.topics
         )
         return np.fromiter(chain.from_iterable(found), dtype=np.float32)
+
+
+def with_space(candidates: Candidates, collection: Collection | None) -> Candidates:
+    """Candidates with the word vectors adapted to their collection, if it has them."""
+    space = collection.adapted_space if collection else None
+    if space is None:
+        return candidates
+    spaces = {topic.query_id: {ADAPTED: space} for topic in candidates.topics}
+    return replace(candidates, spaces=spaces)
 
 
 def priors_of(runs: Sequence[Run]) -> Run:
@@ -234,8 +259,9 @@ class GivenRetriever:
         """All given candidates of each topic, whatever ``hits``."""
         given = self.collection.given_candidates or {}
         run = {topic.query_id: given.get(topic.query_id, {}) for topic in topics}
+        posts, forms = self.collection.find_posts(doc_ids_of(run)), dict.fromkeys(run, "nothing")
         # Without scores there are no ranks to make priors of.
-        return Candidates(topics, run, self.collection.find_posts(doc_ids_of(run)), priors={})
+        return Candidates(topics, run, posts, priors={}, forms=forms)
 
 
 def retriever_for(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
     from pipeline.ranking.retrievers import Candidates
     from rerankers.reranker import TrainedReranker
@@ -54,6 +55,14 @@ class ModelScorer:
     def name(self) -> str:
         """The model's name."""
         return self.checkpoint.name
+
+    def with_needs(self, candidates: Candidates, collection: Collection | None) -> Candidates:
+        """Candidates with what the model reads of their collection: its adapted word vectors."""
+        from pipeline.ranking.retrievers import with_space
+        from rerankers.text.spaces import ADAPTED
+
+        is_read = f"meaning:{ADAPTED}" in self.checkpoint.model.feature_families
+        return with_space(candidates, collection) if is_read else candidates
 
     def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
         """The score of each candidate, higher is better."""

@@ -114,24 +114,27 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
                 "owned_by": "tweetrerank",
                 # λ, and whether `"mix": "lexical"` is to be had: for pipeline.engine.
                 "weight": model.weight,
-                "lexical": service.statistics is not None,
+                "lexical": service.statistics is not None and not model.reads_windows,
+                "reads_order": model.reads_windows,
             }
             for name, model in service.models.served.items()
         ]
         return {"object": "list", "data": data}
 
-    def health() -> dict[str, Any]:
-        return {"status": "ok", "unix": time.time()}
+    async def health(request: Request) -> Response:
+        return _status(await service.is_healthy())
 
+    async def ready(request: Request) -> Response:
+        return _status(service.is_ready)
+
+    probes = {"/health": health, "/ping": health, "/ready": ready}
     contents: dict[str, Callable[[], Any]] = {
-        "/health": health,
-        "/ping": health,
         "/info": info,
         "/models": models,
         "/v1/models": models,
         "/metrics": service.metrics.text,
     }
-    media_types = dict.fromkeys(contents, JSON) | {"/metrics": "text/plain"}
+    media_types = dict.fromkeys([*probes, *contents], JSON) | {"/metrics": "text/plain"}
     openapi = description.describe(media_types, needs_key, PUBLIC)
     docs = description.page(openapi)
 
@@ -144,10 +147,16 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
         return Route(path, endpoint)
 
     return [
+        *(Route(path, endpoint) for path, endpoint in probes.items()),
         *(route(path, content) for path, content in contents.items()),
         route("/openapi.json", lambda: openapi),
         Route("/docs", lambda request: HTMLResponse(docs)),
     ]
+
+
+def _status(is_well: bool) -> Response:
+    content = {"status": "ok" if is_well else "unavailable", "unix": time.time()}
+    return Response(orjson.dumps(content), 200 if is_well else 503, media_type=JSON)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

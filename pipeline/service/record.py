@@ -31,6 +31,7 @@ class Record:
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
         engine: of the search engine behind this service.
+        held: bytes of that engine's responses.
         texts: query and documents, if they may be logged.
     """
 
@@ -48,6 +49,7 @@ class Record:
     queue: float = 0.0
     inference: float = 0.0
     engine: float = 0.0
+    held: int = 0
     total: float = 0.0
     kind: str = ""
     error: str = ""

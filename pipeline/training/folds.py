@@ -45,11 +45,17 @@ def split_topics(
     seed: int,
     held_out_share: float = 0.15,
     groups: Sequence[str] = (),
+    twins: Sequence[str] = (),
 ) -> Iterator[Fold]:
     """Split pairs by topic into ``count`` folds; one fold holds out a share of the topics.
 
-    With ``groups``, one of each query, it holds out this share of every group.
+    With ``groups``, one of each query, it holds out this share of every group. Queries of the same
+    name in ``twins`` [Q] are one topic.
     """
+    if twins:
+        topic_of = np.unique(twins, return_inverse=True)[1]
+        yield from split_topics(topic_of[query_index], count, seed, held_out_share)
+        return
     queries = np.random.default_rng(seed).permutation(np.unique(query_index))
     group_of = np.array([groups[query] if groups else "" for query in queries.tolist()])
     shares = [
@@ -161,7 +167,7 @@ def cross_train(
     validation_map, histories, kept = {}, {}, []
     groups = data.groups if settings.held_out_of == "each" else ()
     queries = examples.pairs.query_index
-    parts = split_topics(queries, folds, settings.seed, settings.held_out, groups)
+    parts = split_topics(queries, folds, settings.seed, settings.held_out, groups, data.twins)
     for name, training, held_out in parts:
         model, validation = build(), examples.take(held_out)
 

@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
+from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
-from rerankers import models
 
 _OF_JUDGED = f",{JUDGED}"
 """What training on an own collection adds to a fusion's families."""
@@ -98,7 +97,8 @@ def tune_and_compare(
         scores = load_scorer(model, collection, shipped).score(candidates)
         runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
     runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
-    return without_gain(tuning, _print_held_out(collection, qrels, runs))
+    best = _print_held_out(collection, qrels, runs)
+    return without_gain(tuning, best, f"--reranker {model} --lambda {tuning.weight:g}")
 
 
 def compare_fusion(
@@ -116,26 +116,83 @@ def compare_fusion(
     runs: dict[str, Run] = {"first stage": {q: candidates.run.get(q, {}) for q in qrels}}
     runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
     runs[f"trained {model}"] = fused
-    best = _print_held_out(collection, qrels, runs)
-    measure = collection.measures[0]
+    return _whole(model, collection, qrels, runs, training_set.candidates, len(outcome.folds))
+
+
+def compare_windows(
+    model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
+) -> Tuning:
+    """:func:`compare_fusion` of a model of windows, on those that it reranks when it is served."""
+    own = collection.training_qrels or {}
+    found, fused = training_set.training.candidates, outcome.held_out_run
+    topics = [topic for topic in found.topics if topic.query_id in own]
+    run = {topic.query_id: found.run.get(topic.query_id, {}) for topic in topics}
+    candidates = dataclasses.replace(found, topics=topics, run=run, memo={})
+    qrels = {q: own[q] for q in run if q in fused}
+    runs: dict[str, Run] = {"first stage": {q: run[q] for q in qrels}}
+    if shipped := _shipped(model):
+        runs[f"shipped {model}"] = load_scorer(model, collection, shipped).score(candidates)
+    runs[f"trained {model}"] = {q: fused[q] for q in qrels}
+    return _whole(model, collection, qrels, runs, training_set.candidates, len(outcome.folds))
+
+
+def _whole(
+    model: str,
+    collection: SearchedCollection,
+    qrels: Qrels,
+    runs: dict[str, Run],
+    first_stage: str,
+    folds: int,
+) -> Tuning:
+    """The tuning of a model whose score is not mixed, the last of ``runs``; the first is λ = 0."""
+    best, measure = _print_held_out(collection, qrels, runs), collection.measures[0]
+    name, names = f"{model}/{collection.name}", (collection.name,)
+    tuning = unmixed(measure, qrels, runs, folds, name, names, first_stage)
+    return without_gain(tuning, best, "--checkpoint")
+
+
+def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> Tuning:
+    """The figures and the calibration of a model of windows, on topics held out in folds."""
+    data = training_set.training
+    runs = {"first stage": data.candidates.run, "trained": outcome.held_out_run}
+    names = training_set.trained_on
+    folds = len(outcome.folds)
+    tuning = unmixed("AP", data.qrels, runs, folds, checkpoint, names, training_set.candidates)
+    return dataclasses.replace(tuning, topics=())  # There are thousands of windows.
+
+
+def unmixed(
+    measure: str,
+    qrels: Qrels,
+    runs: Mapping[str, Run],
+    folds: int,
+    checkpoint: str,
+    collections: Sequence[str],
+    first_stage: str,
+) -> Tuning:
+    """The figures and the calibration of a model without λ, the last of ``runs``.
+
+    The first of these is the first stage. For the other arguments see
+    :class:`pipeline.ranking.checkpoints.Tuning`.
+    """
     measured = Evaluator(qrels, [measure])
-    first, trained = (mean(measured(run)[measure]) for run in (runs["first stage"], fused))
-    tuning = Tuning(
+    first, *_, trained = (mean(measured(run)[measure]) for run in runs.values())
+    return Tuning(
         weight=1.0,
         curve={0.0: first, 1.0: trained},
         cross_validated=trained,
         fold_weights=(),
         measure=measure,
         normalization="none",
-        folds=len(outcome.folds),
+        folds=folds,
         seed=0,
         topics=tuple(qrels),
-        collections=(collection.name,),
-        first_stage=training_set.candidates,
-        checkpoint=f"{model}/{collection.name}",
+        collections=tuple(collections),
+        first_stage=first_stage,
+        checkpoint=checkpoint,
         date=datetime.date.today().isoformat(),
+        calibration=calibrate(list(runs.values())[-1], qrels),
     )
-    return without_gain(tuning, best)
 
 
 def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:
@@ -155,8 +212,6 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    if not models.reads_rankers(model):
-        return None
     shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
         if json.loads((folder / "config.json").read_text())["config"] == shipped:
@@ -179,10 +234,11 @@ def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str
     return max(mean(of_run[collection.measures[0]]) for _, of_run in figures[:-1])
 
 
-def without_gain(tuning: Tuning, without: float) -> Tuning:
+def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
     """λ = 0, with a message, if a gain is not to be trusted over ``without``.
 
-    That is the best figure of the first stage and of the shipped models.
+    That is the best figure of the first stage and of the shipped models. ``attempt``: options of a
+    search with the model all the same.
     """
     topics = len(tuning.topics)
     if topics < FEWEST:
@@ -191,14 +247,7 @@ def without_gain(tuning: Tuning, without: float) -> Tuning:
         reason = "no gain on held-out topics"
     else:
         return tuning
-    model = tuning.checkpoint.partition("/")[0]
-    if models.reads_rankers(model):
-        print(f"{reason}: searches do without it (try it by --checkpoint)")
-    else:
-        print(
-            f"{reason}: searches keep the ranking without it (λ = 0; the tuned one is "
-            f"{tuning.weight:g}, try it by --reranker {model} --lambda {tuning.weight:g})"
-        )
+    print(f"{reason}: searches keep the ranking without it (λ = 0; try it by {attempt})")
     return dataclasses.replace(tuning, weight=0.0)
 
 

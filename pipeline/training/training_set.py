@@ -34,13 +34,15 @@ class JudgedCandidates:
 
     With ``judged_only``, for judgments of clicks, a post that nobody was shown is no negative:
     models are trained on candidates with a judgment alone. ``groups`` are the collections of the
-    candidates' topics, if they are known.
+    candidates' topics, if they are known; ``twins`` name the topic that each one is a form of, if
+    several are: they are held out together.
     """
 
     candidates: Candidates
     qrels: Qrels
     judged_only: bool = False
     groups: Sequence[str] = ()
+    twins: Sequence[str] = ()
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""

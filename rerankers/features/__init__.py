@@ -24,6 +24,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -99,6 +100,7 @@ def find(name: str) -> Family:
     return cast(Family, file)
 
 
+@cache
 def _files() -> set[str]:
     return {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
 

@@ -54,7 +54,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
-    weights, tokens = weights_of(candidates.minmax(FIRST_STAGE)), candidates.tokens
+    weights, tokens = weights_of(candidates.evidence), candidates.tokens
     stem = _numbered(tokens.words.stem)
     every = _vectors(tokens, stem)
     is_asked = np.isin(every.stem, stem[np.isin(tokens.words.stem, tokens.query.stem)])

@@ -87,7 +87,7 @@ class Family:
         idf_cosine = _products(
             _unit(words.sums(words.posts, weights)), _unit(words.sums(words.query, weights))[0]
         )
-        first_stage = candidates.minmax(FIRST_STAGE)
+        first_stage = candidates.evidence
         mixed = (minmax(cosine) + first_stage) / 2
         parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
         columns = [

@@ -10,9 +10,9 @@ from rerankers.text.vocabulary import Vocabulary
 TYPICAL_LENGTH = 6.0
 """Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
 
-VECTOR_KINDS = ("static", "nonstatic", "positive", "random")
-"""Pre-trained and fixed; pre-trained and fine-tuned; the same with unknown words positive at first,
-drawn from U[0, 0.1] (Rao et al. 2019, section 4.3); random and trained."""
+VECTOR_KINDS = ("static", "positive")
+"""Pre-trained and fixed; pre-trained and fine-tuned, unknown words positive at first, drawn from
+U[0, 0.1] (Rao et al. 2019, section 4.3)."""
 
 _PART = 2048
 
@@ -152,15 +152,11 @@ class TrainedVectors(nn.Embedding):
 def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module:
     """Vectors of all words of a vocabulary, of one of the :data:`VECTOR_KINDS`.
 
-    Vectors that are not pre-trained are drawn from U[-unknown, unknown]; for ``static`` they are
-    hashed, with the same expected length.
+    For ``static``, unknown words have hashed vectors of the same expected length as vectors that
+    are drawn from U[-unknown, unknown].
     """
     vectors, buckets = vocabulary.vectors, vocabulary.buckets
     size = vectors.shape[1]
     if kind == "static":
         return FrozenVectors(vectors, buckets, unknown * (size / 3) ** 0.5)
-    if kind == "nonstatic":
-        return TrainedVectors(vectors, buckets, -unknown, unknown)
-    if kind == "positive":
-        return TrainedVectors(vectors, buckets)
-    return TrainedVectors(vectors[:0], len(vectors) + buckets, -unknown, unknown)
+    return TrainedVectors(vectors, buckets)

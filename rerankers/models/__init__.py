@@ -32,3 +32,13 @@ def find(name: str) -> type[Reranker]:
 def reads_rankers(name: str) -> bool:
     """Whether a model of this name reads the scores of several rankers, as fusions do."""
     return name in names() and find(name).reads_rankers
+
+
+def reads_windows(name: str) -> bool:
+    """Whether a model of this name ranks lists of given candidates as a whole."""
+    return name in names() and find(name).reads_windows
+
+
+def reads_lists(name: str) -> bool:
+    """Whether a model of this name ranks a topic's candidates as a whole, searched or given."""
+    return reads_rankers(name) or reads_windows(name)

@@ -9,14 +9,12 @@ tanh map each window of three words, given as their concatenated trigram counts,
 second layer with tanh reads the maximum of each feature over all windows; the score is γ times the
 cosine of query and post.
 
-Three named configurations:
-
-``paper``
-    300 features of a window, 128 dimensions of a text, and three rows of weights (one for each
-    position in the window) for each of the 64,000 trigrams: 58 million parameters.
+Two named configurations:
 
 ``rao2019``
-    The same as a baseline of Rao et al. (2019): training is that of section 4.3 there.
+    The paper's 300 features of a window, 128 dimensions of a text, and three rows of weights (one
+    for each position in the window) for each of the 64,000 trigrams, 58 million parameters, as a
+    baseline of Rao et al. (2019): training is that of section 4.3 there.
 
 ``compact`` (the default)
     A fifth of the features, and 16,384 rows shared by the trigrams of each position.
@@ -61,7 +59,7 @@ class Config:
 
 
 PAPER = Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128)
-"""The configuration ``paper``."""
+"""Sizes of the paper."""
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -104,7 +102,6 @@ class Model(SemanticModel):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
-        "paper": PAPER,
         "rao2019": PAPER,
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -7,7 +7,7 @@ Every query word is compared with every word of the post by cosine. A histogram 
 in bins of equal width, with one bin for exact matches; a small network maps it to one value. A term
 gate, a softmax over the query's words, weights these values. Histograms ignore order and position.
 
-Three named configurations:
+Two named configurations:
 
 ``idf`` (the default)
     Log-counts and a gate by IDF, the paper's best variant: 162 trained parameters.
@@ -16,9 +16,6 @@ Three named configurations:
     The same gate as a baseline of Rao et al. (2019): vectors of unknown words are drawn from
     U[0, 0.1], and IDF and training are those of section 4.3 there. Vectors are fixed in it, too:
     histograms have no gradient.
-
-``vector``
-    The same with a gate by word vectors.
 
 Deviations, and choices where the paper is silent:
 
@@ -57,17 +54,14 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
     bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
-    gate: str = "idf"
-    """Input of the gate: ``idf`` of a word or its ``vector`` (TV)."""
     idf: str = "relative"
     """Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n."""
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
     bound: float = 10.0  # Limit of scores, ± (paper: 1)
-    vectors: str = "static"  # First vectors of words (see ``VECTOR_KINDS``), never trained
+    vectors: str = "static"  # One of ``VECTOR_KINDS``, never trained
 
     def __post_init__(self) -> None:
         require_choice("vectors", self.vectors, VECTOR_KINDS)
-        require_choice("gate", self.gate, ("idf", "vector"))
         require_choice("idf", self.idf, tuple(GATE_START))
         require_at_least(self, bins=2)
         require_above_zero(self, "bound")
@@ -86,7 +80,6 @@ class Model(Reranker):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "idf": Config(),
-        "vector": Config(gate="vector"),
         "rao2019": Config(vectors="positive", idf="classical"),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
@@ -103,10 +96,7 @@ class Model(Reranker):
         self.evidence = nn.Sequential(
             nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
         )
-        if config.gate == "idf":
-            self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
-        else:  # Initially, all words have the same weight.
-            self.gate = nn.Parameter(torch.zeros(vocabulary.vectors.shape[1]))
+        self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
 
     def encode(self, inputs: Inputs) -> TermVectors:
         """Look up the words of B texts."""
@@ -116,30 +106,23 @@ class Model(Reranker):
     def interact(
         self, queries: TermVectors, posts: TermVectors, query_of_post: Tensor
     ) -> Interactions:
-        """Histograms [P, Lq, bins] and, for the gate, identifier and IDF of each word [P, Lq, 2].
-
-        Identifiers replace the words' vectors, which would take most of the memory if stored for
-        every pair. As float32 they are exact up to 2²⁴.
-        """
+        """Histograms [P, Lq, bins] and, for the gate, mask and IDF of each word [P, Lq, 2]."""
         ids = queries.terms.ids[query_of_post]  # [P, Lq]
         cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
         exact = ids.unsqueeze(2) == posts.terms.ids.unsqueeze(1)  # [P, Lq, Ld]
         counts = histograms(cosine, exact, mask_of(posts.terms.ids), self.config.bins)
-        weights = queries.terms.weights[query_of_post]
+        mask, weights = mask_of(ids), queries.terms.weights[query_of_post]
         return {
-            "histograms": torch.log1p(counts) * mask_of(ids).unsqueeze(2),
-            "words": torch.stack([ids.float(), weights], dim=2),
+            "histograms": torch.log1p(counts) * mask.unsqueeze(2),
+            "words": torch.stack([mask, weights], dim=2),
         }
 
     def represent(self, interactions: Interactions) -> Tensor:
         """Sum of the words' values, weighted by the gate: [P, 1]."""
-        ids, weights = interactions["words"].unbind(dim=2)
+        mask, weights = interactions["words"].unbind(dim=2)
         evidence = bounded(self.evidence(interactions["histograms"]), self.config.bound)
-        if self.config.gate == "idf":
-            logits = self.gate * weights
-        else:
-            logits = self.vectors(ids.long()) @ self.gate
-        return torch.bmm(gates(logits, mask_of(ids)).unsqueeze(1), evidence).squeeze(2)
+        shares = gates(self.gate * weights, mask)
+        return torch.bmm(shares.unsqueeze(1), evidence).squeeze(2)
 
     def head(self, representations: Tensor) -> Tensor:
         """The sum is the score: [P]."""

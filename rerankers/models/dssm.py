@@ -7,14 +7,12 @@ A text is the vector of counts of the letter trigrams of its words. Layers with 
 semantic vector. The score is the cosine of query and post times a smoothing factor γ, which belongs
 to the softmax over one clicked and several other posts in training.
 
-Three named configurations:
-
-``paper``
-    300, 300 and 128 units and one row of weights for each of the 64,000 trigrams (30,621 occur in
-    the paper's log): 19 million parameters.
+Two named configurations:
 
 ``rao2019``
-    The same as a baseline of Rao et al. (2019): training is that of section 4.3 there.
+    The paper's 300, 300 and 128 units and one row of weights for each of the 64,000 trigrams
+    (30,621 occur in its log), 19 million parameters, as a baseline of Rao et al. (2019): training
+    is that of section 4.3 there.
 
 ``compact`` (the default)
     About a third of these widths, and 16,384 rows shared by the trigrams. The cost of a training
@@ -67,7 +65,7 @@ PAPER = Config(
     sentence_size=128,
     dropout=0.0,
 )
-"""The configuration ``paper``."""
+"""Sizes of the paper."""
 
 
 class DeepNetwork(nn.Module):
@@ -95,7 +93,6 @@ class Model(SemanticModel):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "compact": Config(),
-        "paper": PAPER,
         "rao2019": PAPER,
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -7,18 +7,16 @@ The local network reads only the positions of query words in the post. The distr
 encodes the query, and each region of the post, by convolution and max pooling, and multiplies the
 vectors element by element. Each network ends in fully connected layers; their scores are added.
 
-Three named configurations:
+Two named configurations:
 
 ``words`` (the default)
     The distributed network reads fixed pre-trained word vectors: a hundred topics are too few to
     learn the meaning of words.
 
-``trigrams``
-    It reads the character trigrams of each word, as the paper reads its 2,000 most frequent
-    n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained vectors.
-
 ``rao2019``
-    The same as a baseline of Rao et al. (2019): training is that of section 4.3 there.
+    It reads the character trigrams of each word, as the paper reads its 2,000 most frequent
+    n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained vectors. Training is that
+    of section 4.3 of Rao et al. (2019), whose baseline it is.
 
 Deviations, and choices where the paper is silent:
 
@@ -93,7 +91,6 @@ class Model(Reranker):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "words": Config(),
-        "trigrams": Config(terms="trigrams"),
         "rao2019": Config(terms="trigrams"),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -12,8 +12,7 @@ Three named configurations:
 
 ``words`` (the default)
     K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors on a
-    search engine's log, the main source of its gains; a hundred topics would overfit them
-    (``vectors="nonstatic"`` trains them anyway).
+    search engine's log, the main source of its gains; a hundred topics would overfit them.
 
 ``rao2019``
     K-NRM as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words begin
@@ -69,9 +68,7 @@ class Config:
     sigma: float = 0.1  # Their width σ, in units of cosine (papers: 0.1)
     exact_sigma: float = 1e-3  # Width σ of the exact kernel (papers: 0.001)
     bound: float = 10.0  # Limit of scores, ± (papers: 1)
-    vectors: str = "static"
-    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned; papers), ``positive`` (the same,
-    unknown words above 0) or ``random``."""
+    vectors: str = "static"  # One of ``VECTOR_KINDS``
 
     def __post_init__(self) -> None:
         require_choice("vectors", self.vectors, VECTOR_KINDS)

@@ -7,13 +7,11 @@ Every word of the query is compared with every word of the post. A convolution f
 this matrix, and dynamic pooling reduces matrices of all sizes to one size. After a second
 convolution and pooling, a perceptron of two layers gives the score.
 
-Three named configurations, with two of the paper's three similarities:
+Two named configurations, with two of the paper's three similarities:
 
 ``cosine`` (the default)
     The cosine of word vectors. Rare words have short vectors, so their exact matches, the strongest
     signal, hardly change a dot product.
-``dot``
-    The dot product of word vectors.
 
 ``rao2019``
     Dot products as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words
@@ -59,9 +57,7 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``cosine``."""
 
     similarity: str = "cosine"  # ``cosine`` or ``dot``
-    vectors: str = "static"
-    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned), ``positive`` (the same, unknown
-    words above 0) or ``random``."""
+    vectors: str = "static"  # One of ``VECTOR_KINDS``
     filters: int = 8  # Feature maps of the first convolution
     width: int = 5  # Words on each side of its window, odd
     deep_filters: int = 16  # Feature maps of the second convolution
@@ -93,7 +89,6 @@ class Model(Reranker):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "cosine": Config(),
-        "dot": Config(similarity="dot"),
         "rao2019": Config(similarity="dot", vectors="positive"),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -42,8 +42,7 @@ class Config:
 
     filters: int = 100  # F, feature maps of the convolution
     width: int = 5  # m, words under a filter
-    vectors: str = "static"
-    """``static`` (pre-trained, fixed), ``nonstatic`` (fine-tuned) or ``random``."""
+    vectors: str = "static"  # One of ``VECTOR_KINDS``
     overlap: bool = True  # Word overlap, plain and by IDF, with and without stop words
     prior: bool = True  # 1 / ln(rank + 1) in the run to rerank (section 5)
     hidden: int = 0  # Units of the hidden layer; 0 is the size of the join layer
@@ -66,8 +65,6 @@ class Model(Reranker):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "static": Config(),
-        "nonstatic": Config(vectors="nonstatic"),
-        "random": Config(vectors="random"),
         "text": Config(overlap=False, prior=False),
     }
     training_settings = Settings(

@@ -2,18 +2,16 @@
 
 Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
 has little padding. A model with a fast path (:mod:`rerankers.scoring.fast_paths`) takes that on a
-CPU. Several GPUs share the topics; a batch that does not fit into memory is scored in halves.
+CPU. Several GPUs share the topics.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +19,7 @@ import torch
 
 from rerankers.base import Pairs, Reranker
 from rerankers.devices import in_threads, one_thread_each
-from rerankers.errors import RerankerError, require_choice, warn
+from rerankers.errors import RerankerError, require_choice
 from rerankers.features import CandidateLists, KnownPosts
 from rerankers.scoring import fast_paths
 from rerankers.scoring.tokenized import Scorable, Tokenized
@@ -61,7 +59,7 @@ def score(
         model: on the device to use.
         pairs: queries and posts.
         encoder: of the model's checkpoint.
-        batch_size: pairs in a forward pass; fewer, with a warning, if they do not fit into memory.
+        batch_size: pairs in a forward pass.
         progress: called with the number of pairs of each finished batch.
         precision: one of :data:`PRECISIONS`.
         devices: share the topics; the model is on the first. Empty means the model's own device.
@@ -71,8 +69,8 @@ def score(
         [P] scores, higher is better.
 
     Raises:
-        RerankerError: a score is not a finite number, a single pair does not fit into memory, or
-            there is no such precision.
+        RerankerError: a score is not a finite number, a batch does not fit into memory, or there
+            is no such precision.
     """
     on_cpu = model.device_of().type == "cpu" and precision == "fp32"
     if on_cpu and not model.post_inputs and len(devices) < 2:
@@ -137,8 +135,8 @@ def score_tokenized(
         for device in devices[1 : len(shares)]:
             batch_scorers.append(BatchScorer(copy.deepcopy(model).to(device), pairs, precision))
         for scored in _each(batch_scorers, shares):
-            held += scored
-            progress(sum(len(rows) for rows, _ in scored))
+            held.append(scored)
+            progress(len(scored[0]))
             if len(held) >= HELD:
                 _fetch(held, scores)
                 held = []
@@ -159,7 +157,7 @@ def check_finite(scores: npt.NDArray[np.float32]) -> None:
 
 def _each(
     batch_scorers: Sequence[BatchScorer], shares: Sequence[Sequence[Rows]]
-) -> Iterator[list[Scored]]:
+) -> Iterator[Scored]:
     """Score each batch: several at a time on a CPU, one at a time on each GPU.
 
     A batch is too small for several threads, and NumPy uses one thread only.
@@ -195,7 +193,7 @@ def _fetch(scored: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
 
 
 class BatchScorer:
-    """Scores batches of pairs by a model on its device, in halves where memory is short.
+    """Scores batches of pairs by a model on its device.
 
     Args:
         model: in evaluation mode.
@@ -206,26 +204,25 @@ class BatchScorer:
     def __init__(self, model: Reranker, pairs: Scorable, precision: str) -> None:
         self.model, self.pairs, self.precision = model, pairs, precision
         self.device = model.device_of()
-        self.largest, self._lock = sys.maxsize, Lock()
         with torch.inference_mode():
             self.fast_path = fast_paths.find(model, pairs, precision)
 
-    def score(self, rows: Rows) -> list[Scored]:
-        """Scores of the pairs ``rows``, in parts if memory is short; of one query for a fast path.
+    def score(self, rows: Rows) -> Scored:
+        """Scores of the pairs ``rows``, which are of one query for a fast path.
 
         Raises:
-            RerankerError: one pair does not fit into memory.
+            RerankerError: they do not fit into memory.
         """
-        if len(rows) <= self.largest:
-            try:
-                return [(rows, self._forward(rows))]
-            except (MemoryError, RuntimeError) as error:
-                of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-                if not of_memory and "DefaultCPUAllocator" not in str(error):
-                    raise
-                self._shrink(len(rows))
-        # Outside of the except block, the error no longer holds the failed pass's tensors.
-        return [part for half in np.array_split(rows, 2) for part in self.score(half)]
+        try:
+            return rows, self._forward(rows)
+        except (MemoryError, RuntimeError) as error:
+            of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+            if not of_memory and "DefaultCPUAllocator" not in str(error):
+                raise
+            raise RerankerError(
+                f"found too little memory on {self.device} for {len(rows)} pairs at once; use a "
+                "smaller `batch_size` or fewer `threads`, or end other programs there"
+            ) from None
 
     def _forward(self, rows: Rows) -> torch.Tensor:
         # The current GPU and the inference mode are states of a thread.
@@ -237,23 +234,6 @@ class BatchScorer:
             if self.fast_path:
                 return self.fast_path.scores_of(rows).float()
             return self.pairs.scores_of(self.model, rows, self.device).float()
-
-    def _shrink(self, pairs: int) -> None:
-        """Halve the number of pairs in a forward pass, with a warning the first time."""
-        if pairs == 1:
-            on_cpu = self.device.type == "cpu"
-            advice = "use fewer `threads`" if on_cpu else "use the `device` cpu"
-            raise RerankerError(
-                f"found too little memory on {self.device}, expected enough to score one pair at "
-                f"a time; end other programs there, or {advice}"
-            ) from None
-        with self._lock:
-            first, self.largest = self.largest == sys.maxsize, min(self.largest, -(-pairs // 2))
-        if first:
-            warn(
-                f"the memory of {self.device} is too small for {pairs} pairs at once; going on "
-                "with smaller batches, as a smaller `batch_size` does from the start"
-            )
 
 
 @contextmanager

@@ -7,10 +7,10 @@ each time.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from rerankers.scoring.precomputed import keys_of
 from rerankers.scoring.windows import Buffers
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
+
+if TYPE_CHECKING:
+    from rerankers.text.spaces import WordSpace
 
 Key = bytes
 """Hash of a post's text and URL."""
@@ -63,14 +66,22 @@ class CachedScorer:
         model: in evaluation mode, on the CPU.
         encoder: of its checkpoint.
         max_bytes: of the kept encodings and terms, besides the posts in work.
+        spaces: word vectors of pairs without their own, for models over features.
 
     Attributes:
         hits: look-ups of a query's post that found it.
         misses: look-ups that did not.
     """
 
-    def __init__(self, model: Reranker, encoder: TextEncoder, max_bytes: int) -> None:
+    def __init__(
+        self,
+        model: Reranker,
+        encoder: TextEncoder,
+        max_bytes: int,
+        spaces: Mapping[str, WordSpace] | None = None,
+    ) -> None:
         self.model, self.encoder, self.max_bytes = model, encoder, max_bytes
+        self._spaces = spaces or {}
         self.hits, self.misses = 0, 0
         way = fast_paths.way_of(model)
         has_encoder = hasattr(way, "PostEncoder") and not model.feature_families
@@ -103,7 +114,7 @@ class CachedScorer:
         """
         if self._encoder is None:
             self.misses += len(pairs.texts)
-            return score(self.model, pairs, self.encoder)
+            return score(self.model, pairs.with_spaces(self._spaces), self.encoder)
         scores = np.zeros(len(pairs), dtype=np.float32)
         keys = [key.tobytes() for key in keys_of(pairs.texts, pairs.urls)]
         # Equal posts get equal scores, to the last digit.

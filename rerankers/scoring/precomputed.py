@@ -58,7 +58,6 @@ def precompute(
     posts: Iterable[TextAndUrl],
     directory: Path,
     progress: Progress = lambda posts_done: None,
-    known: PrecomputedPosts | None = None,
 ) -> int:
     """Write the precomputed posts of a checkpoint into an empty folder.
 
@@ -72,7 +71,6 @@ def precompute(
             iterated over several times, so not an iterator.
         directory: empty or missing.
         progress: called with the number of posts of each finished block.
-        known: of the same checkpoint. Posts that it has are copied, only the others are read.
 
     Returns:
         Bytes written.
@@ -90,12 +88,11 @@ def precompute(
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise RerankerError(f"{directory}: found files, expected an empty folder")
-        distinct = _Posts(posts, known)
+        distinct = _Posts(posts)
         with _ArrayWriter(directory, description) as writer:
             writer.append("keys", distinct.keys)
             writer.append("rows", distinct.rows)
-            progress(len(distinct.copied))
-            _write_posts(idf, distinct, writer, progress, known)
+            _write_posts(idf, distinct, writer, progress)
     except OSError as error:
         raise RerankerError(f"{directory}: cannot be written ({error})") from None
     return writer.size
@@ -173,21 +170,19 @@ def keys_of_posts(pairs: Pairs) -> npt.NDArray[np.uint64]:
 
 
 class _Posts:
-    """The distinct posts of a collection, first those that can be copied, else in its order.
+    """The distinct posts of a collection, in its order, where retweets are neighbours.
 
-    There retweets are neighbours. Memory holds 16 bytes for each post of the collection.
+    Memory holds 16 bytes for each post of the collection.
 
     Args:
         posts: of the collection; iterated over several times.
-        known: has the posts that can be copied.
 
     Attributes:
         keys: [N, 2] sorted :func:`keys_of` the posts.
         rows: [N] number of each.
-        copied: [K] rows in ``known`` of the first K posts.
     """
 
-    def __init__(self, posts: Iterable[TextAndUrl], known: PrecomputedPosts | None) -> None:
+    def __init__(self, posts: Iterable[TextAndUrl]) -> None:
         self._posts = posts
         blocks = [keys_of(*zip(*block, strict=True)) for block in self._blocks(self._all())]
         keys = np.concatenate(blocks)
@@ -195,18 +190,13 @@ class _Posts:
         is_first = np.append(True, (keys[order[1:]] != keys[order[:-1]]).any(axis=1))
         place = order[is_first]  # Of equal posts the first, as the order is stable.
         self.keys = keys[place]
-        copied = np.full(len(place), -1) if known is None else known.rows_of(self.keys)
-        by_row = np.lexsort((place, copied < 0))
-        self.rows = np.empty(len(place), dtype=np.int64)
-        self.rows[by_row] = np.arange(len(place))
-        self.copied = copied[by_row][: np.count_nonzero(copied >= 0)]
-        self._new = place[by_row][len(self.copied) :]
+        self.rows = np.argsort(np.argsort(place))
+        self._is_first = np.zeros(len(keys), dtype=np.bool_)
+        self._is_first[place] = True
 
-    def new(self) -> Iterator[tuple[Texts, Texts]]:
-        """Texts and URLs of the other posts, block by block."""
-        wanted = np.zeros(1 + self._new.max(initial=-1), dtype=np.bool_)
-        wanted[self._new] = True
-        for block in self._blocks(itertools.compress(self._all(), wanted)):
+    def __iter__(self) -> Iterator[tuple[Texts, Texts]]:
+        """Texts and URLs, block by block."""
+        for block in self._blocks(itertools.compress(self._all(), self._is_first)):
             yield [text for text, _ in block], [url for _, url in block]
 
     def _all(self) -> Iterator[TextAndUrl]:
@@ -390,19 +380,10 @@ class PrecomputedPosts:
         return read
 
 
-def _write_posts(
-    idf: Idf,
-    posts: _Posts,
-    writer: _ArrayWriter,
-    progress: Progress,
-    known: PrecomputedPosts | None,
-) -> None:
-    """The columns of a :class:`PostTable`, and its words; first those copied from ``known``."""
+def _write_posts(idf: Idf, posts: _Posts, writer: _ArrayWriter, progress: Progress) -> None:
+    """The columns of a :class:`PostTable`, and its words."""
     words = WordTable(idf)
-    if known is not None:
-        for start in range(0, len(posts.copied), BLOCK):
-            _copy_posts(known, posts.copied[start : start + BLOCK], words, writer)
-    for texts, urls in posts.new():
+    for texts, urls in posts:
         block = PostTable.read(texts, urls, words)
         for name in COLUMNS:
             writer.append_lists(f"column.{name}", block.column(name))
@@ -412,20 +393,6 @@ def _write_posts(
     writer.append("known.stems", _lines(table.stems))
     for name, column in table.columns._asdict().items():
         writer.append(f"known.{name}", column)
-
-
-def _copy_posts(
-    known: PrecomputedPosts, kept: Rows, words: WordTable, writer: _ArrayWriter
-) -> None:
-    """The columns of the posts ``kept`` of ``known``, with rows of another table of words."""
-    table = known.take(kept)
-    for name in COLUMNS:
-        column = table.column(name)
-        if name in ("words", "hashtag_words"):
-            used, places = np.unique(column.values, return_inverse=True)
-            rows = words.rows([known.known.words[row] for row in used.tolist()])
-            column = Ragged(rows[places].astype(column.values.dtype), column.starts)
-        writer.append_lists(f"column.{name}", column)
 
 
 def _lines(words: Sequence[str]) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""A search engine as first stage, and a search by each way of reranking it."""
+"""A search engine as first stage, and behind the proxy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import dataclasses
 import http.client
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -35,31 +31,17 @@ from indexes.methods import QueryLikelihood
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection, engine_directory
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, read_run
-from pipeline.command.defaults import UNTUNED_WEIGHT
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.checkpoints import tuned_weight
-from pipeline.ranking.interpolation import interpolate
 
 NAME = "tweetrerank-benchmark"
-"""Of the index, and of the search pipeline."""
+"""Of the index."""
 HITS, SEARCHES, CLIENTS = 100, 200, 8
-"""Posts of a search; searches of each way, with one client and with several."""
+"""Posts of a search; searches by one client, and by several."""
 DEEP = 1000
 """Posts of a topic in a run."""
-ALONE, INSIDE, FRONT, CLIENT = (
-    "engine alone",
-    "processor `rerank` inside",
-    "proxy in front",
-    "reranked in the client",
-)
-
-Way = Callable[[Topic], dict[str, float]]
-"""Scores of the posts of a topic's search."""
 
 
 def measure(workload: Workload) -> list[Row]:
-    """Filling an index, searching all topics, and single searches by each way."""
+    """Filling an index, searching all topics, and single searches."""
     source = named.find(workload.collection, workload.data)
     if not workload.engine or not isinstance(source, SearchedCollection):
         print("found no --engine URL or no collection of posts, so nothing is measured")
@@ -70,7 +52,7 @@ def measure(workload: Workload) -> list[Row]:
     try:
         rows = printed(_filling(workload, collection, engine))
         rows += printed(_topics(workload, engine))
-        return rows + _ways(workload, collection, engine)
+        return rows + printed(_searches(workload, engine))
     finally:
         _delete(engine)
         shutil.rmtree(engine_directory(collection.engine), ignore_errors=True)
@@ -168,17 +150,17 @@ class Server:
     def __init__(self, url: str) -> None:
         self._place, self._own = urlsplit(url).netloc, threading.local()
 
-    def post(self, path: str, body: Any) -> Any:
-        """The response's JSON; raises RuntimeError for an error."""
+    def search(self, body: Any) -> None:
+        """Search the index; raises RuntimeError for an error."""
         if not hasattr(self._own, "connection"):
             self._own.connection = http.client.HTTPConnection(self._place, timeout=60)
         connection: http.client.HTTPConnection = self._own.connection
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", f"/{NAME}/_search", json.dumps(body), headers)
         response = connection.getresponse()
         content = response.read()
         if response.status != 200:
-            raise RuntimeError(f"{path}: found the status {response.status}: {content[:300]!r}")
-        return json.loads(content)
+            raise RuntimeError(f"found the status {response.status}: {content[:300]!r}")
 
 
 class Timed(NamedTuple):
@@ -189,93 +171,63 @@ class Timed(NamedTuple):
     log: Sequence[Mapping[str, Any]]
 
 
-def _ways(workload: Workload, collection: SearchedCollection, engine: Engine) -> list[Row]:
-    """Milliseconds, and quality, of searches by each way."""
-    url = str(workload.engine)
-    options = [f"--engine={url}", f"--statistics={url}/{NAME}"]
-    topics, timed, runs = collection.topics, {}, {}
-    with serving(workload.directory, options=options) as service, _installed(url, service):
-        for name, way in _all_ways(workload, engine, service).items():
-            runs[name] = {topic.query_id: way(topic) for topic in topics}
-            timed[name] = _timed(way, topics, service)
-    return printed(_times(timed)) + printed(_quality(workload, collection, runs))
-
-
-@contextmanager
-def _installed(url: str, service: Running) -> Iterator[None]:
-    """Reranking inside the engine, if it can."""
-    command = [sys.executable, "-m", "pipeline.engine"]
-    options = ["--engine", url, "--pipeline", NAME]
-    more = ["--service", f"http://127.0.0.1:{service.port}", "--yes"]
-    done = subprocess.run([*command, "install", *options, *more], capture_output=True, text=True)
-    if done.returncode:
-        print(f"no reranking inside this engine: {done.stderr.strip().splitlines()[-1]}")
-    try:
-        yield
-    finally:
-        subprocess.run([*command, "remove", *options], capture_output=True, check=False)
-
-
-def _all_ways(workload: Workload, engine: Engine, service: Running) -> dict[str, Way]:
-    """Name -> way; the processor is left out where the engine has none."""
+def _searches(workload: Workload, engine: Engine) -> list[Row]:
+    """Milliseconds of searches in the engine, and of reranked ones through the proxy."""
     bodies = _bodies(workload.source.topics, _layout(engine))
-    inner, front = Server(str(workload.engine)), Server(f"http://127.0.0.1:{service.port}")
-    checkpoint = workload.checkpoint
-    tuned = tuned_weight(workload.directory, "minmax")
-    weight = tuned[0] if tuned else UNTUNED_WEIGHT
-
-    def search(server: Server, topic: Topic, query: str = "", reranked: bool = True) -> Any:
-        more = {"ext": {"rerank": {"query_context": {"query_text": topic.text}}}}
-        body = {**bodies[topic.query_id], **(more if reranked else {})}
-        return server.post(f"/{NAME}/_search{query}", body)["hits"]["hits"]
-
-    def scores(hits: Any) -> dict[str, float]:
-        return {hit["_id"]: hit["_score"] for hit in hits}
-
-    def in_client(topic: Topic) -> dict[str, float]:
-        hits = search(inner, topic, reranked=False)
-        posts = [(hit["_source"]["contents"], hit["_source"]["url"]) for hit in hits]
-        if not posts:
-            return {}
-        neural = checkpoint.predict([(topic.text, post) for post in posts]).tolist()
-        by_id = {hit["_id"]: score for hit, score in zip(hits, neural, strict=True)}
-        return interpolate({"": scores(hits)}, {"": by_id}, weight)[""]
-
-    ways: dict[str, Way] = {
-        ALONE: lambda topic: scores(search(inner, topic, reranked=False)),
-        INSIDE: lambda topic: scores(search(inner, topic, f"?search_pipeline={NAME}")),
-        FRONT: lambda topic: scores(search(front, topic)),
-        CLIENT: in_client,
-    }
-    try:
-        engine.request("GET", f"/_search/pipeline/{NAME}")
-    except EngineError:
-        del ways[INSIDE]
-    return ways
+    url = str(workload.engine)
+    options = [f"--engine={url}", f"--engine-index={NAME}", f"--statistics={url}/{NAME}"]
+    with serving(workload.directory, options=options) as service:
+        front = Server(f"http://127.0.0.1:{service.port}")
+        alone, ours = (_timed(server, bodies, service) for server in (Server(url), front))
+    searches = [line for line in ours.log if line.get("engine_ms")]
+    scoring = [line["queue_ms"] + line["inference_ms"] for line in searches]
+    in_engine = [line["engine_ms"] for line in searches]
+    rest = [
+        line["total_ms"] - first - second
+        for line, first, second in zip(searches, in_engine, scoring, strict=True)
+    ]
+    outer = median(ours.single) - median(alone.single) - median(scoring)
+    return [
+        *(
+            (
+                f"a search of {HITS} posts, {name}: one client, {CLIENTS} clients",
+                f"{_middle(timed.single)}, {_middle(timed.several)}",
+            )
+            for name, timed in (("engine alone", alone), ("proxy in front", ours))
+        ),
+        (
+            "proxy, beside the engine and the scoring",
+            f"{_middle(rest)}; to the client {outer:.1f} ms",
+        ),
+        (
+            "engine and scoring of those searches",
+            f"{median(in_engine):.1f} ms and {median(scoring):.1f} ms",
+        ),
+    ]
 
 
-def _bodies(topics: Sequence[Topic], layout: Layout) -> dict[str, dict[str, Any]]:
-    """Query_id -> search, limited by the topic's time."""
+def _bodies(topics: Sequence[Topic], layout: Layout) -> list[dict[str, Any]]:
+    """A search for each topic, limited by its time."""
     texts = [topic.text for topic in topics]
     words = cut_words(texts) if layout.analyzer == CUT_HERE else texts
-    bodies = {}
+    bodies = []
     for topic, text in zip(topics, words, strict=True):
         query: dict[str, Any] = {"must": [dsl.match(layout.field, text)]}
         if topic.max_doc_id is not None and layout.manifest.numeric_ids:
             query["filter"] = [dsl.up_to(NUMBER, int(topic.max_doc_id))]
-        bodies[topic.query_id] = {"size": HITS, "query": {"bool": query}, "sort": layout.sort}
+        bodies.append({"size": HITS, "query": {"bool": query}, "sort": layout.sort})
     return bodies
 
 
-def _timed(way: Way, topics: Sequence[Topic], service: Running) -> Timed:
+def _timed(server: Server, bodies: Sequence[Any], service: Running) -> Timed:
     """Searches of one client, then of several at once."""
 
-    def milliseconds(topic: Topic) -> float:
+    def milliseconds(body: Any) -> float:
         started = time.perf_counter()
-        way(topic)
+        server.search(body)
         return 1000 * (time.perf_counter() - started)
 
-    searches = list(islice(cycle(topics), SEARCHES))
+    searches = list(islice(cycle(bodies), SEARCHES))
     time.sleep(0.5)  # The log is written a moment later.
     start = len(service.log)
     single = list(map(milliseconds, searches))
@@ -285,52 +237,5 @@ def _timed(way: Way, topics: Sequence[Topic], service: Running) -> Timed:
         return Timed(single, list(pool.map(milliseconds, searches)), log)
 
 
-def _times(timed: Mapping[str, Timed]) -> list[Row]:
-    rows = []
-    for name, times in timed.items():
-        what = f"a search of {HITS} posts, {name}: one client, {CLIENTS} clients"
-        rows.append((what, f"{_middle(times.single)}, {_middle(times.several)}"))
-    alone = median(timed[ALONE].single)
-    searches = [line for line in timed[FRONT].log if line.get("engine_ms")]
-    scoring = [line["queue_ms"] + line["inference_ms"] for line in searches]
-    engine = [line["engine_ms"] for line in searches]
-    rest = [line["total_ms"] - e - s for line, e, s in zip(searches, engine, scoring, strict=True)]
-    outer = median(timed[FRONT].single) - alone - median(scoring)
-    rows += [
-        (
-            "proxy, beside the engine and the scoring",
-            f"{_middle(rest)}; to the client {outer:.1f} ms",
-        ),
-        (
-            "engine and scoring of those searches",
-            f"{median(engine):.1f} ms and {median(scoring):.1f} ms",
-        ),
-    ]
-    if INSIDE in timed:
-        inner = median(line["total_ms"] for line in timed[INSIDE].log)
-        outer = median(timed[INSIDE].single) - alone - inner
-        text = f"{outer:.1f} ms; the service {inner:.1f} ms"
-        rows.append(("processor, beside the engine and the service", text))
-    return rows
-
-
 def _middle(times: Sequence[float]) -> str:
     return f"{median(times):.1f} ms (p95 {np.quantile(times, 0.95):.1f})"
-
-
-def _quality(workload: Workload, collection: SearchedCollection, runs: dict[str, Run]) -> list[Row]:
-    """AP and P@30 of 100 candidates by each way, and by ``pipeline.search``."""
-    if not collection.qrels:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        search = [*SEARCH, *_arguments(workload), f"--hits={HITS}", "--reranker=mp_hcnn"]
-        search += [f"--checkpoint={workload.directory}", f"--output={folder}/run"]
-        for name, more in {"": [], " --engine": _place(workload)}.items():
-            measured([*search, *more])
-            runs[f"`pipeline.search{name}`"] = read_run(Path(folder) / "run")
-    rows = []
-    for name, run in runs.items():
-        values = evaluate(collection.qrels, run, ["AP", "P@30"])
-        text = ", ".join(f"{mean(values[measure]):.4f}" for measure in values)
-        rows.append((f"AP, P@30 of {HITS} posts, {name}", text))
-    return rows

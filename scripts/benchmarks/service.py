@@ -1,4 +1,4 @@
-"""The rerank service over loopback, beside its scoring in-process and a cross-encoder."""
+"""The rerank service over loopback, beside its scoring in-process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ BEFORE = 4
 """Requests of 1,000 other posts before the measured ones: a service in use knows common words."""
 SECONDS, MINUTE = 10, 60
 RESTARTS = 3
-CROSS_ENCODED = 400
 CACHE = 3_000_000_000
 KEPT = 100
 """Requests of distinct posts, all of which fit the cache, as those of popular queries do."""
@@ -111,10 +110,7 @@ def measure(workload: Workload) -> list[Row]:
             rows += printed(_single(service, title, some[:SINGLE]))
         loaded = load(service, bodies, CLIENTS, SECONDS)
         rows += printed(_throughput(loaded, in_process))
-        rate = loaded["documents"] / loaded["seconds"]
-        rows += printed(_cross_encoder(few, rate, Path(folder)))
         rows += printed(_overload(service, bodies, workload.minutes))
-        rows += printed(_equality(service, model, few))
     return rows + printed(_restart(few[0]))
 
 
@@ -229,27 +225,6 @@ def _throughput(loaded: Any, in_process: dict[str, float]) -> list[Row]:
     ]
 
 
-def _cross_encoder(some: Sequence[Request], rate: float, folder: Path) -> list[Row]:
-    """Pairs/s of a cross-encoder, in single precision and in eight bits, on all cores."""
-    from benchmarks.cross_encoder import CrossEncoder
-
-    pairs = [
-        (request.query, f"{text} {url}".strip())
-        for request in some[: -(-CROSS_ENCODED // LOAD)]
-        for text, url in request.posts
-    ]
-    rows = []
-    for title, is_quantized in (("in single precision", False), ("in eight bits", True)):
-        model = CrossEncoder(len(os.sched_getaffinity(0)), folder, is_quantized)
-        model.score(pairs[:50])
-        started = time.perf_counter()
-        model.score(pairs)
-        other = len(pairs) / (time.perf_counter() - started)
-        text = f"{other:,.0f} pairs/s; the service {rate / other:.0f} times as many"
-        rows.append((f"cross-encoder of MiniLM-L6's size {title}", text))
-    return rows
-
-
 def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
     """More clients than the service is made for, minute after minute."""
     statuses, memory = Counter[str](), []
@@ -264,23 +239,6 @@ def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
         text = f"{memory[-1] / 2**20:,.0f} MiB, {growth:.3f} times that of the second minute"
         rows.append(("service, memory of the last minute", text))
     return rows
-
-
-def _equality(service: Running, model: TrainedReranker, some: Sequence[Request]) -> list[Row]:
-    """Largest difference between scores over HTTP and of ``predict``, with many clients at once."""
-
-    def difference(request: Request) -> float:
-        connection = service.connection()
-        scores = np.zeros(len(request.posts))
-        for result in service.post(request.body(), connection):
-            scores[result["index"]] = result["score"]
-        connection.close()
-        expected = model.predict([(request.query, post) for post in request.posts])
-        return float(np.abs(scores - expected).max())
-
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        largest = max(pool.map(difference, some[: 4 * CLIENTS]))
-    return [(f"service, {CLIENTS} clients: largest difference from `predict`", f"{largest:.1e}")]
 
 
 def _restart(request: Request) -> list[Row]:

@@ -12,7 +12,6 @@ from rerankers.base import Pairs, Reranker
 from rerankers.scoring.batches import represent_tokenized
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
-from rerankers.text.ragged import Ragged
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import words
 
@@ -29,9 +28,6 @@ SMALL: dict[str, Any] = {
     "trigram_filters": 6,
     "filters": 6,
     "hidden": 8,
-    "layers": 2,
-    "heads": 2,
-    "kernels": 5,
     "sentence_size": 7,
     "lstm_units": 6,
     "channel_share": 0.05,
@@ -116,12 +112,6 @@ def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) ->
 def every_model() -> list[tuple[str, str]]:
     """Each model's name with each of its configurations' names."""
     return [(name, key) for name in models.names() for key in models.find(name).configurations]
-
-
-def ragged(rows: Sequence[Sequence[int]]) -> Ragged:
-    """Lists of int32 as a ragged array."""
-    values = np.array([value for row in rows for value in row], dtype=np.int32)
-    return Ragged.from_lengths(values, np.array([len(row) for row in rows], dtype=np.int64))
 
 
 def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS) -> Pairs:

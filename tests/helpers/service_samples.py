@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp
 
 from helpers.reranking_samples import POSTS
 from pipeline.service.app import build
+from pipeline.service.http.connections import config
 from pipeline.service.http.models import Models
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
@@ -72,7 +74,7 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 @contextmanager
 def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """The address, without a slash at its end, where an application answers in this process."""
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    server = uvicorn.Server(config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():
@@ -195,6 +197,15 @@ WIRES = {
 }
 """Name -> wire format."""
 WIRES["score"] = WIRES["score"]._replace(extra={"text_1": QUERY})
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those that they have, the oldest first."""
+    started = [pid]
+    for parent in started:
+        children = Path(f"/proc/{parent}/task/{parent}/children")
+        started += map(int, children.read_text().split()) if children.exists() else []
+    return started[1:]
 
 
 def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

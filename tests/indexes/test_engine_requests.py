@@ -150,9 +150,14 @@ def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
         (400, {"error": {"reason": "a", "caused_by": {"reason": "b\nc"}}}, "answers 400: b c"),
         (200, "<html>", "not a search engine's"),
         (500, "", "not a search engine's"),
+        (200, {"hits": "x" * 10_000}, "found an answer of more than 9,000 bytes"),
     ],
 )
-def test_refusals(version: Any, status: int, content: Any, message: str) -> None:
+def test_refusals(
+    version: Any, status: int, content: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LARGEST", 9_000)
+
     def answer(request: Request) -> Answer:
         return (200, version) if request.path == "/" else (status, content)
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Command
 from helpers.index_samples import POSTS, WORDS, random_posts
 
 from indexes import lucene
@@ -165,13 +167,6 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
     # not only those with the query's word.
     assert limited.keys() == before.keys()
     assert len(limited) > 12
-
-
-def test_axiomatic_feedback_depends_on_the_seed_alone(index: LuceneIndex) -> None:
-    small = [Axiomatic(fb_docs=5, pool_factor=3, seed=seed) for seed in (1, 1, 2)]
-    first, again, other = (search_one(index, "golf hotel", method) for method in small)
-    assert first == again
-    assert first != other
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
@@ -388,6 +383,28 @@ def test_damaged_files(built: Path, pattern: str) -> None:
     file.unlink()
     with pytest.raises(CollectionError, match=rf"{file.name} is missing, .*damaged"):
         LuceneIndex.open(built)
+
+
+def test_changed_bytes_are_noticed(built: Path, command: Command) -> None:
+    """In each file, of the same size and anywhere; with its old time by the full check alone."""
+    names = json.loads((built / "manifest.json").read_text())["files"]
+    assert len(names) >= 10
+    for name in names:
+        file = built / name
+        whole, status = file.read_bytes(), file.stat()
+        for place in (len(whole) // 2, len(whole) - 1):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            problem = rf"found another checksum in {re.escape(name)}: damaged; build it again with"
+            with pytest.raises(CollectionError, match=problem):
+                LuceneIndex.open(built)
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            result = command("index", "--index", built, "--check")
+            assert result.code == 1
+            assert re.search(problem, result.err)
+        file.write_bytes(whole)
+    result = command("index", "--index", built, "--check")
+    assert (result.code, result.out[:9]) == (0, "no damage")
+    LuceneIndex.open(built).close()
 
 
 @pytest.mark.parametrize(

@@ -106,21 +106,6 @@ def test_the_test_part_is_found(data: Path) -> None:
     assert len(clean.topics) == 3
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_parts(name: str, data: Path) -> None:
-    collection = named.find_answers(name, data)
-    train, dev, test = (collection.part(part) for part in ("train", "dev", "test"))
-    assert test == collection
-    assert {part.name for part in (train, dev, test)} == {name}
-    assert len(train.topics) == (12 if "all" in name else 8)
-    questions = [{topic.query_id for topic in part.topics} for part in (train, dev, test)]
-    assert len(set.union(*questions)) == sum(map(len, questions))
-    for part in (train, dev):
-        judged = part.qrels
-        assert judged
-        assert set(judged) <= set(part.given_candidates)
-
-
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
     collection = named.find("trecqa-clean", tmp_path)
     assert len(collection.missing()) == 3

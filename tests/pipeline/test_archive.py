@@ -1,6 +1,5 @@
 """Question retrieval against brute force: equation 4 over every pair of a small archive."""
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,13 @@ import pytest
 import torch
 from helpers.reranking_samples import POSTS, QUERIES, encoder, small_model
 
-from indexes.errors import CollectionError
 from indexes.posts import Post
 from pipeline import retrieve
 from pipeline.collections import named
-from pipeline.collections.collection import home_directory
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, read_run
+from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking import archive
-from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix, tune_alpha
+from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix
 from rerankers import checkpoint
 from rerankers.base import Pairs
 from rerankers.reranker import TrainedReranker
@@ -78,43 +74,6 @@ def test_the_whole_archive_is_ranked_as_by_brute_force(
     for topic in TOPICS:
         expected = brute_force(alpha, topic)
         assert run[topic.query_id] == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_alpha_is_tuned_by_steps_of_a_twentieth(opened: QuestionArchive) -> None:
-    topics = [*TOPICS, Topic("empty", ""), Topic("long", "water shortages " * 300)]
-    seen: list[Run] = []
-    found = opened.search(topics, hits=2)
-    assert tune_alpha(found, lambda run: seen.append(run) or len(seen) % 5) == (0.15, 4)  # type: ignore[func-returns-value]
-    assert seen == [mix(found, step / 20) for step in range(21)]
-    assert all(len(scores) == 2 for scores in seen[0].values())
-    assert all(np.isfinite(list(scores.values())).all() for scores in seen[0].values())
-    assert opened.search([], hits=2) == {}
-
-
-def test_a_kept_index_is_written_again_only_if_it_does_not_fit(
-    opened: QuestionArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, built = tmp_path / "index", []
-    usual = QuestionArchive.build
-
-    def count(*arguments: Any) -> QuestionArchive:
-        built.append(arguments)
-        return usual(*arguments)
-
-    monkeypatch.setattr(QuestionArchive, "build", count)
-    for seed, times in ((0, 1), (0, 1), (1, 2), (0, 3)):
-        found = QuestionArchive.cached(folder, PAIRS, trained(seed=seed), "build me").search(TOPICS)
-        assert len(built) == times
-    assert mix(found, 0.5) == mix(opened.search(TOPICS), 0.5)
-    (folder / "ids.json").write_text("[")
-    QuestionArchive.cached(folder, PAIRS, trained(), "build me")
-    more = [*PAIRS, ArchivedPair("q99", "one more", Post("a99", "answer"))]
-    QuestionArchive.cached(folder, more, trained(), "build me")
-    assert len(built) == 5
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "mine.txt").write_text("dear")
-    with pytest.raises(CollectionError, match="left as it is"):
-        QuestionArchive.cached(tmp_path / "letters", PAIRS, trained(), "build me")
 
 
 def test_pairs_that_make_no_archive_are_refused() -> None:
@@ -197,40 +156,21 @@ def test_the_command_shows_answered_questions(
     assert lines[2].strip() == POSTS[-3][0]
     assert len(lines) == 11
     assert "12 of 12 questions for 1 in" in found.err
-    folder = home_directory() / "indexes" / "answers-questions"
-    assert "--archive answers" in json.loads((folder / "dense.json").read_text())["rebuild"]
 
 
 def test_the_command_writes_a_run(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions, index = written_questions(tmp_path), tmp_path / "index"
-    output = tmp_path / "runs" / "run.txt"
-    retrieve.main(options(saved, questions=questions, hits=4, output=output, index=index))
+    questions, output = written_questions(tmp_path), tmp_path / "runs" / "run.txt"
+    retrieve.main(options(saved, questions=questions, hits=4, output=output))
     assert capsys.readouterr().out == ""
-    assert index.is_dir()
     expected = mix(
-        QuestionArchive.build(PAIRS[2:], trained()).search(TOPICS, 4), archive.DEFAULT_ALPHA
+        QuestionArchive.build(PAIRS[2:], trained()).search(TOPICS, 4), retrieve.DEFAULT_ALPHA
     )
     run = read_run(output)
     assert run.keys() == expected.keys()
     for name, scores in run.items():
         assert scores == pytest.approx(expected[name], abs=1e-5)
-
-
-def test_the_command_searches_alpha_by_judgments(
-    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    questions, qrels = written_questions(tmp_path), tmp_path / "qrels.txt"
-    archived = QuestionArchive.build(PAIRS[2:], trained()).search(TOPICS, 12)
-    # What α = 0 puts first is declared to be the only right question.
-    first = {name: max(run, key=run.__getitem__) for name, run in mix(archived, 0.0).items()}
-    qrels.write_text("".join(f"{name} 0 {found} 1\n" for name, found in first.items()))
-    output = tmp_path / "run.txt"
-    retrieve.main(options(saved, questions=questions, qrels=qrels, hits=12, output=output))
-    assert capsys.readouterr().out == f"α = 0: AP 1.0000 on {len(TOPICS)} judged questions\n"
-    best = {name: max(scores, key=scores.__getitem__) for name, scores in read_run(output).items()}
-    assert best == first
 
 
 @pytest.mark.parametrize(
@@ -239,8 +179,6 @@ def test_the_command_searches_alpha_by_judgments(
         ({}, "--question"),
         ({"question": "a", "questions": Path("x")}, "--question"),
         ({"question": " "}, "--question"),
-        ({"question": "a", "qrels": Path("x")}, "--qrels"),
-        ({"questions": Path("x"), "qrels": Path("x"), "alpha": 0.5}, "--qrels"),
     ],
 )
 def test_the_command_says_what_is_wrong(saved: Path, wrong: dict[str, Any], message: str) -> None:

@@ -1,11 +1,9 @@
 """Batch jobs in one process: scores, formats, rows that cannot be read, interruption."""
 
-import bz2
 import json
 import os
 import sys
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,8 @@ from conftest import Command, Result
 from helpers.batch_samples import Row, nested, pairs, read_lines, scores, write_lines
 from helpers.reranking_samples import AWKWARD, encoder, small_model
 
-from pipeline.batch import FORMATS
 from pipeline.batches import worker
-from pipeline.batches.formats import reader_for
-from pipeline.batches.job import Part, form_of, parts_of
-from pipeline.batches.rows import Form
+from pipeline.batches.job import Part
 from pipeline.batches.worker import Done, Worker
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
@@ -48,10 +43,12 @@ def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def score(command: Command) -> Any:
-    """Runs a job with parts of about one row, and expects it to succeed."""
+    """Runs a job of mp_hcnn with parts of about one row, and expects it to succeed."""
 
     def call(source: Path, output: Path, *options: object) -> Result:
-        done = command("batch", "--input", source, "--output", output, "--part-size", 900, *options)
+        files = ("--input", source, "--output", output)
+        model = () if "--reranker" in options else ("--reranker", "mp_hcnn")
+        done = command("batch", *files, "--part-size", 900, *model, *options)
         assert done.code == 0, done.err
         return done
 
@@ -159,27 +156,6 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert len([*(tmp_path / "out").glob("part-*.parquet")]) > 3
 
 
-@pytest.mark.parametrize("as_pairs", [False, True])
-@pytest.mark.parametrize("wanted", FORMATS)
-def test_the_output_has_the_format_that_is_asked_for(
-    tmp_path: Path, score: Any, wanted: str, as_pairs: bool
-) -> None:
-    rows = nested(first_stage=True)
-    rows = pairs(rows) if as_pairs else rows
-    write_lines(tmp_path / "in.jsonl", rows)
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    found = []
-    for source in ("in.jsonl", "in.parquet"):
-        output = tmp_path / f"{source}-out"
-        score(tmp_path / source, output, "--format", wanted)
-        assert {path.name.partition(".")[2] for path in output.glob("part-*")} == {wanted}
-        is_table = wanted == "parquet"
-        content = pa.dataset.dataset(output).to_table().to_pylist() if is_table else None
-        found.append(scores(read_lines(output) if content is None else content))
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
-    assert len(found[0]) == len(rows) * (1 if as_pairs else len(rows[0]["posts"]))
-
-
 BAD = {
     "{": "found no JSON",
     "[1]": "found a list, expected an object",
@@ -236,13 +212,11 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
             table = pa.Table.from_pylist([row | {"query_id": str(row["query_id"])} for row in rows])
             pq.write_table(table, source)
         output = tmp_path / f"{name}-out"
-        score(source, output, "--format", "jsonl", "--part-size", "1MB")
-        assert [row["query_id"] for row in read_lines(output)] == [
-            "q0-0",
-            "q3-0",
-            rows[4]["query_id"],
-        ] or (name == "in.parquet")
-        assert len(read_lines(output)) == 3
+        score(source, output, "--part-size", "1MB")
+        is_table = name == "in.parquet"
+        table = pa.dataset.dataset(output).to_table().to_pylist() if is_table else None
+        found = table or read_lines(output)
+        assert [row["query_id"] for row in found] == ["q0-0", "q3-0", "7" if is_table else 7]
         assert [(row["place"], row["reason"]) for row in rejected(output)] == [
             (f"{source}:2", "posts[3].text: found nothing, expected a text"),
             (f"{source}:3", "posts: found nothing, expected a list"),
@@ -321,7 +295,7 @@ def test_an_interrupted_job_goes_on_and_scores_no_row_twice(
         write_lines(source, [*rows, "{"])
     size = ("--part-size", "2KB")
     score(source, tmp_path / "whole", *size)
-    job = ("batch", "--input", source, "--output", output, *size)
+    job = ("batch", "--input", source, "--output", output, "--reranker", "mp_hcnn", *size)
     interrupted = Interrupted(monkeypatch, 3)
     assert command(*job).code == 130
     assert 0 < interrupted.posts < len(rows)
@@ -348,12 +322,11 @@ def test_only_the_same_job_is_resumed(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     write_lines(source, nested(first_stage=True))
-    job = ("--input", source, "--output", output, "--resume")
+    job = ("--input", source, "--output", output, "--resume", "--reranker", "mp_hcnn")
     score(source, output)
     changes = {
         "the weight 0.35, found 0.5": ("--lambda", 0.5),
         "the precision fp32, found bf16": ("--precision", "bf16"),
-        "the output jsonl, found parquet": ("--format", "parquet"),
     }
     for problem, options in changes.items():
         refused = command("batch", *job, *options)
@@ -405,46 +378,6 @@ def test_pairs_of_a_query_must_stand_together_to_be_mixed(
     score(source, tmp_path / "alone", "--lambda", 1)
 
 
-@pytest.mark.parametrize("size", [1, 700, 5_000, 10**6])
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.bz2", ".parquet"])
-def test_parts_have_each_row_once_and_whole_queries(tmp_path: Path, size: int, ending: str) -> None:
-    rows = pairs(nested(3, first_stage=True))
-    path = tmp_path / f"in{ending}"
-    if ending == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=17)
-    elif ending == ".jsonl.bz2":
-        path.write_bytes(bz2.compress(write_lines(tmp_path / "in", rows).read_bytes()))
-    else:
-        write_lines(path, rows)
-    file_format = "parquet" if ending == ".parquet" else "jsonl"
-    form = form_of([path])
-    assert form == Form(False, True)
-    for has_first_stage in (True, False):
-        reader, used = reader_for(file_format), form._replace(has_first_stage=has_first_stage)
-        parts = [*parts_of([path], size, used)]
-        read = [reader.read(path, part.span, used).rows for part in parts]
-        assert [row["text"] for part in read for row in part] == [row["text"] for row in rows]
-        assert [part.span.rows for part in parts] == [*map(len, read)]
-        # In any order too
-        assert reader.read(path, parts[0].span, used).rows == read[0]
-        if has_first_stage:
-            ends = [(one[-1]["query_id"], other[0]["query_id"]) for one, other in pairwise(read)]
-            assert all(one != other for one, other in ends)
-        elif size == 1:
-            assert len(parts) == len(rows)
-
-
-def test_a_line_that_cannot_be_read_does_not_divide_a_query(tmp_path: Path) -> None:
-    rows = pairs(nested(first_stage=True))
-    lines: list[Row | str] = [line for row in rows for line in (row, "{", "")]
-    path, form = write_lines(tmp_path / "in.jsonl", lines), Form(False, True)
-    reader = reader_for("jsonl")
-    read = [reader.read(path, part.span, form).rows for part in parts_of([path], 1, form)]
-    assert len(read) == 4
-    assert [row for part in read for row in part] == rows
-    assert all(len({row["query_id"] for row in part}) == 1 for part in read)
-
-
 @pytest.mark.slow
 def test_ray_is_needed_for_an_address_alone(
     tmp_path: Path, score: Any, command: Command, monkeypatch: pytest.MonkeyPatch
@@ -468,3 +401,18 @@ def test_ray_is_needed_for_an_address_alone(
     score(source, tmp_path / "alone")
     done = command(*job, "--resume")
     assert (done.code, "pip install 'tweetrerank[ray]'" in done.err) == (1, True)
+
+
+def test_lists_are_ranked_as_a_whole_by_scores_or_their_order(tmp_path: Path, score: Any) -> None:
+    """The posts of a row stand in the order of a first stage, if they have no scores."""
+    window = checkpoint.load(checkpoint.find("window"))
+    for has_scores in (True, False):
+        rows, output = nested(2, first_stage=has_scores), tmp_path / str(has_scores)
+        source = write_lines(tmp_path / f"{has_scores}.jsonl", rows)
+        score(source, output, "--reranker", "window")
+        expected: list[float] = []
+        for row in rows:
+            posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
+            first = [p["first_stage_score"] for p in row["posts"]] if has_scores else None
+            expected += window.predict(posts, first, in_order=True).tolist()
+        np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)

@@ -35,7 +35,8 @@ def add(folder: Path, *trained_on: str) -> Path:
 def test_adapted_fusions_are_preferred_where_there_is_a_table(shipped: Path) -> None:
     for is_adapted, name in ((False, "all"), (True, "all-adapted")):
         assert default_directory("fusion", "mine", is_adapted=is_adapted).name == name
-        collection: Any = SimpleNamespace(key="mine", file=None, adapted_space=is_adapted or None)
+        adapted = shipped if is_adapted else None  # Any file that there is
+        collection: Any = SimpleNamespace(key="mine", file=None, adapted_path=adapted)
         assert directory_for("fusion", collection) == shipped / "fusion" / name
         # Other models read no table.
         assert directory_for("mp_hcnn", collection) == shipped / "mp_hcnn" / "all"
@@ -58,7 +59,7 @@ def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
 
 def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:
     def taken(name: str, fits: bool = True, checkpoint: Path | None = None) -> str:
-        return default_reranker(find(name, data_dir), lambda name: fits, checkpoint)
+        return default_reranker(find(name, data_dir), not fits, checkpoint)
 
     assert taken("sample") == taken("mb2013") == "fusion"
     assert taken("mb2012") == "mp_hcnn"  # which the fusion has seen

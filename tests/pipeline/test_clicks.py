@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from conftest import Command
-from scipy.integrate import quad
 
-from pipeline.collections.clicks import model as click_model
 from pipeline.collections.clicks.log import (
     ClickLog,
     Impression,
@@ -96,27 +94,6 @@ def test_order_is_better_than_by_click_rate(
     by_rate[shown] = np.bincount(pair, log.click) / np.bincount(pair)
     model, rate = (in_order(log.attractiveness, x.reshape(-1, DOCS)) for x in (by_model, by_rate))
     assert model > rate
-
-
-def test_attractiveness_is_the_posterior_mean() -> None:
-    """Against an integral of one pair's posterior, with the fitted examination and prior."""
-    log = simulate(20, 400, 1.0)
-    evidence = click_model._evidence(log.pair, log.position, log.click)
-    examination, means = BIAS, np.linspace(0.5, 0.05, POSITIONS)
-    _, found = click_model._expectation(evidence, examination, means, 2.0)
-    positions = np.bincount(log.pair, weights=log.position) / np.bincount(log.pair)
-    for pair in range(0, 240, 7):
-        own = log.pair == pair
-        seen = BIAS[log.position[own & ~log.click]]
-        clicks = (own & log.click).sum()
-        a = 2 * means[round(positions[pair])]
-
-        def weight(x: float, power: float, seen: Any = seen) -> float:
-            return float(x**power * np.prod(1 - seen * x))
-
-        singular = {"weight": "alg", "wvar": (a - 1, 1 - a)}
-        above, below = (quad(weight, 0, 1, (clicks + n,), **singular)[0] for n in (1, 0))
-        assert found[evidence.pattern[pair]] == pytest.approx(above / below, abs=2e-3)
 
 
 def log_of(*impressions: tuple[str, str, str]) -> ClickLog:

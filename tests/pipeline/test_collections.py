@@ -12,7 +12,7 @@ from conftest import Command
 import indexes
 from indexes import CollectionError, Post, QueryLikelihood
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, data_directory, home_directory
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.command.errors import DataError, UsageError
 
@@ -25,17 +25,6 @@ def test_names_and_aliases() -> None:
     folders = {name: named.find(name).index_directory for name in named.names()}
     # Two years share their tweets.
     assert folders["mb2011"] == folders["mb2012"] != folders["mb2013"] == folders["mb2014"]
-
-
-def test_where_the_data_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
-    monkeypatch.delenv("TWEETRERANK_DATA", raising=False)
-    assert data_directory() == tmp_path / "data"
-    monkeypatch.setenv("TWEETRERANK_DATA", "/data")
-    assert data_directory() == Path("/data")
-    assert data_directory(Path("mine")) == Path("mine")
-    monkeypatch.delenv("TWEETRERANK_HOME")
-    assert home_directory().name == "tweetrerank"
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
@@ -78,34 +67,6 @@ def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
     ]
     with pytest.raises(UsageError):
         named.training_collections("mb2020", data_dir)
-
-
-GENERAL = [name for name in named.names() if name.endswith("-train")]
-
-
-@pytest.mark.parametrize("name", GENERAL)
-def test_training_parts_of_other_kinds_of_posts(data_dir: Path, name: str) -> None:
-    """Their judged topics are those of the training part, whose posts are there."""
-    collection = named.find(name, data_dir)
-    if not collection.topics_path.exists():
-        pytest.skip(f"no {name}")
-    qrels, topics = collection.training_qrels, collection.training_topics
-    assert qrels and len(topics) >= 50
-    assert {topic.query_id for topic in topics} <= {topic.query_id for topic in collection.topics}
-    posts = {post.doc_id for post in collection.posts()}
-    judged = {doc_id for grades in qrels.values() for doc_id, grade in grades.items() if grade > 0}
-    assert judged <= posts and not collection.runs
-
-
-def test_a_fusion_of_any_kind_learns_from_all(data_dir: Path) -> None:
-    years = named.training_collections("mb2012", data_dir)
-    assert years == ["mb2011", "mb2013", "mb2014"][: len(years)] and "mb2012" not in years
-    every = named.training_collections(None, data_dir, of_any_kind=True)
-    assert every[: len(years) + 1] == sorted([*years, "mb2012"])
-    if (data_dir / "general").exists():
-        assert every[len(years) + 1 :] == GENERAL
-        rest = named.training_collections("stackfaq-train", data_dir, of_any_kind=True)
-        assert rest == [name for name in every if name != "stackfaq-train"]
 
 
 # Forms of others, and values in memory

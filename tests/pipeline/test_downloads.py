@@ -251,13 +251,6 @@ def fetch_data(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_unknown_names_are_usage_errors(tmp_path: Path) -> None:
-    result = fetch_data("mb2021", "--data", tmp_path)
-    assert result.returncode == 2
-    assert "did you mean 'mb20" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_everything_is_what_can_be_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

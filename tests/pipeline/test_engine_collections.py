@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tune_lambda
 from conftest import Command
 from helpers.engine_servers import SERVERS, Server, running
 
 from indexes.engines.client import encoded
 from indexes.errors import CollectionError
 from indexes.posts import read_posts
+from pipeline import tune
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.command.errors import DataError, UsageError
 
@@ -196,7 +196,7 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     built = command("index", "--collection", toml)
     assert built.code == 2
     assert "is searched as it is, not built" in built.err
-    tune_lambda.main(tune_lambda.Options(collection=str(toml)))
+    tune.main(tune.Options(collection=str(toml)))
     (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
     quick = ["--set", "training.epochs=2", "--vectors", tmp_path / "vectors.txt", "--threads", 1]
     trained = command("train", "knrm", "--collection", toml, *quick)

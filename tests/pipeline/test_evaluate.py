@@ -11,7 +11,6 @@ from scipy import stats
 from pipeline.collections import named
 from pipeline.collections.trec import Qrels, Run, write_run
 from pipeline.command.errors import UsageError
-from pipeline.evaluate import Options, main
 from pipeline.evaluation.significance import holm
 
 TOPICS = [str(number) for number in range(1, 13)]
@@ -178,15 +177,3 @@ def test_names_of_collections(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatc
     # A file of that name comes first.
     Path("fake").write_text("1 0 a 1\n")
     assert evaluate("fake", "base")[1][0] == "fake, 1 judged topic"
-
-
-def test_official_runs(
-    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(data_dir / "microblog")
-    runs = (Path("runs/run.microblog2011.RM3.txt"),)
-    main(Options("mb2011", runs, against=Path("trec-2011/id.txt"), data=data_dir))
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[2] == ["trec-2011/id.txt", "0.3576", "0.4000"]
-    assert rows[3][:3] == ["runs/run.microblog2011.RM3.txt", "0.3824", "+0.0248"]
-    assert 0.001 < float(rows[3][3]) < 0.005

@@ -24,10 +24,8 @@ from pipeline.explanation.contributions import (
 from pipeline.explanation.contributions import explain as explain_fusion
 from pipeline.explanation.matches import (
     MatchExplanation,
-    Segment,
     columns_of,
     explain_post,
-    shade,
 )
 from pipeline.explanation.pages import page
 from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
@@ -148,18 +146,6 @@ def test_ranks_follow_the_tie_rule() -> None:
         "largest losses of the others": ["a"],
     }
     assert list(choose(changes, 9)) == ["best of the new ranking"]
-
-
-def test_each_character_has_the_shade_of_its_best_match() -> None:
-    text = "Soo\tgood\x1b[2Jx"
-    spans = [(0, 3), (4, 8), (4, 5)]
-    assert shade(text, spans, [0.95, 0.75, 0.1], (0.7, 0.8, 0.9, 0.99)) == [
-        Segment("Soo", 3),
-        Segment(" ", 0),
-        Segment("good", 1),
-        Segment("�[2Jx", 0),
-    ]
-    assert shade("", [], [], (1.0,)) == []
 
 
 def test_exact_matches_have_the_darkest_shade() -> None:
@@ -303,17 +289,6 @@ def test_a_page_needs_nothing_else() -> None:
         assert policy.endswith(f"; style-src 'sha256-{digest}'")
         assert "url(" not in style
         assert "@import" not in style
-
-
-def test_a_page_of_matches_shows_the_models_values() -> None:
-    explanation = match_explanation(*POSTS[2])
-    found = Page(page(explanation))
-    for bound in ("0.70", "0.80", "0.90", "0.99"):
-        assert f"{bound} or more" in found.text
-    (matches,) = explanation.posts.values()
-    numbers = [n for row in matches.rows for n in (row.weight, *(c.score for c in row.cells))]
-    printed = [text for text in found.texts if re.fullmatch(r"\d\.\d\d", text)]
-    assert printed == [f"{number:.2f}" for number in numbers]
 
 
 def test_a_query_and_a_post_without_words() -> None:

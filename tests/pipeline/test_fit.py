@@ -55,15 +55,6 @@ def test_vectors_are_those_of_least_squares(ridge: float) -> None:
     assert np.abs(added).max() > 20 * step
 
 
-def test_the_order_of_posts_changes_little() -> None:
-    texts, targets = posts(200), encodings(200)
-    order = np.random.default_rng(3).permutation(200)
-    one = fit(texts, targets)
-    other = fit([texts[row] for row in order], targets[order])
-    np.testing.assert_allclose(other.vectors(WORDS), one.vectors(WORDS), atol=0.01)
-    assert np.abs(one.vectors(WORDS)).max() > 0.1
-
-
 def test_posts_without_words_or_encodings_are_left_out() -> None:
     texts, targets = posts(50), encodings(50)
     one = fit(texts, targets)

@@ -72,13 +72,6 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str, share: f
     assert sum(of_signal) > share * sum(shares.values())
 
 
-def test_settings_reach_lightgbm() -> None:
-    model = fitted(families="signal:rm3", trees=3, objectives="lambdarank", bagging=0.7)
-    settings = model.files()["model.txt"].decode()
-    for line in ("feature_fraction: 0.5", "bagging_fraction: 0.7", "bagging_freq: 1"):
-        assert f"[{line}]" in settings
-
-
 def test_scores_are_the_mean_over_objectives(model: Model) -> None:
     """Each list of trees is that of its objective and seed alone; importances are, too."""
     pairs, _ = pairs_that_rm3_orders()
@@ -130,14 +123,6 @@ def test_trees_that_extend_those_of_fewer_features(tmp_path: Path) -> None:
             small(families=families, objectives=objectives).start_from(start)
 
 
-def test_each_objective_has_its_own_number_of_trees() -> None:
-    """RM3's score orders all posts, so a few trees are enough, if their number is chosen."""
-    chosen = fitted(families="signal:rm3", objectives=TWO, parts=3, trees=200)
-    assert all(1 <= booster.num_trees() < 200 for booster in chosen.boosters)
-    first = fitted(families="signal:rm3", objectives="lambdarank", parts=3, trees=200)
-    assert chosen.boosters[0].num_trees() == first.boosters[0].num_trees()
-
-
 def test_training_is_deterministic(model: Model) -> None:
     again = fitted(families=model.config.families, objectives=TWO)
     assert again.files() == model.files()
@@ -179,16 +164,6 @@ def test_contributions_add_up_to_the_scores(model: Model) -> None:
     assert np.corrcoef(of_rm3, model.head(values))[0, 1] > 0.95
 
 
-def test_importances_are_shares(model: Model) -> None:
-    shares = model.importances()
-    assert tuple(shares) == model.names
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert min(shares.values()) == 0.0 == shares["signal:unknown.minmax"]
-    first, second = (booster.feature_importance("gain") for booster in model.boosters)
-    expected = (first / first.sum() + second / second.sum()) / 2
-    np.testing.assert_allclose(list(shares.values()), expected)
-
-
 def save(model: Model, directory: Path) -> Path:
     checkpoint.save(directory, NAME, model, encoder(), {})
     return directory
@@ -196,21 +171,6 @@ def save(model: Model, directory: Path) -> Path:
 
 def load(directory: Path) -> TrainedReranker:
     return checkpoint.load(directory, NAME, idf=encoder().idf)
-
-
-def test_a_split_of_known_from_unknown_values_is_kept(tmp_path: Path) -> None:
-    """LightGBM writes its threshold as infinite: every number is on one side of it."""
-    pairs, _ = pairs_that_rm3_orders()
-    known = ~np.isnan(pairs.signals["rm3"])
-    model = small("signal:rm3", feature_fraction=1.0)
-    fit(model, pairs, known)
-    path = save(model, tmp_path / "saved") / "model.txt"
-    lines = [line for line in path.read_text().splitlines() if line.startswith("threshold=")]
-    thresholds = np.array(" ".join(lines).replace("threshold=", "").split(), dtype=np.float64)
-    assert np.isinf(thresholds).any()
-    found = load(path.parent).score(pairs)
-    np.testing.assert_array_equal(found, scoring.score(model, pairs, encoder()))
-    assert found[known].min() > found[~known].max()
 
 
 def test_scores_are_the_same_after_loading(model: Model, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from pipeline.ranking.judged_posts import JudgedPosts
 from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.scorers import ModelScorer
 from pipeline.training.fusion import MOST_TOPICS, fusion_training_set
-from pipeline.training.fusion import _joined as joined
 from pipeline.training.training_set import searched_training_set
 from rerankers.features.judged import SIGNALS
 from rerankers.text.spaces import ADAPTED
@@ -124,17 +123,6 @@ def test_collections_with_equal_query_ids_are_joined() -> None:
     assert found.candidates == "the best 2 of each of ql"
 
 
-def test_one_collection_keeps_its_query_ids() -> None:
-    set_of_one = searched_training_set(["one"], None)
-    found = fusion_training_set(
-        Rankers(["ql"], [], ["ql"]),
-        set_of_one,
-        [judged("one", 300)],
-        lambda *_: np.zeros(0, np.float32),
-    )
-    assert [*found.training.qrels] == [str(n + 1) for n in range(300)]
-
-
 def test_what_judgments_of_other_topics_say() -> None:
     rankers = Rankers(["ql"], [], ["ql"], judged=True)
     judged = JudgedPosts([Topic("7", "storms"), TOPICS[0]], {"7": {"a": 1}})
@@ -153,16 +141,6 @@ def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
     with pytest.raises(DataError, match="mb: found no run of run_rm3"):
         UnionRetriever(source(), Rankers(["ql", "run_rm3"], [], ["run_rm3"])).search(TOPICS)
-
-
-def test_collections_are_joined() -> None:
-    one = Candidates(TOPICS[:1], {"1": {"a": 1.0}}, {"a": KNOWN["a"]}, {}, {"ql": {"1": {"a": 3}}})
-    two = Candidates(TOPICS[1:], {"2": {"x": 1.0}}, {"x": KNOWN["x"]}, {}, {"rm3": {"2": {"x": 4}}})
-    both = joined([one, two])
-    assert both.keys() == [("1", "a"), ("2", "x")]
-    assert both.signals == {"ql": {"1": {"a": 3}}, "rm3": {"2": {"x": 4}}}
-    signals = both.pairs().signals
-    assert signals["ql"][0] == 3 and str(signals["ql"][1]) == "nan"
 
 
 class Lengths:

@@ -85,7 +85,6 @@ def test_bad_posts_are_one_message(
         (["--index", "x"], "nothing to index"),
         (["--posts", __file__], "--index DIR is missing"),
         (["--posts", __file__, "--index", "x", "--collection", "mb2011"], "cannot be combined"),
-        (["--topics", "mb2011", "--collection", "mb2012"], "name different collections"),
         (["--topics", "trecqa-raw"], "expected a collection whose posts are searched"),
         (["--index", "none", "--precompute", "mp_hcnn"], "nothing to index"),
     ],

@@ -3,8 +3,6 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.collections.trec import Run, ranked
 from pipeline.command.errors import DataError, UsageError
@@ -24,25 +22,6 @@ def test_equal_scores_no_scores_and_one_score(method: str) -> None:
     constant = {"minmax": 0.5, "none": 0.1}[method]
     assert normalize({"a": 0.1, "b": 0.1}, method) == {"a": constant, "b": constant}
     assert normalize({"a": 0.1}, method) == {"a": constant}
-
-
-FEW = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-1000, 1000), min_size=1)
-
-
-@pytest.mark.parametrize("method", NORMALIZATIONS)
-@given(scores=FEW)
-def test_normalizing_keeps_the_order(method: str, scores: dict[str, float]) -> None:
-    found = normalize(scores, method)
-    assert list(found) == list(scores)
-    assert [doc_id for doc_id, _ in ranked(found)] == [doc_id for doc_id, _ in ranked(scores)]
-
-
-@given(scores=FEW, factor=st.integers(1, 50), shift=st.integers(-500, 500))
-def test_the_scale_of_scores_does_not_matter(
-    scores: dict[str, float], factor: int, shift: int
-) -> None:
-    scaled = {doc_id: factor * score + shift for doc_id, score in scores.items()}
-    assert normalize(scaled) == pytest.approx(normalize(scores), abs=1e-9)
 
 
 @pytest.mark.parametrize("method", NORMALIZATIONS)

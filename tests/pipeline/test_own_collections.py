@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import click_log
 import pytest
-import tune_lambda
 from conftest import Command
 
+from pipeline import tune
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.trec import read_qrels
@@ -24,7 +24,6 @@ from pipeline.training.own import (
     FEWEST,
     own_training_set,
 )
-from rerankers import models
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -61,20 +60,6 @@ def test_file_describes_a_collection(folder: Path) -> None:
     assert "--qrels" in collection.missing_judgments
     named = open_collection(str(folder / "harbour.toml"), qrels=folder / "qrels.txt")
     assert named.qrels is not None
-
-
-def test_files_of_one_name_are_different_collections(folder: Path) -> None:
-    other = folder.parent / "other"
-    folder.joinpath("sub").mkdir()
-    folder.rename(other)
-    copies = [other / "harbour.toml", other / "sub" / "harbour.toml"]
-    copies[1].write_text(
-        'posts = ["../posts-*.jsonl"]\ntopics = "../topics.tsv"\nqrels = "../qrels.txt"\n'
-    )
-    first, second = (find(str(path)).index_directory for path in copies)
-    assert first is not None and second is not None
-    assert first != second
-    assert first.parent == second.parent
 
 
 @pytest.mark.parametrize(
@@ -289,10 +274,10 @@ def test_training_tunes_and_compares_on_held_out_topics(
     searched = command("search", "--collection", toml, "--reranker", "knrm", "--output", run)
     assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
     # The same scores give the same λ again; without them, the model has not seen the topics.
-    tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+    tune.main(tune.Options(collection=str(toml), reranker="knrm"))
     again = Tuning.load(folder / "lambda.json")
     assert dataclasses.replace(again, checkpoint="") == dataclasses.replace(tuning, checkpoint="")
-    tune_lambda.main(tune_lambda.Options(collection=str(toml)))
+    tune.main(tune.Options(collection=str(toml)))
     searched = command(
         "search", "--collection", toml, "--reranker", "mp_hcnn", "--output", run, "--hits", 10
     )
@@ -303,7 +288,7 @@ def test_training_tunes_and_compares_on_held_out_topics(
         stream.write("1 0 101 1\n")
     toml.write_text(toml.read_text().replace(f"{SAMPLE / 'qrels.txt'}", "qrels.txt"))
     with pytest.raises(DataError, match="found 1 judged topic to train on"):
-        tune_lambda.main(tune_lambda.Options(collection=str(toml), reranker="knrm"))
+        tune.main(tune.Options(collection=str(toml), reranker="knrm"))
 
 
 @pytest.mark.slow
@@ -349,8 +334,7 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
         tuning.save(place / "lambda.json")
 
     def taken(given: bool = False) -> str:
-        fits = lambda name: not (given and models.reads_rankers(name))  # noqa: E731
-        return default_reranker(find(toml), fits)
+        return default_reranker(find(toml), is_mixed=given)
 
     assert taken() == DEFAULT_FUSION
     assert taken(given=True) == DEFAULT_RERANKER
@@ -360,7 +344,7 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
     trained("linear_fusion", 1.0, 0.6)
     assert taken() == "linear_fusion"
     assert taken(given=True) == "sm_cnn"
-    assert default_reranker(find("sample"), lambda name: True) == DEFAULT_FUSION
+    assert default_reranker(find("sample")) == DEFAULT_FUSION
 
 
 @pytest.mark.slow
@@ -410,4 +394,4 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
 )
 def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        tune_lambda.main(tune_lambda.Options(**arguments))
+        tune.main(tune.Options(**arguments))

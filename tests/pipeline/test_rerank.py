@@ -59,7 +59,9 @@ def rerank(
     monkeypatch.chdir(tmp_path)
 
     def call(*runs: str | Path, topics: str = "mb2012") -> tuple[int, list[str], str]:
-        code, output, errors = command("rerank", "--device", "cpu", "--topics", topics, *runs)
+        code, output, errors = command(
+            "rerank", "--device", "cpu", "--topics", topics, "--reranker", "sm_cnn", *runs
+        )
         return code, output.splitlines(), errors
 
     return call

@@ -7,7 +7,6 @@ import pytest
 
 from pipeline.evaluation.run_report import (
     Change,
-    average_changes,
     compare,
     groups,
     place,
@@ -118,12 +117,3 @@ def test_names_of_reranked_runs() -> None:
     assert reranked_name("ql", "sm_cnn") == "ql.sm_cnn"
     assert reranked_name("a.run", "sm_cnn") == "a.run.sm_cnn"
     assert reranked_name("input.x.GZ", "pwim") == "input.x.pwim.GZ"
-
-
-def test_changes_are_in_percent_of_the_value_before() -> None:
-    rows = compare(RESULTS)
-    assert [row.changes["P@30"].percent for row in rows] == pytest.approx([-40, 100, 100])
-    assert [row.changes["AP"].percent for row in rows] == pytest.approx([0, 0, None])
-    averages = average_changes(rows)
-    assert averages["P@30"] == pytest.approx(160 / 3)
-    assert averages["AP"] == pytest.approx(0)

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -22,6 +23,8 @@ from urllib.request import urlopen
 
 import pytest
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
+
+from pipeline.service.http.connections import Connection
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
@@ -178,6 +181,56 @@ def mistake_of(mutated: Request, head: bytes, body: bytes, status: int, seconds:
 def port() -> Iterator[int]:
     with listening(app_of()) as address:
         yield urlsplit(address).port or 0
+
+
+def received(connection: socket.socket, seconds: float) -> bytes:
+    """All until the other end closes."""
+    connection.settimeout(seconds)
+    parts = []
+    with suppress(ConnectionError):
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+HEAD = b"POST /rerank HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "times", "status"),
+    [
+        (b"X: " + b"y" * 1_000_000 + b"\r\n", 100, b""),
+        (b"y" * 1_000_000, 100, b""),
+        (b"X: y\r\n", 300, b"431"),
+    ],
+    ids=["many", "one", "small ones"],
+)
+def test_headers_are_bounded(port: int, line: bytes, times: int, status: bytes) -> None:
+    before = memory()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with suppress(ConnectionError):
+            for part in [HEAD, *[line] * times, b"Content-Length: 0\r\n\r\n"]:
+                connection.sendall(part)
+        answer = received(connection, 10)
+    assert not answer or answer[9:12] == (status or b"400")
+    assert memory() - before < 20_000_000
+
+
+def test_silent_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and within the head of a request; beyond their number, that which is idle longest."""
+    monkeypatch.setattr(Connection, "head_seconds", 1.0)
+    monkeypatch.setattr(Connection, "most", 20)
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(40)
+        ]
+        for number in range(10):  # Slowly, and never to its end.
+            with suppress(ConnectionError):
+                silent[-1].sendall(HEAD if not number else b"X")
+            with urlopen(f"http://127.0.0.1:{port}/info", timeout=5) as response:
+                assert response.status == 200
+            time.sleep(0.2)
+        assert [received(connection, 0.1) for connection in silent] == [b""] * 40
 
 
 def memory() -> int:

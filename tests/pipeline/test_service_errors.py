@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +25,7 @@ from httpx import Response
 from starlette.testclient import TestClient
 
 from pipeline.service.app import build
+from pipeline.service.http import service
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
 from pipeline.service.record import LOG, JsonFormatter
@@ -315,6 +317,36 @@ def test_deadlines(name: str, header: str) -> None:
             assert answer.status_code == 200
         answer = client.post(wire.path, json=wire.body(), headers={header: "soon"})
         assert answer.status_code == STATUS["value"].get(name, 400)
+
+
+def test_a_request_without_a_deadline_gets_one() -> None:
+    with client_of(Limits(answer=0.1), models=scored_by(GatedScorer())) as client:
+        assert client.post("/v2/rerank", json=WIRES["cohere"].body()).status_code == 504
+
+
+def test_health_needs_scores_and_ready_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "CHECKED", 0.2)
+    scorer, body = GatedScorer(), WIRES["tei"].body()
+    limits = Limits(waiting_requests=1)
+    with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(1) as pool:
+
+        def statuses() -> list[int]:
+            return [client.get(path).status_code for path in ("/health", "/ping", "/ready")]
+
+        assert statuses() == [503, 503, 200]
+        waiting = pool.submit(client.post, "/rerank", json=body)
+        while client.get("/ready").status_code == 200:
+            assert not waiting.done()
+        scorer.gate.set()
+        assert waiting.result().status_code == 200
+        assert statuses() == [200, 200, 200]
+        calls = len(scorer.seen)
+        for _ in range(5):
+            assert client.get("/health").status_code == 200
+        assert len(scorer.seen) <= calls + 1
+        monkeypatch.setattr(scorer, "score", lambda pairs: 1 / 0)
+        time.sleep(0.25)
+        assert statuses() == [503, 503, 200]
 
 
 def test_a_mistake_of_ours_is_answered_in_shape(

@@ -67,7 +67,7 @@ def test_models_of_whole_lists_are_refused(tmp_path: Path, name: str) -> None:
 
     configuration = next(iter(models.find(name).configurations))
     folder = saved(tmp_path / name, name, configuration)
-    with pytest.raises(RerankerError, match="expected a model that scores each post by itself"):
+    with pytest.raises(RerankerError, match="expected a model of given candidates"):
         Models([str(folder)], 10**6)
 
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 from conftest import Command
-from helpers.service_samples import QUERY, TEXTS, WIRES
+from helpers.proxy_samples import stub_engine
+from helpers.service_samples import QUERY, TEXTS, WIRES, descendants
 
 from indexes import lucene
 from indexes.posts import Post
@@ -205,22 +206,13 @@ def test_a_terminated_service_finishes_its_requests() -> None:
 
 @pytest.mark.slow
 def test_processes_that_score_live_and_die_with_the_service() -> None:
-    def scoring() -> set[int]:
-        """Processes that a process of the service has started."""
-        started = [service.process.pid]
-        for pid in started:
-            children = Path(f"/proc/{pid}/task/{pid}/children")
-            started += map(int, children.read_text().split()) if children.exists() else []
-        return {*started[1:]}
-
     with running("--threads", "2", "--cache", "32MB") as service:
         expected = service.post().json()
-        before = scoring()
-        # The last ones: a tracker and the process that the others are forked from came first.
-        os.kill(max(before), signal.SIGKILL)
+        # The last ones score: those that they are forked from came first.
+        os.kill(descendants(service.process.pid)[-1], signal.SIGKILL)
         assert service.post().json() == expected
         service.wait_for("has died")
-        actual = scoring()
+        actual = descendants(service.process.pid)
         service.process.kill()
         service.process.wait()
     end = time.monotonic() + 20
@@ -239,6 +231,22 @@ def test_wrong_options(command: Command, tmp_path: Path) -> None:
     ):
         assert text in result.err
     assert command("serve", "--api-key-file", tmp_path / "none").code == 2
+    for name in (".keys", "_all", "a,b"):
+        wrong = command("serve", "--engine", "http://localhost:9", "--engine-index", name)
+        assert wrong.code == 2
+        assert f"found '{name}', expected the name of an index" in wrong.err
+
+
+@pytest.mark.slow
+def test_indexes_of_an_engine_are_named(command: Command) -> None:
+    """And it is said if everybody can read them."""
+    with stub_engine() as (url, _):
+        unnamed = command("serve", "--port", 0, "--threads", 1, "--engine", url)
+        assert unnamed.code == 2
+        assert "--engine: found no --engine-index" in unnamed.err
+        options = ["--engine", url, "--engine-index", "posts", "--host", "0.0.0.0"]
+        with running("--threads", 1, *options) as service:
+            assert "asks for no password" in service.wait_for(url)
 
 
 def test_a_port_in_use(command: Command) -> None:

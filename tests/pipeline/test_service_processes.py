@@ -1,22 +1,29 @@
 """A model that several processes score."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
+from helpers.service_samples import descendants
 
+from pipeline.service.errors import RequestError
+from pipeline.service.http import processes
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
+from rerankers.scoring.precomputed import version_of
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
 PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
@@ -30,15 +37,15 @@ def checkpoint() -> TrainedReranker:
 
 @pytest.fixture(scope="module")
 def scorer(checkpoint: TrainedReranker) -> Iterator[ParallelScorer]:
-    scorer = ParallelScorer(checkpoint.directory, 1 << 28, 2)
-    scorer.warm_up()
+    scorer = scorer_of(checkpoint.directory)
     yield scorer
     del scorer
 
 
-def scoring_processes() -> list[int]:
-    children = multiprocessing.active_children()
-    return [child.pid for child in children if child.name == "scores" and child.pid]
+def scorer_of(folder: Path, processes: int = 2) -> ParallelScorer:
+    scorer = ParallelScorer(folder, version_of(folder), 1 << 28, processes)
+    scorer.warm_up()
+    return scorer
 
 
 def test_scores_are_those_of_the_checkpoint(
@@ -77,20 +84,82 @@ def test_an_error_is_of_one_request_only(scorer: ParallelScorer) -> None:
 
 
 def test_processes_end_with_their_scorer(checkpoint: TrainedReranker) -> None:
-    before = {*scoring_processes()}
-    scorer = ParallelScorer(checkpoint.directory, 1 << 20, 1)
-    scorer.warm_up()
-    (process,) = {*scoring_processes()} - before
-    os.kill(process, signal.SIGTERM)  # It is for the service.
+    before = {*descendants(os.getpid())}
+    scorer = scorer_of(checkpoint.directory)
+    started = {*descendants(os.getpid())} - before
+    assert len(started) == 3  # with the one that has loaded the model
+    for process in started:
+        os.kill(process, signal.SIGTERM)  # It is for the service.
     assert scorer.score(PAIRS).shape == (len(PAIRS),)
     del scorer
     end = time.monotonic() + 10
-    while process in scoring_processes() and time.monotonic() < end:
+    while started & {*descendants(os.getpid())} and time.monotonic() < end:
         time.sleep(0.01)
-    assert {*scoring_processes()} == before
+    assert not started & {*descendants(os.getpid())}
+
+
+def test_a_process_that_hangs_is_replaced(
+    checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "ANSWER", 1.0)
+    scorer = scorer_of(checkpoint.directory)
+    expected = scorer.score(PAIRS)
+    for _ in range(2):
+        os.kill(descendants(os.getpid())[-1], signal.SIGSTOP)
+        started = time.monotonic()
+        # More than fits into the pipe to it.
+        large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000], memo={})
+        assert len(scorer.score(large)) == len(PAIRS)
+        np.testing.assert_allclose(scorer.score(PAIRS), expected, rtol=1e-6, atol=4e-6)
+        assert time.monotonic() - started < 10
+
+
+def test_a_process_that_dies_again_and_again_is_started_ever_later(
+    checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = scorer_of(checkpoint.directory, 1)
+    starts, fork = [], processes.Template.fork
+
+    def broken(template: processes.Template) -> object:
+        started = fork(template)
+        starts.append(started[1])
+        os.kill(started[1], signal.SIGKILL)
+        return started
+
+    monkeypatch.setattr(processes.Template, "fork", broken)
+    os.kill(descendants(os.getpid())[-1], signal.SIGKILL)
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        with pytest.raises(RequestError) as raised:
+            scorer.score(PAIRS)
+        assert (raised.value.kind, raised.value.retry) == ("unready", 1)
+    assert len(starts) <= 4  # after 0, 0.25, 0.75 and 1.75 s
+    monkeypatch.undo()
+    time.sleep(2.5)
+    assert scorer.score(PAIRS).shape == (len(PAIRS),)
+
+
+def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
+    """Not before it is loaded as a whole."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoints.find("mp_hcnn"), folder)
+    before = {*descendants(os.getpid())}
+    scorer = scorer_of(folder)
+    expected = scorer.score(PAIRS)
+    config = json.loads((folder / "config.json").read_text())
+    checkpoints.write_config(folder, config | {"provenance": "another"})
+    template, *workers = (pid for pid in descendants(os.getpid()) if pid not in before)
+    os.kill(workers[0], signal.SIGKILL)
+    np.testing.assert_allclose(scorer.score(PAIRS), expected, rtol=1e-6, atol=4e-6)
+    for process in (template, *workers):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    time.sleep(0.3)
+    with pytest.raises(RequestError, match="is being replaced"):
+        scorer.score(PAIRS)
 
 
 def test_a_checkpoint_that_a_process_cannot_load(tmp_path: Path) -> None:
-    scorer = ParallelScorer(tmp_path, 1 << 20, 2)
+    scorer = ParallelScorer(tmp_path, "", 1 << 20, 2)
     with pytest.raises(RerankerError, match="found no readable JSON"):
         scorer.warm_up()

@@ -62,13 +62,6 @@ def test_encodings_are_those_of_transformers(tmp_path: Path, model_type: str, po
     np.testing.assert_allclose(kept, found, atol=2**-11)
 
 
-def test_bfloat16_changes_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teachers, "has_bfloat16", lambda _: True)
-    model = write_folder(tmp_path / "tiny")
-    found = encodings(open_teacher(str(tmp_path / "tiny")), tmp_path / "kept")
-    assert ((found * expected(model, TEXTS)).sum(axis=1) > 0.999).all()
-
-
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("how", ["tiny-e5", "tiny_e5-v2", "prompts"])
 def test_a_text_gets_the_prefix_of_its_teacher(tmp_path: Path, how: str) -> None:
@@ -208,23 +201,3 @@ def test_another_teacher_or_other_texts_start_anew(tmp_path: Path) -> None:
     assert run("dcba", tmp_path, "second")[1] == 4
     assert len(list(tmp_path.iterdir())) == 2  # nothing of the earlier calls is kept
     assert run("dcbaef", tmp_path, "second")[1] == 2  # only the added ones
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_a_damaged_part_is_encoded_again(tmp_path: Path) -> None:
-    found, _ = run("abcd", tmp_path)
-    first, second = sorted(tmp_path.iterdir())
-    first.write_bytes(first.read_bytes()[:-3])
-    np.save(second, np.zeros((2, 3), dtype=np.float16))
-    again, encoded = run("abcd", tmp_path)
-    assert encoded == 4
-    np.testing.assert_array_equal(again, found)
-
-
-def test_encodings_are_finite(tmp_path: Path) -> None:
-    def embed(texts: Sequence[str]) -> Iterator[tuple[list[int], FloatArray]]:
-        yield list(range(len(texts))), np.full((len(texts), 2), np.nan, dtype=np.float32)
-
-    with pytest.raises(DataError, match="not finite"):
-        encode(["a"], Teacher("broken", 2, "x", embed), tmp_path, lambda _: None)
-    assert not list(tmp_path.iterdir())

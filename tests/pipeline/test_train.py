@@ -3,20 +3,17 @@
 import dataclasses
 import gzip
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tune_lambda
 from conftest import Command
 from helpers.data_samples import write_answers, write_microblog
 from safetensors.numpy import load_file
 
 from pipeline import train as command
+from pipeline import tune
 from pipeline.collections import named
 from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError, UsageError
@@ -30,7 +27,6 @@ from rerankers.models.mp_hcnn import Model as MpHcnn
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SMALL = ["--set", "training.epochs=3", "--set", "training.steps=4", "--folds", "2"]
 FILES = {
     "config.json",
@@ -115,9 +111,7 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
 ) -> None:
     folder = tmp_path / "home" / "checkpoints" / "mp_hcnn" / "mb2012"
     shutil.copytree(trained, folder)
-    plot = tmp_path / "curve.png"
-    tune_lambda.main(tune_lambda.Options(test="mb2012", plot=plot))
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    tune.main(tune.Options(test="mb2012"))
     content = json.loads((folder / "lambda.json").read_text())
     assert content["collections"] == ["mb2011", "mb2013", "mb2014"]
     assert content["checkpoint"] == "mp_hcnn/mb2012"
@@ -127,46 +121,6 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
     assert found.code == 0, found.err
     assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
     assert len(read_run(tmp_path / "run.txt")) == 8
-
-
-@pytest.mark.slow
-def test_installed_package_is_read_only(data: Path, trained: Path, tmp_path: Path) -> None:
-    """The tuned λ of a shipped checkpoint lies in the home folder and is found there first."""
-    site, home = tmp_path / "site", tmp_path / "home"
-    for package in ("pipeline", "rerankers", "indexes"):
-        shutil.copytree(
-            ROOT / package, site / package, ignore=shutil.ignore_patterns("checkpoints", "*.pyc")
-        )
-    shipped = site / "rerankers" / "checkpoints" / "mp_hcnn" / "mb2012"
-    shutil.copytree(trained, shipped)
-    (shipped / "lambda.json").write_text("not to be read")
-    paths = sorted(site.rglob("*"), reverse=True)
-    for path in paths:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    before = {path: path.stat().st_mtime_ns for path in paths}
-
-    environment = {
-        **os.environ,
-        "TWEETRERANK_HOME": str(home),
-        "TWEETRERANK_DATA": str(data),
-        "PYTHONPATH": str(site),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        program = [sys.executable, *map(str, arguments)]
-        return subprocess.run(program, capture_output=True, text=True, env=environment, cwd=site)
-
-    tuned = run(ROOT / "scripts" / "tune_lambda.py", "--test", "mb2012")
-    assert tuned.returncode == 0, tuned.stderr
-    file = home / "lambda" / "mp_hcnn" / "mb2012.json"
-    assert tuned.stdout.endswith(f"wrote {file}\n")
-    found = run(
-        "-m", "pipeline.search", *SEARCH[1:], "--candidates", "ql", "--output", home / "run.txt"
-    )
-    assert found.returncode == 0, found.stderr
-    assert f"(tuned on mb2011, mb2013, mb2014; {file})" in found.stderr
-    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
 
 
 def test_leaked_topics_are_refused_or_warned_of(
@@ -277,31 +231,6 @@ def test_checkpoint_of_a_training_part(
     assert f"development: AP {figure:.4f} on the development part" in printed.out
 
 
-def test_epoch_of_the_best_mrr_is_kept(answers: Path, tmp_path: Path) -> None:
-    """Nothing is fitted after training, so the history has the figures of the final scores."""
-    small = [
-        "--configuration",
-        "plain",
-        "--set",
-        "training.epochs=4",
-        "--set",
-        "training.steps=3",
-        "--set",
-        "training.select=mrr",
-    ]
-    folder = tmp_path / "bigram"
-    train(answers, "bigram", "--collection", "trecqa-raw", *small, "--output", folder)
-    metrics = metrics_of(folder)
-    figures = [epoch["validation_mrr"] for epoch in metrics["histories"]["training"]]
-    assert metrics["epochs"] == figures.index(max(figures)) + 1
-    qrels = load_answers(named.find_answers("trecqa-raw", answers).part("dev")).qrels
-    held_out = read_run(folder / "held_out.run.gz")
-    found = {name: mean(evaluate(qrels, held_out, [name])[name]) for name in ("AP", "RR")}
-    assert found["RR"] == pytest.approx(max(figures))
-    assert found["AP"] == pytest.approx(metrics["validation"]["AP"], abs=1e-4)
-    assert found["RR"] != pytest.approx(found["AP"], abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -349,15 +278,3 @@ def test_bad_usage(data: Path, tmp_path: Path, arguments: list[str], message: st
     with pytest.raises(UsageError, match=message):
         train(data, *arguments)
     assert not (tmp_path / "home" / "checkpoints").exists()
-
-
-def test_vectors_are_found_by_name_in_the_data_folder(data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "embeddings"
-    folder.mkdir()
-    shutil.copy(data / "vectors.txt", folder / "small.txt")
-    train = ["train", "bigram", "--test", "mb2012", "--data", str(tmp_path), "--vectors"]
-    named = parse_arguments(command.Options, *train[:1], None, [*train[1:], "small.txt"])
-    assert command._vector_file(named) == folder / "small.txt"
-    absent = parse_arguments(command.Options, *train[:1], None, [*train[1:], "none.txt"])
-    with pytest.raises(UsageError, match=r"--vectors: there is no file none.txt, neither here nor"):
-        command.main(absent)

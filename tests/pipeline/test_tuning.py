@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
+from pipeline.collections.trec import Qrels, Run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import Tuning, calibration_of
@@ -73,17 +73,6 @@ def test_cross_validation_chooses_without_the_fold_that_it_scores() -> None:
     assert tuning.cross_validated < max(tuning.curve.values())
 
 
-def test_split_depends_on_the_seed_only() -> None:
-    lexical, neural, qrels = random_task(40, seed=6)
-    turned = dict(reversed(qrels.items()))
-    first = tune_weight(lexical, neural, qrels, seed=3)
-    assert tune_weight(lexical, neural, turned, seed=3).cross_validated == pytest.approx(
-        first.cross_validated, abs=1e-12
-    )
-    others = {tune_weight(lexical, neural, qrels, seed=n).cross_validated for n in range(4, 12)}
-    assert len(others) > 1
-
-
 def test_middle_of_equal_weights_is_chosen() -> None:
     lexical = {str(n): {"good": 1.0, "bad": 0.0} for n in range(4)}
     neural = {str(n): {"good": 0.0, "bad": 1.0} for n in range(4)}
@@ -96,18 +85,6 @@ def test_middle_of_equal_weights_is_chosen() -> None:
     flat = tune_weight(lexical, lexical, qrels, folds=4)
     assert (flat.weight, flat.fold_weights) == (0.5, (0.5,) * 4)
     assert flat.cross_validated == 1.0
-
-
-def test_means_that_differ_by_rounding_are_equal() -> None:
-    """P@10 of two topics is 0.3 and 0 at one end, 0.1 and 0.2 at the other."""
-    lexical = {q: {f"{q}{n:02}": float(n) for n in range(20)} for q in "xy"}
-    neural = {q: {d: -score for d, score in scores.items()} for q, scores in lexical.items()}
-    # The first stage has 17, 18 and 19 on top, the neural side 0, 1 and 2.
-    qrels = {"x": dict.fromkeys(["x17", "x18", "x19", "x00"], 1), "y": {"y00": 1, "y01": 1}}
-    tuning = tune_weight(lexical, neural, qrels, folds=2, step=1.0, measure="P@10")
-    assert tuning.curve[0.0] == pytest.approx(tuning.curve[1.0], abs=1e-15)
-    assert tuning.curve[0.0] < tuning.curve[1.0]
-    assert tuning.weight == 0.0
 
 
 @pytest.mark.parametrize(
@@ -123,28 +100,6 @@ def test_means_that_differ_by_rounding_are_equal() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tune_weight(*random_task(5, seed=1), **options)
-
-
-@pytest.mark.data
-def test_official_runs(data_dir: Path) -> None:
-    """Query likelihood mixed with itself re-scored: the ends of the curve are published figures."""
-    lexical: Run = {}
-    neural: Run = {}
-    qrels: Qrels = {}
-    for year in (2011, 2013):
-        folder = data_dir / "microblog"
-        lexical |= read_run(folder / f"trec-{year}" / "id.txt")
-        qrels |= read_qrels(folder / f"qrels.microblog{year}.txt")
-        rm3 = read_run(folder / "runs" / f"run.microblog{year}.RM3.txt")
-        for query_id, scores in lexical.items():
-            if found := rm3.get(query_id):
-                low = min(found.values())
-                neural[query_id] = {doc_id: found.get(doc_id, low) for doc_id in scores}
-    tuning = tune_weight(lexical, neural, qrels)
-    assert len(tuning.topics) == 109
-    assert f"{tuning.curve[0.0]:.4f}" == f"{(49 * 0.35758 + 60 * 0.25318) / 109:.4f}"
-    assert tuning.weight > 0.3
-    assert tuning.curve[0.0] < tuning.cross_validated <= max(tuning.curve.values())
 
 
 CURVE = {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3}
@@ -190,15 +145,6 @@ def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
         Tuning.load(path)
 
 
-def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "lambda.json"
-    TUNING.save(path)
-    with pytest.raises(ValueError, match="JSON compliant"):
-        Tuning(**{**vars(TUNING), "cross_validated": math.nan}).save(path)
-    assert Tuning.load(path) == TUNING
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_calibration_gives_the_share_of_relevant_posts() -> None:
     """Scores are log-odds, shifted and stretched: the fit finds both again."""
     drawn, scores, qrels = random.Random(5), {}, {}
@@ -209,16 +155,6 @@ def test_calibration_gives_the_share_of_relevant_posts() -> None:
     found = calibrate(scores, qrels)
     assert found is not None
     assert found == pytest.approx((0.25, -1.0), abs=0.06)
-
-
-def test_each_topic_has_the_same_weight_in_a_calibration() -> None:
-    task = {"a": {"1": 1.0, "2": 0.0, "3": 1.0, "4": 0.0}}, {"a": {"1": 1, "4": 1}}
-    scores, qrels = task[0] | {"b": {"1": 1.0, "2": 0.0}}, task[1] | {"b": {"1": 1}}
-    found = calibrate(scores, qrels)
-    # P(relevant | 1) is (.25 + .5) / (.5 + .5), and P(relevant | 0) is .25.
-    assert found is not None
-    assert found.intercept == pytest.approx(math.log(0.25 / 0.75), abs=1e-3)
-    assert found.slope + found.intercept == pytest.approx(math.log(0.75 / 0.25), abs=1e-3)
 
 
 @pytest.mark.parametrize("relevant", [{}, {"worst": 1}])

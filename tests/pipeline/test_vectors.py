@@ -14,12 +14,9 @@ from pipeline.collections.named import find
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
 from rerankers.text.vectors import (
-    WORD2VEC_LENGTH,
     WordVectors,
     concatenated,
-    of_word2vec_length,
     read_vectors,
-    reduced,
     word2vec_bytes,
 )
 
@@ -80,38 +77,6 @@ def test_two_vectors_of_a_word_side_by_side(tmp_path: Path) -> None:
     path = vectors.cached_vectors(POSTS, tmp_path / "general.bin", tmp_path)
     assert read_vectors(path).matrix.shape[1] == 102
     assert path != vectors.cached_vectors(POSTS, tmp_path / "none.bin", tmp_path)
-
-
-def test_narrowed_vectors_keep_dot_products() -> None:
-    rng = np.random.default_rng(1)
-    plane = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 7))  # 7 numbers that need only 3
-    words = [f"w{row}" for row in range(20)]
-    wide = WordVectors(words, plane.astype(np.float32))
-    narrow = reduced(wide, 3)
-    assert narrow.words == words and narrow.matrix.shape == (20, 3)
-    np.testing.assert_allclose(narrow.matrix @ narrow.matrix.T, plane @ plane.T, atol=1e-4)
-    # One number less loses what the least singular value accounts for, and no more.
-    lost = np.linalg.svd(plane, compute_uv=False)[2] ** 2
-    two = reduced(wide, 2).matrix
-    assert np.linalg.norm(two @ two.T - plane @ plane.T) == pytest.approx(lost, rel=1e-4)
-    with pytest.raises(RerankerError, match="found vectors of 7 numbers, expected 8 or more"):
-        reduced(wide, 8)
-
-
-@pytest.mark.parametrize(("length", "kept"), [(6.1, False), (0.5, False), (2.4, True), (3.5, True)])
-def test_vectors_get_the_length_of_word2vecs_but_for_those_that_have_it(
-    length: float, kept: bool
-) -> None:
-    matrix = np.random.default_rng(1).normal(size=(300, 20)).astype(np.float32)
-    matrix *= length / np.linalg.norm(matrix, axis=1).mean()
-    found = of_word2vec_length(matrix)
-    if kept:
-        assert found is matrix
-    else:
-        assert np.linalg.norm(found, axis=1).mean() == pytest.approx(WORD2VEC_LENGTH, rel=1e-5)
-        np.testing.assert_allclose(found / matrix, found[0, 0] / matrix[0, 0], rtol=1e-5)
-    # A checkpoint's vectors are read later.
-    assert not of_word2vec_length(np.zeros((3, 2), np.float32)).any()
 
 
 def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

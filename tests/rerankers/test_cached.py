@@ -1,8 +1,6 @@
 """Scores of kept posts: those of the model itself, whatever was scored before or beside them."""
 
 import dataclasses
-import gc
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,24 +96,6 @@ def test_a_cache_without_room_scores_as_well() -> None:
         found = scorer.score(pairs)
         np.testing.assert_allclose(found, checkpoint.score(pairs), rtol=1e-6, atol=2e-6)
     assert scorer.hits == 0
-
-
-def test_the_memory_is_given_back_with_the_scorer() -> None:
-    """At once: a service does not look for cycles among the objects that it has loaded."""
-    scorer = cached(ready(), 1 << 24)
-    scorer.score(all_pairs(QUERIES, POSTS))
-    [block, *_] = map(weakref.ref, scorer._blocks)
-    gc.disable()
-    try:
-        del scorer
-        assert block() is None
-    finally:
-        gc.enable()
-
-
-def test_no_pairs_have_no_scores() -> None:
-    nothing = all_pairs(QUERIES, POSTS).take(np.zeros(0, np.int64))
-    assert cached(ready(), 0).score(nothing).shape == (0,)
 
 
 def test_threads_share_the_cache() -> None:

@@ -129,16 +129,6 @@ def test_checkpoints_share_what_they_have_alike(tmp_path: Path, saved: Path) -> 
         checkpoint.load(folders[0])
 
 
-def test_only_checkpoints_of_the_same_words_share(tmp_path: Path, saved: Path) -> None:
-    shutil.copytree(saved, tmp_path / "other")
-    words = saved / "vocabulary.json"
-    word = encoder().vocabulary.known[0]
-    words.write_text(words.read_text().replace(f'"{word}"', '"fire"'))
-    with pytest.raises(RerankerError, match="or of different words"):
-        checkpoint.share([saved, tmp_path / "other"], "words")
-    assert not (tmp_path / "words").exists()
-
-
 def test_other_word_frequencies_may_be_used(saved: Path) -> None:
     own = encoder().idf
     assert checkpoint.load(saved, idf=own).encoder.idf is own

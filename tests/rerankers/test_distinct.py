@@ -1,22 +1,8 @@
 """Distinct rows, against a set of tuples."""
 
 import numpy as np
-import pytest
 
 from rerankers.text.ragged import distinct
-
-
-@pytest.mark.parametrize("highest", [3, 40, 2**20, 2**40, 2**62])
-def test_distinct_rows_are_told_apart(highest: int) -> None:
-    rng = np.random.default_rng(1)
-    values = rng.integers(0, highest, 12)
-    columns = [rng.choice(values, 500) for _ in range(4)]
-    first, which = distinct(columns)
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    for row, number in zip(rows, which.tolist(), strict=True):
-        assert rows[first[number]] == row
-    assert len(first) == len(set(rows))
-    assert sorted(which[first].tolist()) == list(range(len(first)))
 
 
 def test_rows_that_share_a_slot_are_told_apart() -> None:

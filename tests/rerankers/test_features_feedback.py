@@ -34,12 +34,6 @@ def dense(candidates: TextList, without: bool) -> Vectors:
     return vectors
 
 
-def minmax(candidates: TextList) -> list[float]:
-    scores = candidates.signal(FIRST_STAGE).tolist()
-    lowest, highest = min(scores), max(scores)
-    return [(s - lowest) / (highest - lowest) if highest > lowest else 0.0 for s in scores]
-
-
 def feedback(vectors: Vectors, scores: list[float], depth: int) -> list[float]:
     last = sorted(scores)[-min(depth, len(scores))]
     values = []
@@ -62,7 +56,7 @@ def test_feedback_is_the_centroid_of_the_others(query: str, count: int) -> None:
     for name, without in (("every", False), ("rest", True)):
         vectors = dense(candidates, without)
         for depth in DEPTHS:
-            expected = feedback(vectors, minmax(candidates), depth)
+            expected = feedback(vectors, candidates.evidence.tolist(), depth)
             np.testing.assert_allclose(found[f"{name}_{depth}"], expected, atol=1e-4)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.feature_lists import IDF, computed, of_texts, only, random_list, with_space
+from helpers.feature_lists import IDF, computed, of_texts, random_list, with_space
 from helpers.reranking_samples import all_pairs
 
 from rerankers import features
@@ -132,16 +132,6 @@ def test_few_empty_or_equal_posts(texts: list[str]) -> None:
     assert bool(any(found["feedback_5"])) == (texts[0] == "zzz")  # of the others
     nothing = computed("meaning:adapted", with_space(of_texts("bbc water"), SPACE))
     assert nothing == {name: [] for name in NAMES}
-
-
-@pytest.mark.parametrize("name", ["general", "adapted"])
-def test_the_order_of_candidates_changes_no_bit(name: str) -> None:
-    candidates = with_space(random_list("bbc world service cuts", 60), SPACE)
-    order = np.random.default_rng(5).permutation(60)
-    one, other = computed(f"meaning:{name}", candidates), only(candidates, order)
-    again = computed(f"meaning:{name}", other)
-    for feature, values in one.items():
-        np.testing.assert_array_equal(again[feature], np.array(values)[order], err_msg=feature)
 
 
 def test_every_query_has_the_space_of_its_collection() -> None:

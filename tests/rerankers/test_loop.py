@@ -15,7 +15,7 @@ from torch import Tensor
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.scoring.tokenized import Tokenized
-from rerankers.training import losses, state
+from rerankers.training import losses
 from rerankers.training.examples import CachedInteractions, Examples
 from rerankers.training.loop import train
 from rerankers.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
@@ -147,27 +147,6 @@ def test_unsuitable_state_file_is_refused(tmp_path: Path, damage: Callable[[Path
         run(model_of(), path, resume=True)
 
 
-def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = model_of()
-    run(whole, tmp_path / "whole")
-    path, calls = tmp_path / "states" / "state", []
-
-    def full(tensors: object, path: str, metadata: object) -> None:
-        calls.append(path)
-        Path(path).write_bytes(b"half")
-        if len(calls) == 3:
-            raise OSError(28, "No space left on device")
-        save_file(tensors, path, metadata)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(state, "save_file", full)
-    with pytest.raises(OSError, match="No space"):
-        run(model_of(), path)
-    assert [path.name for path in path.parent.iterdir()] == ["state"]
-    resumed = model_of()
-    run(resumed, path, resume=True)
-    assert_same(weights(resumed), weights(whole))
-
-
 # Steps
 
 
@@ -272,10 +251,7 @@ def test_cached_and_computed_interactions_train_alike(tmp_path: Path) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-# Mined negatives
-
-
-# Learning rate, passes, clipping
+# Learning rate, passes
 
 
 def rates_of(settings: Settings, tmp_path: Path, *figures: float) -> list[float]:
@@ -304,13 +280,6 @@ def test_schedules_of_the_learning_rate(tmp_path: Path) -> None:
     assert rates_of(plateau, tmp_path, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
 
 
-def test_the_rate_is_halved_after_some_epochs_in_a_row(tmp_path: Path) -> None:
-    figures = iter([0.1, 0.3, 0.2, 0.2, 0.2, 0.4, 0.2, 0.2])
-    settings = dataclasses.replace(FAST, epochs=8, schedule="plateau", halve_after=2, patience=9)
-    history = run(model_of(), tmp_path / "state", settings, measure=lambda scores: next(figures))
-    assert (history.best, history.setbacks) == (6, 2)
-
-
 def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path) -> None:
     settings = settings_of("pairs", epochs=2, steps=0, batch_pairs=20, select="loss")
     seen: list[tuple[int, int]] = []
@@ -322,20 +291,6 @@ def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path
         (epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)
     ]
     assert all(0 < figures["validation_loss"] < 2 for figures in history.epochs)
-
-
-def test_clipping_can_be_switched_off(tmp_path: Path) -> None:
-    """Plain gradient descent moves a parameter by rate times gradient, however long that is."""
-    moved = {}
-    for clipping in (0.0, 1e-6):
-        settings = settings_of(
-            optimizer="sgd", momentum=0.0, weight_decay=0.0, epochs=1, steps=1, clipping=clipping
-        )
-        model = model_of()
-        before = weights(model)
-        run(model, tmp_path / "state", settings)
-        moved[clipping] = sum((w - before[k]).abs().sum().item() for k, w in weights(model).items())
-    assert moved[1e-6] < 1e-4 < moved[0.0]
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"held_out": 1.5}, {"schedule": "cosine"}])

@@ -9,14 +9,10 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerankers.base import TRIGRAMS, URL_TRIGRAMS, WORDS, Pairs
+from rerankers.base import Pairs
 from rerankers.models._mp_hcnn_matches import (
-    PairMatches,
     PerspectiveMatches,
     find_matches,
-    mean_by_word,
-    measure_name,
-    strength_bounds,
 )
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.spans import find_url, find_words, trigram_spans
@@ -142,11 +138,6 @@ CONFIGURATIONS = [
 ]
 
 
-def matches_of(configuration: str, changes: dict[str, Any], query: int) -> list[PairMatches]:
-    model: Any = small_model("mp_hcnn", configuration, **changes)
-    return find_matches(model, encoder(), QUERIES[query], TEXTS, URLS)
-
-
 @pytest.mark.parametrize(("configuration", "changes"), CONFIGURATIONS)
 def test_matches_are_those_that_the_model_pools(
     configuration: str, changes: dict[str, Any]
@@ -168,38 +159,6 @@ def test_matches_are_those_that_the_model_pools(
                 np.testing.assert_allclose(matches.best(level), best, atol=1e-5)
 
 
-def test_matches_equal_loops() -> None:
-    model: Any = small_model("mp_hcnn", "robust")
-    query, texts, urls = QUERIES[1], TEXTS[2:4], URLS[2:4]
-    found = find_matches(model, encoder(), query, texts, urls)
-    for row, matches_of_post in enumerate(found):
-        read_query = encoder().queries([query], (WORDS, TRIGRAMS))
-        read_post = encoder().posts([texts[row]], [urls[row]], (WORDS, TRIGRAMS, URL_TRIGRAMS))
-        for name, places in model.perspectives.items():
-            tower = model.towers["words" if name == "words" else "trigrams"]
-            sides = []
-            for packed in (read_query[places.query_input], read_post[places.post_input]):
-                with torch.no_grad():
-                    levels = tower(torch.tensor(packed.values[None].astype(np.int64)))
-                sides.append([level[0].numpy() for level in levels])
-            for level, (asked, said) in enumerate(zip(*sides, strict=True)):
-                shades = matches_of_post.matches[name].post_phrases(level)
-                best = matches_of_post.matches[name].best(level)
-                cosines = [
-                    [float(q @ d / max(np.linalg.norm(q) * np.linalg.norm(d), 1e-12)) for d in said]
-                    for q in asked
-                ]
-                np.testing.assert_allclose(
-                    shades, [max(c) for c in zip(*cosines, strict=True)], atol=1e-5
-                )
-                np.testing.assert_allclose(best, [max(c) for c in cosines], atol=1e-5)
-                for place, row_of in zip(
-                    matches_of_post.matches[name].best_positions(level), cosines, strict=True
-                ):
-                    assert place is not None
-                    assert row_of[place] == pytest.approx(max(row_of), abs=1e-5)
-
-
 def test_a_term_has_the_shade_of_its_best_phrase() -> None:
     similarity = np.array([[0.1, 0.9, 0.2, 0.0], [0.3, 0.1, 0.1, 0.5]], np.float32)
     matches = PerspectiveMatches((similarity, similarity), width=2)
@@ -213,18 +172,3 @@ def test_a_term_has_the_shade_of_its_best_phrase() -> None:
     assert empty.post_terms(0).tolist() == []
     no_query = PerspectiveMatches((np.zeros((0, 3), np.float32),), width=2)
     assert no_query.post_terms(0).tolist() == [0, 0, 0]
-
-
-def test_trigrams_are_averaged_by_word() -> None:
-    values = np.array([1, 0, 1, 0.5], np.float32)
-    # "é" is two bytes, so it has two trigrams; the last word is cut off, then there is none.
-    assert mean_by_word(values, ["é", "abc", "d"]) == [0.5, 0.75, None]
-
-
-def test_a_model_without_limits_is_measured_by_its_greatest_match() -> None:
-    model: Any = small_model("mp_hcnn", "robust", similarity="dot")
-    found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
-    greatest = max(level.max() for e in found for m in e.matches.values() for level in m.levels)
-    assert strength_bounds(model, found)[-1] == pytest.approx(0.95 * greatest)
-    assert measure_name(model) == "dot product"
-    assert "softmax" in measure_name(small_model("mp_hcnn", "paper"))  # type: ignore[arg-type]

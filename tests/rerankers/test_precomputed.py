@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import random
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +15,9 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
 from rerankers.errors import RerankerError
-from rerankers.features._tables import PostTable
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import (
     PrecomputedPosts,
-    can_precompute,
-    keys_of,
     open_precomputed,
     precompute,
 )
@@ -105,72 +100,6 @@ def test_a_post_whose_text_has_changed_is_read_again(
     assert rows == [-1, 1, 2, 3, *[-1] * (len(POSTS) - 4)]
 
 
-def test_memory_does_not_grow_with_the_posts(
-    ready: TrainedReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python's and NumPy's memory; the posts are as large as the difference allowed."""
-    monkeypatch.setattr("rerankers.scoring.precomputed.BLOCK", 64)
-    words, peaks = " ".join(text for text, _ in POSTS).split(), []
-    for count in (200, 4000):
-        drawn = random.Random(count)
-        posts = [(" ".join(drawn.choices(words, k=20)), "") for _ in range(count)]
-        tracemalloc.start()
-        precompute(ready.directory, IDF, posts, tmp_path / str(count))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] - peaks[0] < 400_000
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 300])
-def test_keys_are_found_where_they_are(count: int, ready: TrainedReranker, tmp_path: Path) -> None:
-    posts = [(f"post {number}", "") for number in range(count)]
-    found = precomputed(ready, posts, tmp_path / "posts")
-    wanted = [*posts, ("another", ""), ("", ""), ("post 1", "http://x.org")]
-    rows = found.rows_of(keys_of(*zip(*wanted, strict=True))).tolist()
-    assert rows == [*range(count), -1, count, -1]
-
-
-def test_a_key_is_a_hash_of_text_and_url() -> None:
-    keys = keys_of(["a", "a", "ab", "a"], ["", "b", "", ""])
-    assert len({tuple(key) for key in keys.tolist()}) == 3
-    assert keys[0].tolist() == keys[3].tolist()
-    assert keys_of(["half a pair \ud83d"], [""]).shape == (1, 2)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (slice(0, 6), slice(3, None)),  # some stay, some go, others are new
-        (slice(0, 6), slice(2, 4)),  # none is new
-        (slice(0, 3), slice(3, None)),  # none stays
-        (slice(0, 0), slice(0, None)),  # there was none
-    ],
-)
-def test_known_posts_are_copied_and_only_new_ones_read(
-    before: slice,
-    after: slice,
-    ready: TrainedReranker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pairs = pairs_of(POSTS)
-    old = precomputed(ready, POSTS[before], tmp_path / "old")
-    fresh = precomputed(ready, POSTS[after], tmp_path / "fresh")
-    read, of = list[str](), PostTable.read
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "rerankers.scoring.precomputed.PostTable.read",
-            lambda texts, *rest: (read.extend(texts), of(texts, *rest))[1],
-        )
-        precompute(ready.directory, IDF, POSTS[after], tmp_path / "new", known=old)
-    assert read == [post[0] for post in POSTS[after] if post not in POSTS[before]]
-    found = open_precomputed(ready.directory, tmp_path / "new", REMEDY)
-    np.testing.assert_array_equal(found.find(pairs) >= 0, fresh.find(pairs) >= 0)
-    assert sorted(found.known.words) == sorted(fresh.known.words)
-    scores = dataclasses.replace(ready, precomputed=found).score(pairs)
-    np.testing.assert_array_equal(scores, ready.score(pairs))
-
-
 def test_another_checkpoint_is_refused(ready: TrainedReranker, tmp_path: Path) -> None:
     precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
     config = ready.directory / "config.json"
@@ -216,9 +145,3 @@ def test_only_an_empty_folder_is_written(ready: TrainedReranker, tmp_path: Path)
     precompute(ready.directory, IDF, POSTS, tmp_path / "posts")
     with pytest.raises(RerankerError, match="found files, expected an empty folder"):
         precompute(ready.directory, IDF, [("a", "")], tmp_path / "posts")
-
-
-def test_models_that_read_texts_have_no_precomputed_posts(ready: TrainedReranker) -> None:
-    assert can_precompute(ready.model)
-    assert not can_precompute(small_model("mp_hcnn", "robust"))
-    assert not can_precompute(small_model("sm_cnn", "static"))

@@ -61,7 +61,7 @@ def test_a_reranker_is_one_line(reranker: TrainedReranker) -> None:
 
 def test_a_fusion_warns_that_texts_lack_its_signals() -> None:
     fusion = rerankers.load("fusion")
-    message = r"fusion was trained with axiom, bm25, .* mp_hcnn"
+    message = r"fusion was trained with axiom, bm25, .* window ranks better"
     with pytest.warns(RuntimeWarning, match=message):
         assert_scores_of_pairs(fusion)
     with pytest.warns(RuntimeWarning, match=message) as found:
@@ -204,7 +204,7 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_unknown_name_lists_those_that_come_with_the_package() -> None:
     with pytest.raises(
-        RerankerError, match="'mp_hcn', expected one of fusion, mp_hcnn, sm_cnn, or"
+        RerankerError, match="'mp_hcn', expected one of fusion, mp_hcnn, sm_cnn, window, or"
     ) as info:
         rerankers.load("mp_hcn")
     assert str(info.value).endswith("did you mean mp_hcnn?")

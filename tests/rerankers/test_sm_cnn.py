@@ -141,7 +141,7 @@ def test_a_prior_changes_the_score_and_none_is_zero() -> None:
 
 
 def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
-    model = small("nonstatic")
+    model = small(vectors="positive")
     optimizer = make_optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
     found = {
         id(parameter): group["weight_decay"]
@@ -160,9 +160,9 @@ def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
     assert len(found) == len(decay), "a parameter is in no group, or in two"
 
 
-@pytest.mark.parametrize("configuration", ["static", "nonstatic"])
-def test_training_changes_vectors_only_where_it_may(configuration: str, tmp_path: Any) -> None:
-    model = small(configuration)
+@pytest.mark.parametrize("vectors", ["static", "positive"])
+def test_training_changes_vectors_only_where_it_may(vectors: str, tmp_path: Any) -> None:
+    model = small(vectors=vectors)
     ids = torch.arange(len(KNOWN) + 3)
     before = model.vectors(ids).detach().clone()
     settings = Settings(
@@ -173,4 +173,4 @@ def test_training_changes_vectors_only_where_it_may(configuration: str, tmp_path
     train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
     moved = (model.vectors(ids).detach() != before).any(dim=1)
     assert not moved[0], "padding has a vector"
-    assert bool(moved.any()) is (configuration == "nonstatic")
+    assert bool(moved.any()) is (vectors == "positive")

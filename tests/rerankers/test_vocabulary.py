@@ -40,16 +40,6 @@ def test_build_keeps_used_and_common_words_that_have_vectors() -> None:
     assert Vocabulary.build([], vectors, common=2).known == ["the", "of"]
 
 
-def test_save_and_load(tmp_path: Path) -> None:
-    tokens = ["thé", "b\u0085c", '"', "unknown"]
-    vocabulary = Vocabulary(tokens[:3], np.ones((3, 4), np.float32), 77)
-    vocabulary.save(tmp_path / "vocabulary.json")
-    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
-    assert (loaded.known, loaded.buckets) == (vocabulary.known, 77)
-    assert loaded.ids(tokens) == vocabulary.ids(tokens)
-    assert loaded.vectors.shape == (3, 4)
-
-
 WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
 
 
@@ -97,15 +87,6 @@ def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(vectors.matrix, MATRIX)
 
 
-def test_words_with_odd_characters(tmp_path: Path) -> None:
-    """Published GloVe files hold words with spaces and with characters that end lines elsewhere."""
-    path = tmp_path / "odd.txt"
-    path.write_bytes("a 1 2 3\n. . b 4 5 6\nc\u0085d 7 8 9\n\u2028 1 1 1\n".encode())
-    vectors = read_vectors(path)
-    assert vectors.words == ["a", ". . b", "c\u0085d", "\u2028"]
-    assert vectors.matrix.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]
-
-
 DAMAGED = {
     "absent.txt": None,
     "empty.txt": b"",
@@ -140,12 +121,6 @@ def test_idf_is_the_formula_of_its_docstring() -> None:
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
     assert weights[3] == pytest.approx(1.0)
     assert idf.weights([]).shape == (0,)
-
-
-def test_classical_idf_has_no_scale() -> None:
-    idf = Idf.from_document_frequencies({"the": 90, "bbc": 3}, 90, "counts")
-    expected = [0.0, math.log(30), math.log(90)]
-    np.testing.assert_allclose(idf.weights(["the", "bbc", "new"], classical=True), expected)
 
 
 def test_trigrams_of_frequent_words_have_a_low_idf() -> None:

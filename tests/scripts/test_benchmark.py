@@ -55,7 +55,7 @@ def test_the_parts_run_on_the_sample(
     rows = dict(line.strip("| ").split(" | ") for line in table.splitlines())
     assert rows["MP-HCNN, shipped, fast"].endswith(" ×)")
     assert re.match(r"[1-9][\d.]* ms", rows["fusion, 1000 candidates, posts read now, 1 thread"])
-    assert "MP-HCNN at the paper's size, plain, padded" in rows
+    assert "MP-HCNN at the paper's size, own forward pass" in rows
     peak = re.search(r"([\d,]+) MiB", rows["`pipeline.search --topics sample`, 20 topics"])
     assert peak and int(peak[1].replace(",", "")) > 100
 
@@ -63,14 +63,12 @@ def test_the_parts_run_on_the_sample(
 def test_the_service_is_measured(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "RESTARTS": 1, "CROSS_ENCODED": 20}
+    small = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "RESTARTS": 1}
     for name, value in {**small, "CLIENTS": 2, "LOAD": 20, "CACHE": 50_000_000}.items():
         monkeypatch.setattr(service, name, value)
     run(script, "--parts", "service")
     printed = capsys.readouterr().out
     assert re.search(r"2 clients at once, 20 posts each \| [\d,]+ pairs/s, .* 0 errors", printed)
-    difference = re.search(r"largest difference from `predict` \| (\S+) \|", printed)
-    assert difference and float(difference[1]) < 2e-6
     assert "from its start to the first scores" in printed
 
 
@@ -97,9 +95,3 @@ def test_an_engine_is_measured(
     printed = capsys.readouterr().out
     assert re.search(r"posts/s, \d+% of the next row's", printed)
     assert re.search(r"proxy, beside the engine and the scoring \| [\d.]+ ms", printed)
-    assert re.search(r"processor, beside the engine and the service \| -?[\d.]+ ms", printed)
-    quality = re.findall(r"^\| AP, P@30 of 100 posts, (.*) \| (.*) \|$", printed, re.MULTILINE)
-    first, *others = [values for _, values in quality]
-    assert len(others) == 5
-    assert {first} != set(others)
-    assert len(set(others)) == 1

@@ -68,16 +68,6 @@ def test_options_that_are_shown_exist(path: Path) -> None:
             assert option in help_of(*words), f"{command}{rest}"
 
 
-@pytest.mark.slow
-def test_the_first_python_of_the_readme_runs() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    source = next(block for block in blocks if "import" in block)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-
-
 def test_every_model_is_in_the_table_of_models() -> None:
     text = (ROOT / "rerankers" / "README.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))

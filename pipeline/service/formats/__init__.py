@@ -18,6 +18,7 @@ PATHS: Mapping[str, Sequence[Format]] = {
     "/rerank": (TEI, VOYAGE, INFINITY, VLLM),
     "/v1/rerank": (TEI, VOYAGE, JINA),
     "/v2/rerank": (TEI, COHERE),
+    "/jina/rerank": (JINA,),
     "/score": (SCORE,),
     "/v1/score": (SCORE,),
 }
@@ -45,4 +46,4 @@ def assumed(path: str) -> Format:
         return COHERE
     if path in ("/score", "/v1/score"):
         return SCORE
-    return JINA if path == "/v1/rerank" else TEI
+    return JINA if path in ("/v1/rerank", "/jina/rerank") else TEI

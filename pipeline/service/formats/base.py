@@ -44,6 +44,8 @@ Score = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-LARGEST_SCORE, 
 Flag = StrictBool
 Mix = Literal["neural", "interpolated", "lexical"]
 """The model's score, or mixed with the first stage's, or with a score computed by the service."""
+Order = Literal["first_stage", "unknown"]
+"""Of the documents of a request: best first by a first stage, as all clients send them, or any."""
 
 
 class Document(BaseModel):
@@ -52,7 +54,9 @@ class Document(BaseModel):
     text: str
     url: str | None = Field(None, description="that the post links to")
     first_stage_score: Score | None = Field(
-        None, description="if every document has one, the tuned mixture of both scores comes back"
+        None,
+        description="if every document has one, it is a part of the new score: mixed with the "
+        "model's by the tuned weight, or read by the model window",
     )
 
 
@@ -66,6 +70,11 @@ class Request(BaseModel):
         description="interpolated with the first stage's scores (default: if there are any), the "
         "neural score alone, or lexical: interpolated with scores that the service computes itself "
         "(serve --statistics)",
+    )
+    order: Order | None = Field(
+        None,
+        description="unknown, where the documents do not stand in the order of a first stage "
+        "(default: first_stage); the model window reads it",
     )
     links: Literal["around"] | None = Field(
         None,
@@ -133,6 +142,7 @@ class ScoreRequest:
         echo: give the texts back.
         mix: as in the request.
         shift: logits less the lowest one.
+        in_order: whether the documents stand in the order of a first stage, best first.
     """
 
     queries: Sequence[str]
@@ -145,6 +155,7 @@ class ScoreRequest:
     echo: bool = False
     mix: Mix | None = None
     shift: bool = False
+    in_order: bool = True
 
 
 @dataclass(frozen=True)
@@ -215,6 +226,7 @@ class Format(ErrorFormat):
             given("return_documents", "return_text") is True,
             request.mix,
             request.shift is True,
+            request.order != "unknown",
         )
 
     def _first_stage(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field, model_validator
+
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import base
 from pipeline.service.record import Record
@@ -43,6 +45,25 @@ class JinaRequest(CohereRequest):
     """A request to ``/v1/rerank``."""
 
     return_documents: base.Flag | None = None
+    rank_fields: list[str] | None = Field(
+        None, description="keys of documents that are objects, whose values are joined as the text"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _joined(cls, content: Any) -> Any:
+        """The documents with the text of ``rank_fields``."""
+        names = content.get("rank_fields") if isinstance(content, dict) else None
+        documents = content.get("documents") if names else None
+        if not isinstance(names, list) or not isinstance(documents, list):
+            return content
+        joined = [
+            {**post, "text": " ".join(str(post[name]) for name in names if name in post)}
+            if isinstance(post, dict)
+            else post
+            for post in documents
+        ]
+        return {**content, "documents": joined}
 
 
 class Jina(Cohere):

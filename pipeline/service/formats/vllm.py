@@ -34,6 +34,7 @@ class Vllm(base.Format):
 
     name = "vllm"
     request: ClassVar[Any] = VllmRequest
+    takes_any_model = True
     statuses: ClassVar = {"value": 400}
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
@@ -87,7 +88,7 @@ class VllmScoreRequest(BaseModel):
 
 
 class VllmScores(Vllm):
-    """``/score``: always the neural score."""
+    """``/score``: always the model's own score, of documents in any order."""
 
     name = "score"
     request: ClassVar[Any] = VllmScoreRequest
@@ -99,7 +100,8 @@ class VllmScores(Vllm):
             problem = f"found {len(queries)}, expected one, or as many as documents"
             raise RequestError("value", f"{problem} ({len(documents)})", ("queries",))
         raw = request.use_activation is False
-        return base.ScoreRequest(queries, *base.texts_of(documents), model=request.model, raw=raw)
+        texts, urls = base.texts_of(documents)
+        return base.ScoreRequest(queries, texts, urls, model=request.model, raw=raw, in_order=False)
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Scores in the order of the input."""

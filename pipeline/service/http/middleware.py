@@ -17,12 +17,17 @@ from pipeline.service.http.service import Service
 from pipeline.service.record import LOG, Record, write
 
 PUBLIC = frozenset(
-    ("/", "/page.css", "/page.js", "/health", "/ping", "/metrics", "/docs", "/openapi.json")
+    (
+        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics", "/docs"),
+        "/openapi.json",
+    )
 )
 """Paths that need no key."""
 
-PROBES = frozenset(("/health", "/ping", "/metrics"))
+PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
+
+MOST_HEADERS = 200
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -66,7 +71,10 @@ class ServiceMiddleware:
 
         try:
             app = self.app
-            if not self._may_pass(path, headers):
+            if len(headers) > MOST_HEADERS:
+                problem = f"found {len(headers)} headers, expected at most {MOST_HEADERS}"
+                app = scope["state"]["format"].refuse(RequestError("headers", problem), record)
+            elif not self._may_pass(path, headers):
                 problem = "found no known key, expected `Authorization: Bearer KEY`"
                 app = scope["state"]["format"].refuse(RequestError("key", problem), record)
             await app(scope, receive, send_with_id)

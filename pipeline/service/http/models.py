@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -11,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
 
+from pipeline.collections.collection import Collection
 from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.build import Source, best_source
 from pipeline.ranking.checkpoints import (
     Calibration,
     calibration_of,
-    check_scores_alone,
+    check_reads_given,
     tuned_weight,
 )
 from pipeline.ranking.interpolation import interpolate
@@ -61,12 +64,12 @@ class ServedModel:
     version: str
 
     @classmethod
-    def load(cls, name: str, directory: Path, cache: int, processes: int) -> ServedModel:
+    def load(cls, name: str, source: Source, cache: int, processes: int) -> ServedModel:
         """Read a checkpoint folder.
 
         Args:
             name: of the model in requests.
-            directory: the folder.
+            source: the folder.
             cache: bytes of kept encodings.
             processes: that score; 1 is the calling one.
 
@@ -74,19 +77,29 @@ class ServedModel:
             RerankerError: it is damaged, or the model needs more than a query and posts.
             DataError: its λ or its calibration is damaged.
         """
-        tuned = *_tuned(directory), version_of(directory)
-        checkpoint = checkpoints.load(directory)
-        check_scores_alone(checkpoint)
-        if processes > 1:
-            scorer: Scorer = ParallelScorer(directory, cache, processes)
-        else:
-            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, cache)
+        directory, adapted = source
+        whole, version, parallel = source.version, version_of(directory), None
+        if processes > 1:  # It loads the same model, at the same time.
+            parallel = ParallelScorer(directory, version, cache, processes, adapted)
+        tuned, checkpoint = _tuned(directory), checkpoints.load(directory, adapted=adapted)
+        if source.version != whole:
+            raise RerankerError(f"{directory}: has changed while it was read; load it again")
+        check_reads_given(checkpoint)
+        parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.spaces
+        scorer = parallel or CachedScorer(*parts)
         scorer.warm_up()
-        return cls(name, checkpoint, scorer, *tuned)
+        weight, calibration = tuned
+        weight = 1.0 if checkpoint.model.reads_windows else weight
+        return cls(name, checkpoint, scorer, weight, calibration, whole)
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P]; may be called by several threads."""
         return self.scorer.score(pairs)
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether it scores the documents of a request as a whole."""
+        return self.checkpoint.model.reads_windows
 
     @property
     def reads_prior(self) -> bool:
@@ -107,7 +120,7 @@ class ServedModel:
         mix: Mix = request.mix or "interpolated"
         if request.first_stage is None or mix == "neural":
             mix = "neural"
-        if mix != "neural":
+        if mix != "neural" and not self.reads_windows:
             keys = np.round(self._mixed(request, keys), 12)
             texts = list(map(probability, keys.tolist()))
         elif request.raw or request.shift:
@@ -151,18 +164,26 @@ class Models:
         checkpoints: names of shipped models, or folders.
         cache: bytes of kept encodings, shared equally.
         processes: of each model that score; 1 is the calling one.
+        collections: whose best models for given candidates are served besides.
 
     Raises:
         UsageError: two have the same name.
         RerankerError: one cannot be loaded or served.
+        DataError: there is no model for a collection.
     """
 
-    def __init__(self, checkpoints: Sequence[str], cache: int, processes: int = 1) -> None:
-        self._cache, self._processes = cache // len(checkpoints), processes
-        self._folders = _folders(checkpoints)
+    def __init__(
+        self,
+        checkpoints: Sequence[str],
+        cache: int,
+        processes: int = 1,
+        collections: Sequence[Collection] = (),
+    ) -> None:
+        self._find = _sources(checkpoints, collections)
+        self._cache, self._processes = cache // len(self._find), processes
         self._served = {
-            name: ServedModel.load(name, folder, self._cache, processes)
-            for name, folder in self._folders.items()
+            name: ServedModel.load(name, find(), self._cache, processes)
+            for name, find in self._find.items()
         }
         self._lock = Lock()
 
@@ -196,36 +217,46 @@ class Models:
         raise RequestError(kind, f"{problem}, expected one of {expected}", ("model",))
 
     def reload(self) -> None:
-        """Load folders that have changed and swap them in; a damaged one is logged only."""
+        """Load folders that have changed and swap them in; a damaged one is logged only.
+
+        So does a collection that has a better model by now, or word vectors adapted to it.
+        """
         with self._lock:
-            for name, folder in self._folders.items():
+            for name, find in self._find.items():
                 old = self._served[name]
                 try:
-                    tuned = *_tuned(folder), version_of(folder)
+                    source = find()
+                    tuned = *_tuned(source.folder), source.version
                     if tuned == (old.weight, old.calibration, old.version):
                         LOG.info("%s: unchanged", name)
                         continue
-                    model = ServedModel.load(name, folder, self._cache, self._processes)
+                    model = ServedModel.load(name, source, self._cache, self._processes)
                 except (RerankerError, DataError, OSError, ValueError) as error:
                     LOG.error("%s: the old model stays: %s", name, error)
                     continue
                 # A new dictionary: a request sees all of it or nothing.
                 self._served = {**self._served, name: model}
-                LOG.info("%s: loaded again from %s", name, folder)
+                LOG.info("%s: loaded again from %s", name, source.folder)
 
 
 _NO_NAMES = ("", "default/not-specified")
 """Names that clients send where nobody has chosen a model."""
 
 
-def _folders(names: Sequence[str]) -> dict[str, Path]:
-    """Name in requests -> checkpoint folder."""
-    folders: dict[str, Path] = {}
+def _sources(
+    names: Sequence[str], collections: Sequence[Collection]
+) -> dict[str, Callable[[], Source]]:
+    """Name in requests -> a function that finds the model's files as they are now."""
+    sources: dict[str, Callable[[], Source]] = {}
     for given in names:
         folder = checkpoints.find(given)
         is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
         name = given if is_shipped and given == folder.parent.name else folder.resolve().name
-        if name in folders:
+        if name in sources:
             raise UsageError(f"--checkpoint: found two models of the name {name}, expected one")
-        folders[name] = folder
-    return folders
+        sources[name] = partial(Source, folder)
+    for collection in collections:
+        if collection.name in sources:
+            raise UsageError(f"--collection: found {collection.name} twice, expected other names")
+        sources[collection.name] = partial(best_source, collection)
+    return sources

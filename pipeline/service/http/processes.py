@@ -1,16 +1,24 @@
 """A model in several processes: Python's lock leaves threads that score together little to gain.
 
-Each post belongs to one process, by its hash, so that its encodings are kept once.
+One process loads the model, and each that scores is forked from it: they share its memory, and all
+have the same model, whatever becomes of its folder. Each post belongs to one process, by its hash,
+so that its encodings are kept once; of a model that scores lists as a whole, each list.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
+import os
 import signal
+import socket
+import struct
+import time
 import traceback
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import Lock
@@ -20,11 +28,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
+from rerankers.base import ORDER
 from rerankers.errors import RerankerError
 from rerankers.scoring.cached import CachedScorer
-from rerankers.scoring.precomputed import keys_of
+from rerankers.scoring.precomputed import keys_of, version_of
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
@@ -33,13 +43,73 @@ Scores = npt.NDArray[np.float32]
 CONTEXT = multiprocessing.get_context("forkserver")
 """A process with threads, as a service is, cannot be forked safely."""
 
+ANSWER = 20.0
+"""Seconds for the scores of a slice, of some milliseconds; then its process is replaced."""
+LOADING = 120.0
+"""Seconds for loading a model."""
+LONGEST_PAUSE = 30.0
+"""Seconds before the next start of a process that dies again and again."""
 
-class Worker:
-    """One process. It must be locked from a request to its answer.
+
+class Template:
+    """The process that has loaded a model, to be forked.
 
     Args:
         folder: of the checkpoint.
-        max_bytes: of its cache.
+        version: that the folder must have.
+        max_bytes: of the cache of each process that scores.
+        adapted: file of word vectors adapted to a collection, None for the folder's own.
+    """
+
+    def __init__(
+        self, folder: Path, version: str, max_bytes: int, adapted: Path | None = None
+    ) -> None:
+        self._arguments, self._lock = (folder, version, max_bytes, adapted), Lock()
+        self._start()
+
+    def _start(self) -> None:
+        self._ours, theirs = _pipe(LOADING)
+        process = CONTEXT.Process(
+            target=load, args=(theirs, *self._arguments), name="model", daemon=True
+        )
+        process.start()
+        theirs.close()
+        # It ends when this end is closed: at our own end before it is waited for.
+        self._end = Finalize(self, self._ours.close, exitpriority=1)
+        self._is_loaded = False
+
+    def fork(self) -> tuple[Connection, int]:
+        """A new process that scores, and its id; a template that has died is replaced.
+
+        Raises:
+            RerankerError: the model cannot be loaded, or its folder has another version by now.
+            OSError: the template dies again.
+        """
+        with self._lock:
+            try:
+                return self._fork()
+            except (EOFError, OSError):
+                LOG.error("the process that holds the model has died; another one loads it")
+                self._end()
+                self._start()
+            try:
+                return self._fork()
+            except EOFError as error:
+                raise OSError("the process that holds the model dies at its start") from error
+
+    def _fork(self) -> tuple[Connection, int]:
+        if not self._is_loaded:
+            if isinstance(error := self._ours.recv(), Exception):
+                raise error
+            self._is_loaded = True
+        ours, theirs = _pipe(ANSWER)
+        send_handle(self._ours, theirs.fileno(), None)
+        theirs.close()
+        return ours, self._ours.recv()
+
+
+class Worker:
+    """A process that scores. It must be locked from a request to its answer.
 
     Attributes:
         lock: of whoever talks to the process.
@@ -47,81 +117,92 @@ class Worker:
             of the processes before it that died.
     """
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
-        self.folder, self.max_bytes = folder, max_bytes
+    def __init__(self, template: Template) -> None:
+        self._template = template
         self.lock, self.counts, self._before = Lock(), (0, 0, 0), (0, 0)
-        self._start()
-
-    def _start(self) -> None:
-        self._ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(
-            target=work, args=(theirs, self.folder, self.max_bytes), name="scores", daemon=True
-        )
-        process.start()
-        theirs.close()
-        # The process ends when this end is closed: at our own end before it is waited for.
-        self._end = Finalize(self, self._ours.close, exitpriority=1)
-
-    def wait(self) -> None:
-        """Wait until the model is loaded.
-
-        Raises:
-            RerankerError: it cannot be.
-        """
-        if isinstance(error := self._receive(), Exception):
-            raise error
+        self._pause, self._next_start = 0.0, 0.0
+        self._ours, self._pid = template.fork()
 
     def send(self, pairs: Pairs) -> None:
         """Ask for scores."""
-        with suppress(OSError):  # The answer will be that it has died.
+        try:
             self._ours.send(pairs)
+        except OSError:  # It has died, or reads nothing.
+            self._kill()
 
     def answer(self, pairs: Pairs) -> Scores | Exception:
-        """Scores of the pairs that were sent. A process that has died is replaced, once."""
-        scores = self._receive()
-        if not isinstance(scores, EOFError):
-            return scores
-        LOG.error("a process that scores has died; another one starts")
-        self._before = self.counts[:2]
-        self._end()
-        self._start()
-        if isinstance(error := self._receive(), Exception):
-            return error
-        self.send(pairs)
-        scores = self._receive()
-        if isinstance(scores, EOFError):
-            return RerankerError("the process that scores has died twice of the same request")
-        return scores
+        """Scores of the pairs that were sent.
 
-    def _receive(self) -> Scores | Exception:
-        try:
-            scores, (hits, misses, size) = self._ours.recv()
-        except (EOFError, OSError):
-            return EOFError()
-        self.counts = self._before[0] + hits, self._before[1] + misses, size
-        return scores
+        A process that has died, or does not answer in time, is replaced, once.
+        """
+        for attempt in range(2):
+            try:
+                answer, (hits, misses, size) = self._ours.recv()
+            except (EOFError, OSError) as error:
+                if problem := self._replace(error, is_late=isinstance(error, BlockingIOError)):
+                    return problem
+                if not attempt:
+                    self.send(pairs)
+                continue
+            self.counts = self._before[0] + hits, self._before[1] + misses, size
+            self._pause = 0.0
+            return answer
+        last = "the process that scores has died twice of the same request"
+        return RequestError("unready", last, retry=1)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        self._ours.close()
+
+    def _replace(self, error: Exception, is_late: bool) -> RequestError | None:
+        """Start another process; the reason if there is none for now."""
+        now = time.monotonic()
+        if now >= self._next_start:
+            self._kill()
+            what = f"does not answer within {ANSWER:g} s" if is_late else "has died"
+            LOG.error("a process that scores %s; another one starts", what)
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause or 0.25)
+            self._next_start = now + self._pause
+            self._before = self.counts[:2]
+            try:
+                self._ours, self._pid = self._template.fork()
+                return None
+            except (RerankerError, OSError) as failure:
+                LOG.error("no process that scores can be started: %s", failure)
+        return RequestError("unready", "a process that scores is being replaced", retry=1)
 
 
 class ParallelScorer:
     """Scores pairs as :class:`rerankers.scoring.cached.CachedScorer` does.
 
     Args:
-        folder: of a checkpoint, which each process reads.
+        folder: of a checkpoint.
+        version: that it must have.
         max_bytes: of all caches together.
         processes: number of them.
+        adapted: see :class:`Template`.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, processes: int) -> None:
-        self._workers = [Worker(folder, max_bytes // processes) for _ in range(processes)]
+    def __init__(
+        self,
+        folder: Path,
+        version: str,
+        max_bytes: int,
+        processes: int,
+        adapted: Path | None = None,
+    ) -> None:
+        self._template = Template(folder, version, max_bytes // processes, adapted)
+        self._processes, self._workers = processes, list[Worker]()
+        self._turns = itertools.count()
 
     def warm_up(self) -> None:
-        """Wait until all processes are ready; must come before the first scores.
+        """Start the processes; must come before the first scores.
 
         Raises:
-            RerankerError: one cannot load the checkpoint.
+            RerankerError: the checkpoint cannot be loaded.
         """
-        for worker in self._workers:
-            worker.wait()
+        self._workers = [Worker(self._template) for _ in range(self._processes)]
 
     @property
     def hits(self) -> int:
@@ -142,10 +223,15 @@ class ParallelScorer:
         """Scores [P]; may be called by several threads.
 
         Raises:
-            RerankerError: a score is not a finite number, or a process dies again and again.
+            RerankerError: a score is not a finite number.
+            RequestError: a process cannot be started, or dies again and again.
         """
         scores = np.zeros(len(pairs), dtype=np.float32)
-        owners = keys_of(pairs.texts, pairs.urls)[pairs.post_index, 0] % len(self._workers)
+        if ORDER in pairs.signals:  # Lists that are scored as a whole, by whoever is free.
+            free = [n for n, each in enumerate(self._workers) if not each.lock.locked()]
+            owners = np.full(len(pairs), (free or [next(self._turns) % len(self._workers)])[0])
+        else:
+            owners = keys_of(pairs.texts, pairs.urls)[pairs.post_index, 0] % len(self._workers)
         parts = [
             (worker, rows, pairs.take(rows))
             for number, worker in enumerate(self._workers)
@@ -164,28 +250,58 @@ class ParallelScorer:
         return scores
 
 
-def work(connection: Connection, folder: Path, max_bytes: int) -> None:
-    """Answer requests until the other end is closed; what a process does."""
+def _pipe(seconds: float) -> tuple[Connection, Connection]:
+    """Two ends; of the first, each part of a message that does not come in time is an OSError."""
+    ours, theirs = socket.socketpair()
+    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        ours.setsockopt(socket.SOL_SOCKET, side, struct.pack("ll", int(seconds), 0))
+    return Connection(ours.detach()), Connection(theirs.detach())
+
+
+def load(
+    connection: Connection, folder: Path, version: str, max_bytes: int, adapted: Path | None
+) -> None:
+    """Load a model, and fork a process for each handle that comes; what a template does."""
     # These signals are for the service, which ends this process when it no longer needs it.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         try:
-            checkpoint = checkpoints.load(folder)
-            scorer = CachedScorer(checkpoint.model, checkpoint.encoder, max_bytes)
+            checkpoint = checkpoints.load(folder, adapted=adapted)
+            if version_of(folder) != version:
+                raise RerankerError(f"{folder}: has changed since it was read; load it again")
+            parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.spaces
+            scorer = CachedScorer(*parts)
             scorer.warm_up()
-            # What is loaded stays: no collection of garbage has to look at it again.
-            gc.freeze()
+            scorer.hits = scorer.misses = 0
         except Exception as error:
-            connection.send((error, (0, 0, 0)))
+            connection.send(error)
             return
-        scores: Scores | Exception = np.zeros(0, dtype=np.float32)
+        # What is loaded stays: no collection of garbage has to look at it, or copies its pages.
+        gc.collect()
+        gc.freeze()
+        connection.send(None)
         while True:
-            connection.send((scores, (scorer.hits, scorer.misses, scorer.bytes)))
-            pairs = connection.recv()
-            try:
-                scores = scorer.score(pairs)
-            except Exception as error:
-                error.add_note(traceback.format_exc())  # It is lost on the way.
-                scores = error
+            handle = recv_handle(connection)
+            if pid := os.fork():
+                os.close(handle)
+                connection.send(pid)
+                continue
+            connection.close()
+            with suppress(BaseException):
+                work(Connection(handle), scorer)
+            os._exit(0)
+
+
+def work(connection: Connection, scorer: CachedScorer) -> None:
+    """Answer requests until the other end is closed; what a process does."""
+    while True:
+        pairs = connection.recv()
+        answer: Scores | Exception
+        try:
+            answer = scorer.score(pairs)
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # It is lost on the way.
+            answer = error
+        connection.send((answer, (scorer.hits, scorer.misses, scorer.bytes)))

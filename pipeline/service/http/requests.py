@@ -44,6 +44,7 @@ class Limits:
         waiting_requests: the same.
         held: bytes of all bodies that are being read or answered.
         seconds: for the arrival of a body.
+        answer: seconds for the answer, where the client sets no deadline.
     """
 
     documents: int = 2000
@@ -52,6 +53,7 @@ class Limits:
     waiting_requests: int = 512
     held: int = 256_000_000
     seconds: float = 30.0
+    answer: float = 60.0
 
     @classmethod
     def of(cls, documents: int, body: int) -> Limits:

@@ -1,9 +1,9 @@
 """The queue of requests, and the threads that score them.
 
 A worker takes a slice of some hundred pairs: a part of a large request, or several small ones of
-the same model together. The rest of a large request waits in a second queue, which has every fourth
-turn, and all turns while the first is empty: large requests do not hold up small ones, and are not
-held up for ever.
+the same model together; of a model that ranks a list as a whole, whole requests. The rest of a
+large request waits in a second queue, which has every fourth turn, and all turns while the first is
+empty: large requests do not hold up small ones, and are not held up for ever.
 """
 
 from __future__ import annotations
@@ -138,6 +138,11 @@ class Scheduler:
         """Requests with documents that no worker has taken yet."""
         return len(self._waiting) + len(self._begun)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken."""
+        return self.requests >= self.most_requests or self.pairs >= self.most_pairs
+
     async def score(self, request: QueuedRequest) -> npt.NDArray[np.float32]:
         """Scores [P] of a request. Work not begun is dropped if the caller is cancelled.
 
@@ -145,8 +150,7 @@ class Scheduler:
             RequestError: the queue is full, or the deadline is past.
         """
         size = len(request.texts)
-        is_full = self.pairs + size > self.most_pairs or self.requests >= self.most_requests
-        if self.requests and is_full:
+        if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
             raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
         self.pairs, self.requests = self.pairs + size, self.requests + 1
@@ -201,9 +205,14 @@ class Scheduler:
                 if slices and request.model is not slices[0].request.model:
                     others.append(request)
                     continue
+                size = len(request.texts) - request.taken
+                if request.model.reads_windows and slices and size > room:
+                    others.append(request)
+                    continue
                 request.started = request.started or now
-                start, request.taken = request.taken, min(request.taken + room, len(request.texts))
-                room -= request.taken - start
+                wanted = size if request.model.reads_windows else min(room, size)
+                start, request.taken = request.taken, request.taken + wanted
+                room = max(0, room - wanted)
                 slices.append(Slice(request, start, request.taken))
             queue.extendleft(reversed(others))
         requests = [part.request for part in slices]

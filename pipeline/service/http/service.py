@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,8 +30,11 @@ from pipeline.service.http.requests import (
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
-from rerankers.base import PRIOR, prior_of_rank
+from rerankers.base import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.words import MAX_CHARACTERS
+
+CHECKED = 5.0
+"""Seconds for the scores of a look at the service's health, and until the next one."""
 
 
 class Service:
@@ -54,6 +58,8 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self.statistics, self.bodies = statistics, BodyReader(limits)
+        self._check: asyncio.Future[None] | None = None
+        self._checked = 0.0
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
         self.scheduler = Scheduler(
             *(threads, limits.waiting_documents, limits.waiting_requests, self.metrics.batch),
@@ -77,9 +83,9 @@ class Service:
     async def _respond(self, wanted: ScoreRequest, wire: Format, request: Request) -> Response:
         model = self.models.choose(wanted.model, wire.takes_any_model)
         record: Record = request.state.record
-        if wanted.mix == "lexical":
+        if wanted.mix == "lexical" and not model.reads_windows:
             wanted = replace(wanted, first_stage=await self._lexical(wanted))
-        deadline = deadline_of(request)
+        deadline = deadline_of(request) or record.started + self.limits.answer
         response = await self.score(wanted, model, record, deadline, wire.later_first)
         content = orjson.dumps(wire.write(response, record))
         record.total = time.perf_counter() - record.started
@@ -115,6 +121,27 @@ class Service:
         record.cache_hits += min(model.scorer.hits - hits_before, len(queued.texts))
         return model.respond(request, logits[rows], later_first)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken now."""
+        return not self.scheduler.is_full
+
+    async def is_healthy(self) -> bool:
+        """Whether each process of each model scores, as it was seen in the last few seconds."""
+        now = time.monotonic()
+        if self._check is None or (self._check.done() and now - self._checked > CHECKED):
+            self._checked = now
+            self._check = asyncio.ensure_future(asyncio.to_thread(self._score_some))
+        done, _ = await asyncio.wait([self._check], timeout=CHECKED)
+        return bool(done) and self._check.exception() is None
+
+    def _score_some(self) -> None:
+        """Score a text or more by each process, past the queue."""
+        texts = [str(number) for number in range(8 * self.scheduler.threads)]
+        rows = np.arange(len(texts))
+        for model in self.models.served.values():
+            model.score(Pairs([""], texts, [""] * len(texts), 0 * rows, rows))
+
     async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
         """[D] the first stage's scores, computed here.
 
@@ -135,13 +162,16 @@ def distinct_pairs(
 ) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
     """The distinct pairs of a request, cut to what models read, and the pair [D] of each document.
 
-    Equal documents are scored once, so that they get the same score.
+    Equal documents are scored once, so that they get the same score; but by a model of windows each
+    in its place.
     """
     queries = list(dict.fromkeys(query[:MAX_CHARACTERS] for query in request.queries))
     rows_of = {query: row for row, query in enumerate(queries)}
     owners = [rows_of[query[:MAX_CHARACTERS]] for query in request.queries]
     if len(owners) == 1:
         owners *= len(request.texts)
+    if model.reads_windows:
+        return _window(request, model, queries, np.array(owners, dtype=np.int64))
     priors = _priors(request) if model.reads_prior else [0.0] * len(request.texts)
     places: dict[tuple[int, str, str, float], int] = {}
     rows = [
@@ -153,6 +183,27 @@ def distinct_pairs(
     query_index = np.array(index, dtype=np.int64)
     queued = QueuedRequest(model, queries, query_index, texts, urls, signals)
     return queued, np.array(rows, dtype=np.int64)
+
+
+def _window(
+    request: ScoreRequest,
+    model: ServedModel,
+    queries: Sequence[str],
+    query_index: npt.NDArray[np.int64],
+) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
+    """All documents of a request, with what is known of their first stage; and their rows."""
+    rows = np.arange(len(request.texts))
+    first, order = np.full((2, len(rows)), np.nan)
+    if request.mix != "neural" and request.first_stage is not None:
+        first = np.array(request.first_stage)
+        order = places_of(query_index, first)
+    elif request.in_order:
+        order = places_of(query_index, 0.0 * rows)
+    signals = {FIRST_STAGE: first.astype(np.float32), ORDER: order.astype(np.float32)}
+    texts, urls = (
+        [text[:MAX_CHARACTERS] for text in texts] for texts in (request.texts, request.urls)
+    )
+    return QueuedRequest(model, queries, query_index, texts, urls, signals), rows
 
 
 def _priors(request: ScoreRequest) -> Sequence[float]:

@@ -92,15 +92,20 @@ class PageModel(NamedTuple):
         return models.reads_rankers(self.kind)
 
     @property
+    def reads_lists(self) -> bool:
+        """Whether it ranks a list by features, and has no λ."""
+        return models.reads_lists(self.kind)
+
+    @property
     def explains(self) -> str | None:
         """Kind of its explanations; None without any."""
-        if self.reads_rankers:
+        if self.reads_lists:
             return "contributions"
         return "matches" if models.find(self.kind).has_matches else None
 
     def weight(self, collection: Collection) -> tuple[float | None, str]:
         """λ, None for a fusion, and its origin."""
-        if self.reads_rankers:
+        if self.reads_lists:
             return None, ""
         tuned = tuned_weight(self.directory, "minmax", collection.key)
         return tuned or (UNTUNED_WEIGHT, "not tuned")
@@ -237,10 +242,7 @@ class SearchPage:
 
     def _best_model(self) -> PageModel | None:
         """The model of ``--reranker auto``; None if there is none for this collection."""
-        methods = self.collection.methods
-        name = default_reranker(
-            self.collection, lambda name: bool(methods) or not models.reads_rankers(name)
-        )
+        name = default_reranker(self.collection, is_mixed=not self.collection.methods)
         with suppress(DataError):  # There is none.
             folder = directory_for(name, self.collection)
             metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
@@ -298,7 +300,7 @@ class SearchPage:
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in result.first]:
             problem = f"found {listed(unknown)}, expected posts of this search's"
             raise RequestError("path", f"{problem} {len(result.first)}", ("doc_id",))
-        if result.model.reads_rankers:
+        if result.model.reads_lists:
             return result.of_all_posts  # One scale for all of them.
         try:
             return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])

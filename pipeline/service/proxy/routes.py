@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +24,7 @@ from pipeline.service.formats.base import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
+from pipeline.service.proxy.indexes import readable
 from pipeline.service.proxy.search import (
     MARK,
     Search,
@@ -32,6 +34,7 @@ from pipeline.service.proxy.search import (
     read_response,
     read_responses,
     read_search,
+    strict,
 )
 from pipeline.service.proxy.upstream import EngineResponse, Headers, Upstream
 from pipeline.service.record import LOG, Record
@@ -70,7 +73,11 @@ class EngineErrors(ErrorFormat):
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A type and the reason."""
         status = self.status(error)
-        kinds = {404: "resource_not_found_exception", 429: "es_rejected_execution_exception"}
+        kinds = {
+            403: "security_exception",
+            404: "resource_not_found_exception",
+            429: "es_rejected_execution_exception",
+        }
         kind = "illegal_argument_exception" if status < 500 else "proxy_exception"
         problem = {"type": kinds.get(status, kind), "reason": error.message}
         return {"error": {"root_cause": [problem], **problem}, "status": status}
@@ -85,12 +92,14 @@ class EngineRequest:
 
     Attributes:
         target: path of the engine, in visible ASCII.
+        has_index: whether the path names indexes.
         query: parameters of the path, as they came.
         deadline: on the clock of ``time.perf_counter``; None is never.
     """
 
     method: str
     target: str
+    has_index: bool
     query: str
     headers: Headers
     body: bytes
@@ -100,7 +109,8 @@ class EngineRequest:
     @property
     def parameters(self) -> Sequence[tuple[str, str]]:
         """Names and values of the path's parameters."""
-        return parse_qsl(self.query, keep_blank_values=True)
+        # The engines separate them by semicolons too.
+        return parse_qsl(self.query.replace(";", "&"), keep_blank_values=True)
 
     def path(self, without: Sequence[str] = ()) -> str:
         """Path and parameters, without some of them."""
@@ -148,14 +158,36 @@ class Proxy:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             request.state.format = ENGINE_ERRORS
-            if not _is_of_engine(_raw_path(request)):
-                raise _not_found(request.scope)
+            target, has_index = self._target(request)
             async with self.service.bodies.read(request) as body:
-                return await unless_gone(work(self._request(request, body)), request)
+                sent = self._request(request, target, has_index, body)
+                try:
+                    return await unless_gone(work(sent), request)
+                finally:
+                    self.upstream.release(sent.record)
 
         return endpoint
 
-    def _request(self, request: Request, body: bytes) -> EngineRequest:
+    def _target(self, request: Request) -> tuple[str, bool]:
+        """The path for the engine, and whether it names indexes.
+
+        Raises:
+            RequestError: it is none of a search, or its indexes are not served.
+        """
+        raw = _raw_path(request)
+        first, *others = raw.decode("latin-1").strip("/").split("/")
+        if not others or unquote(first) == "_search":
+            return _visible(raw), False
+        if others[0] not in (*SEARCHES, "_pit"):
+            raise _not_found(request.scope)
+        names = unquote(first).split(",")
+        added = readable(names, self.defaults.indexes)[len(names) :]
+        path = "/".join([",".join([first, *added]), *others])
+        return f"/{_visible(path.encode('latin-1'))}", True
+
+    def _request(
+        self, request: Request, target: str, has_index: bool, body: bytes
+    ) -> EngineRequest:
         scope = request.scope
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
         if request.headers.get("content-encoding", "").strip().lower() == "gzip":
@@ -164,9 +196,10 @@ class Proxy:
             deadline = deadline_of(request)
         except RequestError:
             deadline = None  # The header may be meant for the engine.
-        target, query = _visible(_raw_path(request)), _visible(scope["query_string"])
-        record = request.state.record
-        return EngineRequest(scope["method"], target, query, headers, body, record, deadline)
+        query, record = _visible(scope["query_string"]), request.state.record
+        return EngineRequest(
+            *(scope["method"], target, has_index, query, headers, body, record, deadline)
+        )
 
     async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
         """The engine's response; raises RequestError."""
@@ -176,9 +209,12 @@ class Proxy:
                 seconds = request.deadline - started
                 if seconds <= 0:
                     raise RequestError("deadline", "the deadline of the request is past")
-            return await self.upstream.send(request.method, path, request.headers, body, seconds)
-        except RequestError:
-            self.service.metrics.search("away")
+            return await self.upstream.send(
+                request.method, path, request.headers, body, seconds, request.record
+            )
+        except RequestError as error:
+            if error.kind != "large":
+                self.service.metrics.search("away")
             raise
         finally:
             request.record.engine += time.perf_counter() - started
@@ -190,10 +226,15 @@ class Proxy:
 
     async def _search(self, request: EngineRequest) -> Response:
         """A search: that of its window, reranked, if there is one."""
-        search = self._read(request.body, request.parameters)
+        search = self._read(request.body, request.parameters, request.has_index)
         if search.window is None:
             return await self._unchanged(request, search.body)
-        response, window = await self._of_window(request, search.window)
+        try:
+            response, window = await self._of_window(request, search.window)
+        except RequestError as error:
+            if error.kind != "large":
+                raise
+            return await self._unchanged(request, search.body, has_failed=True)
         if window and window.hits is not None:
             text, is_reranked = await self._reranked(window, search.window, request)
             return _response(response, text.encode("utf-8", "surrogatepass"), is_reranked)
@@ -202,17 +243,18 @@ class Proxy:
             return _response(response)
         return await self._unchanged(request, search.body, has_failed=True)
 
-    def _read(self, body: bytes, parameters: Sequence[tuple[str, str]]) -> Search:
-        """A search; raises RequestError if its ``ext.rerank`` is wrong."""
-        search = read_search(body, parameters, self.defaults)
+    def _read(self, body: bytes, parameters: Sequence[tuple[str, str]], has_index: bool) -> Search:
+        """A search; raises RequestError, as :func:`read_search`."""
+        search = read_search(body, parameters, self.defaults, has_index)
         if search.window:
             self._model(search.window)
         return search
 
-    def _model(self, window: Window) -> ServedModel:
-        """The model of a search; raises RequestError if there is none of its name."""
+    def _model(self, window: Window, index: str = "") -> ServedModel:
+        """The model of a search of an index; raises RequestError if there is none of its name."""
         models = self.service.models
-        return models.default if window.model is None else models.choose(window.model, False)
+        name = window.model or self.defaults.models.get(index)
+        return models.default if name is None else models.choose(name, False)
 
     async def _unchanged(
         self, request: EngineRequest, body: bytes, has_failed: bool = False
@@ -256,20 +298,25 @@ class Proxy:
         lines = request.body.split(b"\n")
         pairs = list(zip(lines[:-1:2], lines[1:-1:2], strict=False))
         if len(lines) % 2 == 0 or lines[-1].strip() or not pairs:
-            return await self._unchanged(request, request.body)
-        headers = [header for header, _ in pairs]
-        parameters = request.parameters
-        searches = [self._read(body, [*parameters, *_parameters(head)]) for head, body in pairs]
+            raise RequestError("json", "found no lines of header and search, each with its end")
+        headers, searches = [], []
+        for line, body in pairs:
+            header, has_index, parameters = _header(line, self.defaults.indexes)
+            headers.append(header)
+            parameters += request.parameters
+            searches.append(self._read(body, parameters, has_index or request.has_index))
         own = _joined(headers, [search.body for search in searches])
         if not any(search.window for search in searches):
             return await self._unchanged(request, own)
         bodies = [search.window.body if search.window else search.body for search in searches]
-        response = await self._send(request, request.path(), _joined(headers, bodies))
         try:
+            response = await self._send(request, request.path(), _joined(headers, bodies))
             responses, first, last = await _read(read_responses, response)
             if response.status != 200 or len(responses) != len(searches):
                 raise ValueError("found no response to each search")
-        except ValueError:
+        except (ValueError, RequestError) as error:
+            if isinstance(error, RequestError) and error.kind != "large":
+                raise
             # The same search without windows gets the engine's own words.
             return await self._unchanged(request, own, has_failed=True)
         texts = await self._texts(responses, searches, headers, request)
@@ -348,7 +395,8 @@ class Proxy:
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
-        scored = await self.service.score(wanted, self._model(window), record, deadline)
+        model = self._model(window, hits[0].index_name)
+        scored = await self.service.score(wanted, model, record, deadline)
         return [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
 
 
@@ -373,17 +421,6 @@ def _raw_path(request: Request) -> bytes:
     return request.scope.get("raw_path") or request.scope["path"].encode()
 
 
-def _is_of_engine(raw: bytes) -> bool:
-    """Whether the part of a path before its call can name indexes."""
-    first, *others = raw.decode("latin-1").strip("/").split("/")
-    name = unquote(first)
-    if not others or name == "_search":
-        return True
-    if others[0] not in (*SEARCHES, "_pit") or name in ("", ".", ".."):
-        return False
-    return name == "_all" or not name.startswith("_")
-
-
 def _visible(raw: bytes) -> str:
     """Bytes of a path or of its parameters as visible ASCII."""
     return "".join(
@@ -404,15 +441,20 @@ def _unpacked(body: bytes, most: int) -> bytes:
     return content
 
 
-def _parameters(header: bytes) -> Sequence[tuple[str, str]]:
-    """Parameters in the header of a search; anything else is the engine's to refuse."""
-    try:
-        content = orjson.loads(header) if header.strip() else {}
-    except orjson.JSONDecodeError:
-        return [("source", "unknown")]
-    if not isinstance(content, dict):
-        return [("source", "unknown")]
-    return [("search_pipeline", "named")] if "search_pipeline" in content else []
+def _header(line: bytes, served: Sequence[str]) -> tuple[bytes, bool, list[tuple[str, str]]]:
+    """The header of a search of several, whether it names indexes, and its parameters.
+
+    Raises:
+        RequestError: it cannot be read, or its indexes are not served.
+    """
+    header = strict(line if line.strip() else b"{}")
+    given = [name for key in ("index", "indices") if (name := header.pop(key, None))]
+    listed = [name for value in given for name in (value if isinstance(value, list) else [value])]
+    names = [part for name in listed for part in str(name).split(",")]
+    if names and (read := readable(names, served))[len(names) :]:
+        line = json.dumps({**header, "index": read}).encode()
+    pipeline = [("search_pipeline", "named")] if "search_pipeline" in header else []
+    return line, bool(names), pipeline
 
 
 def _joined(headers: Sequence[bytes], bodies: Sequence[bytes]) -> bytes:

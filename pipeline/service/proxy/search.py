@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from pipeline.service.errors import RequestError
 from pipeline.service.http.requests import validated
+from pipeline.service.proxy.indexes import looked_up, matches, readable
 
 Json = dict[str, Any]
 
@@ -57,6 +58,8 @@ class SearchDefaults:
         window: hits to rerank.
         most: hits to rerank at most; larger searches pass unchanged.
         seconds: for the scores.
+        indexes: names and patterns of those that may be read.
+        models: index -> name of the model for its posts; the default model for others.
     """
 
     text_fields: Sequence[str] = ("contents",)
@@ -64,6 +67,8 @@ class SearchDefaults:
     window: int = 100
     most: int = 2000
     seconds: float = 5.0
+    indexes: Sequence[str] = ("*",)
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,24 +122,33 @@ class _Rerank(BaseModel):
 
 
 def read_search(
-    body: bytes, parameters: Sequence[tuple[str, str]], defaults: SearchDefaults
+    body: bytes,
+    parameters: Sequence[tuple[str, str]],
+    defaults: SearchDefaults,
+    has_index: bool = True,
 ) -> Search:
     """Read a search.
 
     Args:
-        body: JSON; anything else is the engine's to refuse.
+        body: JSON.
         parameters: of the path, or of the header in a search of several; they come first.
         defaults: for all that it does not say.
+        has_index: whether it is one of named indexes.
 
     Raises:
-        RequestError: its ``ext.rerank`` is wrong.
+        RequestError: it is no JSON whose indexes can be checked, they are not served, or its
+            ``ext.rerank`` is wrong.
     """
     given = {name: value for name, value in parameters if value}
+    content = strict(body if body.strip() else given.get("source", "{}").encode())
+    if not has_index and not content.get("pit"):
+        readable([], defaults.indexes)
+    for name in looked_up(content):
+        readable(name.split(","), defaults.indexes)
+    if "search_pipeline" in given or "search_pipeline" in content:
+        return Search(body)
+    content, rerank = _without_rerank(content)
     try:
-        content = _strict(body) if body.strip() else {}
-        if "search_pipeline" in given or "search_pipeline" in content:
-            return Search(body)
-        content, rerank = _without_rerank(content)
         own = body if rerank is None else _dumped(content)
         if rerank is False or any(name in given for name in UNCHANGED_PARAMETERS):
             return Search(own)
@@ -149,20 +163,27 @@ def _dumped(content: Any) -> bytes:
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _strict(body: bytes) -> Json:
-    """A JSON object in which no key is twice: Elasticsearch refuses such objects."""
+def strict(body: bytes) -> Json:
+    """A JSON object in which no key is twice; raises RequestError for anything else.
+
+    The engine must not read another search than the one whose indexes were checked.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> Json:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("found a key twice")
+            raise ValueError("a key is there twice")
         return dict(pairs)
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"found {constant}")
 
-    content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
-    if not isinstance(content, dict):
-        raise ValueError("found no object")
+    try:
+        content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+        if not isinstance(content, dict):
+            raise ValueError("it is no object")
+    except (ValueError, RecursionError) as error:
+        problem = f"found no JSON object that can be read: {str(error)[:200]}"
+        raise RequestError("json", problem) from None
     return content
 
 
@@ -203,7 +224,7 @@ def _window(
         *(name for part in (given, content) for name in _names(part.get("docvalue_fields"))),
         *_names(content.get("script_fields")),
     ]
-    added = [name for name in needed if not any(_matches(p, name) for p in patterns)]
+    added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     hits = min(max(options.rerank_window or defaults.window, start + size), defaults.most)
     short = content | {"from": 0, "size": hits}
     body = _dumped(short | {"fields": [*(fields or []), *added]} if added else short)
@@ -255,12 +276,6 @@ def _names(value: Any) -> Iterator[str]:
             name = item.get("field") if isinstance(item, dict) else item
             if isinstance(name, str):
                 yield name
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """Whether a name has the form of a pattern, in which ``*`` is any text."""
-    parts = re.split(r"\*+", pattern)
-    return re.fullmatch(".*".join(map(re.escape, parts)), name, re.DOTALL) is not None
 
 
 def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | None:
@@ -358,6 +373,11 @@ class Hit(NamedTuple):
         value = self.content.get("_score")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return float(value) if is_number else None  # type: ignore[arg-type]
+
+    @property
+    def index_name(self) -> str:
+        """Of the index that it is from."""
+        return str(self.content.get("_index", ""))
 
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""

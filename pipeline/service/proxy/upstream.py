@@ -5,12 +5,15 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterable, Sequence
+from http.client import HTTPException
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import aiohttp
 from yarl import URL
 
 from pipeline.service.errors import RequestError
+from pipeline.service.record import Record
 
 CONNECTIONS = 200
 """To the engine at a time; more requests wait."""
@@ -20,6 +23,12 @@ CONNECTING = 5.0
 
 TIMEOUT = 60.0
 """Seconds for a response, unless the client says how long it waits."""
+
+LARGEST = 32_000_000
+"""Bytes of a response."""
+
+HELD = 4 * LARGEST
+"""Bytes of all responses that are read or being answered."""
 
 _OURS = frozenset(
     (
@@ -56,17 +65,36 @@ class Upstream:
     """
 
     def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
-        self._urls = list(urls)
+        self._urls = [url.strip().rstrip("/") for url in urls]
         self._context = ssl.create_default_context(cafile=ca)
         self._session: aiohttp.ClientSession | None = None
+        self._held = 0
+
+    def is_open(self) -> bool:
+        """Whether the engine answers callers without a password; False if it does not answer."""
+        try:
+            with urlopen(f"{self._urls[0]}/", timeout=CONNECTING, context=self._context) as answer:
+                return answer.status == 200
+        except (OSError, HTTPException, ValueError):
+            return False
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session:
             await self._session.close()
 
+    def release(self, record: Record) -> None:
+        """Forget the responses to a request, which is answered."""
+        self._held -= record.held
+
     async def send(
-        self, method: str, target: str, headers: Headers, body: bytes, seconds: float | None
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes,
+        seconds: float | None,
+        record: Record,
     ) -> EngineResponse:
         """The response to a request.
 
@@ -76,9 +104,10 @@ class Upstream:
             headers: of the client; those of its connection are left out.
             body: empty for none.
             seconds: for the response.
+            record: of the request; counts the bytes to be released.
 
         Raises:
-            RequestError: no node responds.
+            RequestError: no node responds, or the response is too large, or that beside others.
         """
         sent = [*passed(headers), ("accept-encoding", "identity")]
         end = time.perf_counter() + (seconds or TIMEOUT)
@@ -94,8 +123,10 @@ class Upstream:
                     timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
                     allow_redirects=False,
                 ) as response:
-                    content, headers = await response.read(), passed(response.headers.items())
-                    return EngineResponse(response.status, headers, content)
+                    content = await self._read(response, record)
+                    return EngineResponse(
+                        response.status, passed(response.headers.items()), content
+                    )
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 # Of a node that takes no connection, another one may do the work.
                 is_late = isinstance(error, TimeoutError)
@@ -109,6 +140,19 @@ class Upstream:
                 if self._urls[0] == url:
                     self._urls = [*self._urls[1:], url]
         raise AssertionError
+
+    async def _read(self, response: aiohttp.ClientResponse, record: Record) -> bytes:
+        """The content of a response; raises RequestError."""
+        content = bytearray()
+        async for chunk in response.content.iter_any():
+            content += chunk
+            record.held, self._held = record.held + len(chunk), self._held + len(chunk)
+            if len(content) > LARGEST:
+                problem = f"found more than {LARGEST} bytes in the engine's response, expected less"
+                raise RequestError("large", f"{problem}; search for fewer hits or fields")
+            if self._held > HELD:
+                raise RequestError("overload", "too many large responses at once", retry=1)
+        return bytes(content)
 
     def _open(self) -> aiohttp.ClientSession:
         """The pool, made in the event loop at its first use."""

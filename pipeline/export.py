@@ -1,0 +1,69 @@
+"""Copy a trained model into one folder that another machine can serve.
+
+    python -m pipeline.export window models/window
+    python -m pipeline.export --collection my-posts.toml models/my-posts
+    tweetrerank serve --checkpoint models/my-posts
+
+The folder holds all that the model needs: words and weights that it shares with others, λ and
+calibration, judgments, and for a collection the word vectors adapted to it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.command.errors import UsageError
+from pipeline.command.main import run
+from pipeline.command.options import argument, option
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to copy, and where."""
+
+    names: tuple[str, ...] = argument(
+        "model (a name, or a checkpoint folder; none with --collection), and the new folder",
+        many=True,
+    )
+    collection: str | None = option(
+        "collection whose best model for given candidates is copied", metavar="NAME|FILE"
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+def main(options: Options) -> None:
+    """Write the folder, whole or not at all."""
+    expected = 1 if options.collection else 2
+    if len(options.names) != expected:
+        what = "the new folder" if options.collection else "a model and the new folder"
+        raise UsageError(f"names: found {len(options.names)}, expected {what}")
+    target = Path(options.names[-1])
+    if target.exists():
+        raise UsageError(f"{target}: it exists; expected a folder that does not")
+
+    from indexes.files import atomic_directory
+    from pipeline.collections.named import open_collection
+    from pipeline.ranking.build import best_source
+    from pipeline.ranking.checkpoints import TUNING_FILE, tuning_files
+    from rerankers import checkpoint as checkpoints
+
+    key, adapted = "", None
+    if options.collection:
+        collection = open_collection(options.collection, data=options.data)
+        folder, adapted = best_source(collection)
+        key = collection.key
+    else:
+        folder = checkpoints.find(options.names[0])
+    tuned = next((path for path in tuning_files(folder, key) if path.exists()), None)
+    with atomic_directory(target) as new:
+        checkpoints.copy_whole(folder, new, adapted)
+        if tuned:
+            (new / TUNING_FILE).write_bytes(tuned.read_bytes())
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    print(f"wrote {target}, {size / 1e6:.1f} MB, from {folder}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run("export")

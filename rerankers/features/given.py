@@ -1,0 +1,37 @@
+"""What a first stage says of given candidates: by scores, by their order, or not at all.
+
+The scores of search engines have no common scale, so none of their own unit is read, and a list in
+the order of an engine without its scores is worth nearly as much.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers.base import FIRST_STAGE, ORDER
+from rerankers.features._candidates import CandidateList, higher, minmax
+
+NAMES = ("minmax", "z", "log_rank", "rank_share")
+"""
+``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
+``z``: (s − mean) / standard deviation (with the divisor N).
+``log_rank``: ln(1 + number of candidates before this one), by scores or by the given order.
+``rank_share``: this number / N, in [0, 1).
+The first two are NaN without scores, the others without an order as well.
+"""
+
+SIGNALS = (FIRST_STAGE,)
+"""It also reads ``ORDER``, and does without either."""
+
+
+def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+    """[N, 4]."""
+    columns = np.full((len(NAMES), len(candidates)), np.nan)
+    scores, order = candidates.known(FIRST_STAGE), candidates.known(ORDER)
+    if scores is not None:
+        known = scores.astype(np.float64)
+        columns[:2] = minmax(known), (known - known.mean()) / (known.std() or np.inf)
+        order = -scores
+    if order is not None:
+        before = higher(-order)
+        columns[2:4] = np.log1p(before), before / max(1, len(before))
+    return columns.T.astype(np.float32)

@@ -1,0 +1,82 @@
+"""The service with the model ``window``: whole lists, by scores, by order, or as sets."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.reranking_samples import POSTS
+from helpers.service_samples import QUERY, client_of
+
+import rerankers
+from pipeline.service.http.models import Models
+from pipeline.service.http.processes import ParallelScorer
+from rerankers import checkpoint as checkpoints
+from rerankers.base import FIRST_STAGE, ORDER, Pairs
+from rerankers.scoring.precomputed import version_of
+
+LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
+SCORES = np.random.default_rng(5).normal(size=len(LISTED)).tolist()
+
+
+@functools.cache
+def models() -> Models:
+    return Models(["window"], 10_000_000)
+
+
+def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
+    posts: list[dict[str, Any]] = [{"text": text, "url": url} for text, url in LISTED]
+    for post, score in zip(posts, scores or [], strict=False):
+        post["first_stage_score"] = score
+    return posts
+
+
+def answered(path: str = "/rerank", **fields: Any) -> list[float]:
+    body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
+    with client_of(models=models()) as client:
+        results = client.post(path, json=body).json()["results"]
+    found = {item["index"]: item["relevance_score"] for item in results}
+    return [found[row] for row in range(len(found))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({}, {"in_order": True}),
+        ({"order": "first_stage"}, {"in_order": True}),
+        ({"order": "unknown"}, {}),
+        ({"documents": documents(SCORES)}, {"scores": SCORES}),
+        ({"documents": documents(SCORES), "mix": "neural"}, {"in_order": True}),
+    ],
+)
+def test_a_request_is_ranked_as_in_python(fields: dict[str, Any], how: dict[str, Any]) -> None:
+    pairs = [(QUERY, post) for post in LISTED]
+    expected = rerankers.load("window").predict(pairs, **how)
+    assert answered(**fields) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_probabilities_do_not_depend_on_the_scale_of_an_engine() -> None:
+    found = []
+    with client_of(models=models()) as client:
+        for scale in (1.0, 40.0):
+            scores = [score * scale for score in SCORES]
+            body = {"query": QUERY, "documents": documents(scores)}
+            results = client.post("/v2/rerank", json=body).json()["results"]
+            found.append({item["index"]: item["relevance_score"] for item in results})
+    first, again = found
+    assert first == pytest.approx(again, abs=1e-6)
+    assert all(0 < value < 1 for value in first.values())
+
+
+def test_a_list_goes_to_one_process_as_a_whole() -> None:
+    folder = checkpoints.find("window")
+    scorer = ParallelScorer(folder, version_of(folder), 1_000_000, 2)
+    scorer.warm_up()
+    rows = np.arange(len(LISTED))
+    texts, urls = zip(*LISTED, strict=True)
+    order = (1 + rows).astype(np.float32)
+    signals = {ORDER: order, FIRST_STAGE: np.full(len(rows), np.nan, dtype=np.float32)}
+    pairs = Pairs([QUERY], texts, urls, rows * 0, rows, signals)
+    expected = rerankers.load("window").predict([(QUERY, post) for post in LISTED], in_order=True)
+    for _ in range(3):
+        assert scorer.score(pairs).tolist() == pytest.approx(expected.tolist(), abs=1e-6)
