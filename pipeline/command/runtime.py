@@ -24,7 +24,7 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
     "MALLOC_TOP_PAD_": "268435456",
-    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_ARENA_MAX": "2",
 }
 """Settings of glibc's allocator that keep big buffers in the process, for all of its threads. With
 the defaults PyTorch returns them to the kernel after every layer and spends half of its time in

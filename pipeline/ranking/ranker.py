@@ -40,7 +40,7 @@ class Ranking(NamedTuple):
     Attributes:
         stages: name -> run of each stage, in order; the last one is the result.
         candidates: the posts that were scored, with their first-stage scores.
-        seconds: stage -> seconds of its own work.
+        seconds: stage -> seconds of its own work, which another may have shared the cores with.
         collection: whose topics these are; None if it is not known.
     """
 

@@ -148,8 +148,9 @@ class TowerInput(NamedTuple):
     longest: int
 
 
-Visit = Callable[[int, Tensor], None]
-"""Called with a depth and the vectors [B, F] of its next distinct windows."""
+Visit = Callable[[int, int, int, Tensor], None]
+"""Called with a depth, the number of its windows that were visited, that of all, and the vectors
+[B, F] of its next ones."""
 
 
 class TabulatedTower:
@@ -199,7 +200,7 @@ class TabulatedTower:
         """Vectors of one query, given as one sequence."""
         parts = [[bias.new_empty(0, len(bias))] for bias in self.biases]
 
-        def keep(depth: int, vectors: Tensor) -> None:
+        def keep(depth: int, done: int, count: int, vectors: Tensor) -> None:
             parts[depth - 1].append(vectors * self.scale(vectors))
 
         first, *deeper = self.walk(query, keep)
@@ -211,18 +212,21 @@ class TabulatedTower:
     def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
         """Similarities of a query with posts, at each depth."""
         columns = [level.T.contiguous() for level in query.levels]
-        parts: list[list[Tensor]] = [[] for _ in self.convolutions]
+        values, length = [query.padding] * len(query.levels), query.padding.shape[1]
 
-        def multiply(depth: int, vectors: Tensor) -> None:
-            parts[depth - 1].append((vectors @ columns[depth]).mul_(self.scale(vectors)))
+        def multiply(depth: int, done: int, count: int, vectors: Tensor) -> None:
+            if not done:
+                values[depth] = vectors.new_full((count + 1, length), PADDING_SIMILARITY)
+            part = values[depth][done : done + len(vectors)]
+            torch.mm(vectors, columns[depth], out=part).mul_(self.scale(vectors))
 
         first, *deeper = self.walk(posts, multiply)
         places, rows = distinct([first], is_exact=False)
         terms = self.terms.index_select(0, torch.from_numpy(first[places]))
-        parts, rows_by_depth = [[terms @ columns[0]], *parts], [rows, *deeper]
+        values[0] = torch.cat([terms @ columns[0], query.padding])
         return [
-            WindowSimilarities(torch.cat([*part, query.padding]), rows, posts)
-            for part, rows in zip(parts, rows_by_depth, strict=True)
+            WindowSimilarities(values_of_depth, rows_of_depth, posts)
+            for values_of_depth, rows_of_depth in zip(values, [rows, *deeper], strict=True)
         ]
 
     def walk(self, sequences: Ragged, visit: Visit) -> list[Rows]:
@@ -246,7 +250,7 @@ class TabulatedTower:
             for start in range(0, len(rows), WINDOWS):
                 vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
                 vectors = vectors.float().add_(convolution.bias).relu_()
-                visit(depth, vectors)
+                visit(depth, start, len(rows), vectors)
                 if not is_last:
                     products = following[1 + start : 1 + start + len(vectors)]
                     torch.mm(vectors.to(products.dtype), self.weights[depth], out=products)
