@@ -92,7 +92,7 @@ def test_values_are_checked(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "difflib.py").write_text(
+    (tmp_path / "dataclasses.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
