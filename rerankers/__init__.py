@@ -31,7 +31,7 @@ def load(model: str | Path, device: torch.device | str = "cpu") -> TrainedRerank
     Args:
         model: name of a model that comes with the package (``mp_hcnn``, ``fusion``), or the
             folder of a checkpoint.
-        device: ``cpu``, ``cuda`` for all GPUs, or ``cuda:1`` for one of them.
+        device: ``cpu``, ``cuda``, or ``cuda:1`` for one of several GPUs.
 
     Raises:
         RerankerError: there is no such model or folder, or a file of the checkpoint is missing,

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from rerankers import features
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs, Reranker, prior_of_rank
@@ -52,8 +51,6 @@ class TrainedReranker:
     metrics: Mapping[str, Any]
     """Content of ``metrics.json``."""
     directory: Path
-    devices: Sequence[torch.device] = ()
-    """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
 
@@ -185,7 +182,7 @@ class TrainedReranker:
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
-        how = (batch_size, progress, precision, self.devices, self.precomputed)
+        how = (batch_size, progress, precision, self.precomputed)
         return batches.score(self.model, pairs, self.encoder, *how)
 
 
