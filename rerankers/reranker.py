@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from rerankers import features
 from rerankers.base import (
@@ -64,8 +63,6 @@ class TrainedReranker:
     metrics: Mapping[str, Any]
     """Content of ``metrics.json``."""
     directory: Path
-    devices: Sequence[torch.device] = ()
-    """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
     spaces: Mapping[str, WordSpace] = dataclasses.field(default_factory=dict)
@@ -216,7 +213,7 @@ class TrainedReranker:
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
         pairs = pairs.with_spaces(self.spaces)
-        how = (batch_size, progress, precision, self.devices, self.precomputed)
+        how = (batch_size, progress, precision, self.precomputed)
         return batches.score(self.model, pairs, self.encoder, *how)
 
 
