@@ -123,8 +123,8 @@ def main(options: Options) -> None:
     if _build_in_engine(options, name):
         return
     if options.check:
-        collection = named.find(name, options.data) if name else None
-        _check(options.index or (collection.index_directory if collection else Path()))
+        directory = options.index or (name and named.find(name, options.data).index_directory)
+        _check(Path(directory or ""))
         return
     if is_change:
         own = _own_collection(options, name)

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -130,6 +131,8 @@ class Options:
 def main(options: Options) -> None:
     """Load the models, listen, and serve until a signal."""
     keys = read_keys(options.api_key_file) if options.api_key_file else []
+    collection = collection_of(options)
+    indexes = served_indexes(options, collection)
     listening = bind(options.host, options.port)
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
@@ -159,7 +162,6 @@ def main(options: Options) -> None:
     if options.statistics:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
-    collection = collection_of(options)
     page = SearchPage(collection, lambda: models.served) if collection else None
     log = log_as_json()
 
@@ -177,7 +179,7 @@ def main(options: Options) -> None:
             statistics.reload()
 
     config = connections.config(
-        app.build(service, keys, routes(page), proxy_of(options, service, collection), reload),
+        app.build(service, keys, routes(page), proxy_of(options, service, indexes), reload),
         loop="uvloop",
     )
     if not keys and options.host not in LOOPBACK:
@@ -199,8 +201,8 @@ def main(options: Options) -> None:
         os._exit(0)  # The interpreter's end would wait for the log.
 
 
-def proxy_of(options: Options, service: Service, collection: Collection | None) -> Proxy | None:
-    """The searches of the engine that the options name, if they do.
+def served_indexes(options: Options, collection: Collection | None) -> Sequence[str]:
+    """Names and patterns of the engine's indexes that may be searched; none without an engine.
 
     Raises:
         UsageError: there are options of an engine and no engine, or none of its indexes is named.
@@ -210,15 +212,21 @@ def proxy_of(options: Options, service: Service, collection: Collection | None) 
         if given := [name for name in names if getattr(options, name)]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
+        return ()
+    if options.engine_index:
+        return options.engine_index
+    if collection and collection.engine:
+        return (collection.engine.index,)
+    raise UsageError(
+        "--engine: found no --engine-index, expected the indexes that may be searched, such as "
+        "--engine-index posts or --engine-index 'posts-*'"
+    )
+
+
+def proxy_of(options: Options, service: Service, indexes: Sequence[str]) -> Proxy | None:
+    """The searches of these indexes of the engine, if the options name one."""
+    if options.engine is None:
         return None
-    indexes = options.engine_index
-    if not indexes and collection and collection.engine:
-        indexes = (collection.engine.index,)
-    if not indexes:
-        raise UsageError(
-            "--engine: found no --engine-index, expected the indexes that may be searched, such "
-            "as --engine-index posts or --engine-index 'posts-*'"
-        )
     from indexes.engines.client import Credentials
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import SearchDefaults
