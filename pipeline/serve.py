@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -137,6 +137,9 @@ class Options:
 def main(options: Options) -> None:
     """Load the models, listen, and serve until a signal."""
     keys = read_keys(options.api_key_file) if options.api_key_file else []
+    collections = collections_of(options)
+    model_of = {each.engine.index: each.name for each in collections if each.engine}
+    indexes = served_indexes(options, tuple(model_of))
     listening = bind(options.host, options.port)
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
@@ -160,7 +163,6 @@ def main(options: Options) -> None:
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
 
-    collections = collections_of(options)
     named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     of_collections = collections if options.collection else []
     models = Models(named, options.cache, threads, of_collections)
@@ -186,7 +188,9 @@ def main(options: Options) -> None:
             statistics.reload()
 
     config = connections.config(
-        app.build(service, keys, routes(page), proxy_of(options, service, collections), reload),
+        app.build(
+            service, keys, routes(page), proxy_of(options, service, indexes, model_of), reload
+        ),
         loop="uvloop",
     )
     if not keys and options.host not in LOOPBACK:
@@ -208,8 +212,10 @@ def main(options: Options) -> None:
         os._exit(0)  # The interpreter's end would wait for the log.
 
 
-def proxy_of(options: Options, service: Service, collections: Sequence[Collection]) -> Proxy | None:
-    """The searches of the engine that the options name, if they do.
+def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[str]:
+    """Names and patterns of the engine's indexes that may be searched; none without an engine.
+
+    Without ``--engine-index`` they are those of the collections.
 
     Raises:
         UsageError: there are options of an engine and no engine, or none of its indexes is named.
@@ -219,14 +225,26 @@ def proxy_of(options: Options, service: Service, collections: Sequence[Collectio
         if given := [name for name in names if getattr(options, name)]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
+        return ()
+    if options.engine_index:
+        return options.engine_index
+    if of_collections:
+        return of_collections
+    raise UsageError(
+        "--engine: found no --engine-index, expected the indexes that may be searched, such as "
+        "--engine-index posts or --engine-index 'posts-*'"
+    )
+
+
+def proxy_of(
+    options: Options, service: Service, indexes: Sequence[str], model_of: Mapping[str, str]
+) -> Proxy | None:
+    """The searches of these indexes of the engine, if the options name one.
+
+    ``model_of``: index -> name of the model for its posts.
+    """
+    if options.engine is None:
         return None
-    model_of = {each.engine.index: each.name for each in collections if each.engine}
-    indexes = options.engine_index or tuple(model_of)
-    if not indexes:
-        raise UsageError(
-            "--engine: found no --engine-index, expected the indexes that may be searched, such "
-            "as --engine-index posts or --engine-index 'posts-*'"
-        )
     from indexes.engines.client import Credentials
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import SearchDefaults

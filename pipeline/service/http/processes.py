@@ -139,8 +139,8 @@ class Worker:
             try:
                 answer, (hits, misses, size) = self._ours.recv()
             except (EOFError, OSError) as error:
-                if problem := self._replace(error, is_late=isinstance(error, BlockingIOError)):
-                    return problem
+                if failure := self._replace(is_late=isinstance(error, BlockingIOError)):
+                    return failure
                 if not attempt:
                     self.send(pairs)
                 continue
@@ -155,7 +155,7 @@ class Worker:
             os.kill(self._pid, signal.SIGKILL)
         self._ours.close()
 
-    def _replace(self, error: Exception, is_late: bool) -> RequestError | None:
+    def _replace(self, is_late: bool) -> RequestError | None:
         """Start another process; the reason if there is none for now."""
         now = time.monotonic()
         if now >= self._next_start:
@@ -168,8 +168,8 @@ class Worker:
             try:
                 self._ours, self._pid = self._template.fork()
                 return None
-            except (RerankerError, OSError) as failure:
-                LOG.error("no process that scores can be started: %s", failure)
+            except (RerankerError, OSError) as error:
+                LOG.error("no process that scores can be started: %s", error)
         return RequestError("unready", "a process that scores is being replaced", retry=1)
 
 
