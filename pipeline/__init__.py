@@ -13,8 +13,14 @@ The names of ``__all__`` are public; what is not among them may change. Each is 
 first used, so that importing the package costs nothing.
 """
 
+import signal
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].startswith("pipeline."):
+    # A command: until command.options.run_command begins, Ctrl-C ends it without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if TYPE_CHECKING:
     from pipeline.collections.trec import read_run as read_run

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.defaults import DEFAULT_WINDOW, UNTUNED_WEIGHT
-from pipeline.command.errors import UsageError
+from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
     non_negative_float,
@@ -240,11 +240,13 @@ def _done(
 
 
 def _report_rejected(job: BatchJob) -> None:
-    """Say how many rows could not be read."""
+    """Raise DataError if rows could not be read."""
     folder = job.output / "_rejected"
     count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
     if count:
-        print(f"{counted(count, 'row')} cannot be read; reasons are in {folder}", file=sys.stderr)
+        raise DataError(
+            f"{counted(count, 'row')} cannot be read; see {folder}; the others are scored"
+        )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str]]:
     if path.is_file() and not is_own(name):
         return read_qrels(path), DEFAULT_MEASURES
     if name != path.stem and not is_own(name):
-        raise DataError(f"there is no file of judgments {name}")
+        raise UsageError(f"there is no file of judgments {name}")
     collection = named.find(name, data)
     if collection.qrels is None:
         raise DataError(collection.missing_judgments)

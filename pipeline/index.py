@@ -121,8 +121,8 @@ def main(options: Options) -> None:
     if _build_in_engine(options, name):
         return
     if options.check:
-        collection = named.find(name, options.data) if name else None
-        _check(options.index or (collection.index_directory if collection else Path()))
+        found = named.find(name, options.data) if name else None
+        _check(options.index or (found and found.index_directory) or Path())
         return
     if is_change:
         own = _own_collection(options, name)

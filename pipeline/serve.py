@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -151,7 +150,7 @@ def main(options: Options) -> None:
         from pipeline.service.http import connections
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
-        from pipeline.service.record import end_log, log_as_json
+        from pipeline.service.record import LOG, end_log, log_as_json
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
@@ -174,6 +173,12 @@ def main(options: Options) -> None:
     log = log_as_json()
 
     def reload() -> None:
+        if options.api_key_file:
+            try:
+                keys[:] = read_keys(options.api_key_file)
+                LOG.info("--api-key-file: %d keys", len(keys))
+            except (DataError, OSError) as error:
+                LOG.error("--api-key-file: the old keys stay: %s", error)
         models.reload()
         if page:
             page.reload()
@@ -185,11 +190,11 @@ def main(options: Options) -> None:
         loop="uvloop",
     )
     if not keys and options.host not in LOOPBACK:
-        print(f"warning: everybody who reaches {options.host} is served", file=sys.stderr)
+        LOG.warning("everybody who reaches %s is served", options.host)
     listening.listen(BACKLOG)  # From now on nobody is refused.
     host, number = listening.getsockname()[:2]
     where = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
-    print(f"serving {', '.join(models.served)} on {where}", file=sys.stderr, flush=True)
+    LOG.info("serving %s on %s", ", ".join(models.served), where)
     # What is loaded stays: no collection of garbage has to look at it again.
     gc.freeze()
     # uvicorn raises the signal once more after the last request; it ends this command well.
@@ -226,6 +231,7 @@ def proxy_of(options: Options, service: Service, collections: Sequence[Collectio
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import SearchDefaults
     from pipeline.service.proxy.upstream import Upstream
+    from pipeline.service.record import LOG
 
     fields = (options.text_field,) if options.text_field else ("contents",)
     url_field = options.url_field or (None if options.text_field else "url")
@@ -235,10 +241,9 @@ def proxy_of(options: Options, service: Service, collections: Sequence[Collectio
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():
-        print(
-            f"warning: {options.engine} asks for no password: everybody who reaches {options.host} "
-            f"reads {', '.join(indexes)}",
-            file=sys.stderr,
+        LOG.warning(
+            "%s asks for no password: everybody who reaches %s reads %s",
+            *(options.engine, options.host, ", ".join(indexes)),
         )
     return Proxy(service, upstream, defaults)
 
@@ -255,7 +260,7 @@ def collections_of(options: Options) -> Sequence[Collection]:
     return [TopicFileCollection(options.index, options.index)] if options.index else []
 
 
-def read_keys(path: Path) -> Sequence[str]:
+def read_keys(path: Path) -> list[str]:
     """The keys of a file, one a line.
 
     Raises:

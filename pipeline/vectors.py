@@ -1,48 +1,31 @@
-"""Train word vectors (skip-grams) on the posts of all local collections, or cut down GloVe's.
+"""Train word vectors (skip-grams) on the posts of all local collections.
 
   python -m pipeline.vectors --output posts.bin
   python -m pipeline.train mp_hcnn --test mb2012 --vectors posts.bin
   python -m pipeline.vectors --collection my-posts.toml --output mine.bin
-  python -m pipeline.vectors --cut glove.6B.zip --size 50 --output glove.6B.50d.bin.gz
 
 With --concatenate FILE each word gets its vector from the posts and its vector from FILE, reduced
 together to --size dimensions. No judgment is read; posts of all years are read, as by an index.
 The training of a fusion concatenates both on its own the first time, without reduction.
-
---cut FILE keeps the 100,000 commonest words of GloVe's archive and those of the published
-collections in the data folder, as `scripts/fetch_data.py embeddings` does.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 import sys
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from indexes.files import write_bytes
-from pipeline.collections.collection import data_directory
-from pipeline.collections.downloads import catalogue
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, output_file, positive_int
 from pipeline.command.runtime import bar, counted
 
 if TYPE_CHECKING:
     from rerankers.text.vectors import WordVectors
-
-
-COMMONEST = 100_000
-"""Words of a cut that need not occur in a collection."""
-
-PLAIN = re.compile(r"[a-z][a-z0-9-]+|[!-/:-@[-`{-~“”‘’…£¥€]")
-"""Words of our glove.6B.100d.bin.gz: no numbers, single letters, accents, dots or apostrophes."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +43,6 @@ class Options:
         parse=existing_file,
         metavar="FILE",
     )
-    cut: Path | None = option(
-        "GloVe's archive (glove.6B.zip) to cut down in place of training: its vectors of --size "
-        "dimensions",
-        parse=existing_file,
-        metavar="FILE",
-    )
-    plain: bool = option(
-        "with --cut: only words of two or more letters, digits and hyphens that begin with a "
-        "letter, and single signs, as in our vectors of 100 dimensions",
-        flag=True,
-    )
     collection: str | None = option(
         "train on the posts of this collection alone", metavar="NAME|FILE"
     )
@@ -81,13 +53,7 @@ def main(options: Options) -> None:
     """Make the vectors and write them."""
     from rerankers.text.vectors import word2vec_bytes
 
-    if options.cut and options.concatenate:
-        raise UsageError("--cut and --concatenate: found both, expected one of them")
-    if options.cut and options.collection:
-        raise UsageError("--cut and --collection: found both, expected one of them")
-    if options.plain and not options.cut:
-        raise UsageError("--plain: found no --cut, whose words it chooses")
-    vectors = _cut(options.cut, options) if options.cut else _train_on_posts(options)
+    vectors = _train_on_posts(options)
     content = word2vec_bytes(vectors)
     packed = options.output.suffix == ".gz"
     write_bytes(options.output, gzip.compress(content, mtime=0) if packed else content)
@@ -110,48 +76,6 @@ def _train_on_posts(options: Options) -> WordVectors:
         vectors = reduced(concatenated(vectors, general), options.size)
     print(f"{counted(len(vectors.words), 'word')} of {counted(len(texts), 'post')}")
     return vectors
-
-
-def _cut(archive: Path, options: Options) -> WordVectors:
-    """The chosen words of GloVe's archive."""
-    from rerankers.text.vectors import read_archive
-
-    texts = collection_texts(options.data)
-    added = words_of_texts(texts)
-    vectors = read_archive(
-        archive, options.size, lambda words: chosen(words, added, plain=options.plain)
-    )
-    print(
-        f"{counted(len(vectors.words), 'word')}: the commonest {COMMONEST:,} and those of "
-        f"{counted(len(texts), 'file')} of texts"
-    )
-    return vectors
-
-
-def chosen(words: Sequence[str], added: AbstractSet[str], *, plain: bool) -> list[bool]:
-    """Whether each of the words, most frequent first, is among the commonest or in ``added``."""
-    usable = [not plain or bool(PLAIN.fullmatch(word)) for word in words]
-    ranks = accumulate(usable)
-    return [
-        is_usable and (rank <= COMMONEST or word in added)
-        for word, is_usable, rank in zip(words, usable, ranks, strict=True)
-    ]
-
-
-def collection_texts(data: Path | None) -> list[Path]:
-    """Files of queries and posts, in the data folder, of the collections that can be fetched."""
-    entries = (entry for entry in catalogue() if entry.url and entry.path.endswith(".toks"))
-    paths = (data_directory(data) / entry.path for entry in entries)
-    return [path for path in paths if path.exists()]
-
-
-def words_of_texts(paths: Sequence[Path]) -> set[str]:
-    """Words of the texts as they stand, and their parts of letters, digits and apostrophes."""
-    found: set[str] = set()
-    for path in paths:
-        text = path.read_text(encoding="utf-8").lower()
-        found.update(text.split(), re.findall("[a-z0-9']+", text))
-    return found
 
 
 def cached_vectors(texts: Sequence[str], general: Path | None, home: Path) -> Path:

@@ -31,7 +31,6 @@ from safetensors.torch import load_file, save_file
 
 from rerankers import features, models
 from rerankers.base import Reranker
-from rerankers.devices import devices_of
 from rerankers.errors import RerankerError
 from rerankers.reranker import TUNING_FILE, TrainedReranker
 from rerankers.text.inputs import TextEncoder
@@ -212,7 +211,7 @@ def load(
     Args:
         directory: the folder.
         name: expected model; None accepts any.
-        device: of the weights; ``cuda`` scores on all GPUs, ``cuda:1`` on one.
+        device: of the weights.
         idf: word frequencies instead of those in training.
         adapted: file of adapted word vectors, in place of the folder's own.
 
@@ -254,12 +253,12 @@ def load(
         )
     _load_weights(model, directory / WEIGHTS, shared)
     model.read_files(directory)
-    encoder, devices = TextEncoder(vocabulary, idf or idf_from(idf_source)), devices_of(device)
-    model, metrics = model.to(devices[0]).eval(), _read_json(directory / "metrics.json")
+    encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
+    model, metrics = model.to(device).eval(), _read_json(directory / "metrics.json")
     path, spaces = adapted or directory / ADAPTED_FILE, {}
     if (adapted or path.exists()) and f"meaning:{ADAPTED}" in model.feature_families:
         spaces[ADAPTED] = AdaptedSpace.load(path)
-    return TrainedReranker(model_name, model, encoder, metrics, directory, devices, spaces=spaces)
+    return TrainedReranker(model_name, model, encoder, metrics, directory, spaces=spaces)
 
 
 def idf_from(source: str) -> Idf:

@@ -1,4 +1,4 @@
-"""Devices of PyTorch, and parallel work on the CPU."""
+"""Parallel work on the CPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,15 +8,6 @@ from typing import TypeVar
 import torch
 
 Item = TypeVar("Item")
-
-
-def devices_of(device: torch.device | str) -> list[torch.device]:
-    """Devices by name: all GPUs for ``cuda``, one device for any other name."""
-    named = torch.device(device)
-    if named.type != "cuda" or named.index is not None:
-        return [named]
-    # Without a GPU, PyTorch raises the error.
-    return [torch.device("cuda", n) for n in range(torch.cuda.device_count())] or [named]
 
 
 @contextmanager

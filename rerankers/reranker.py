@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from rerankers import features
 from rerankers.base import (
@@ -23,6 +22,7 @@ from rerankers.base import (
     places_of,
     prior_of_rank,
 )
+from rerankers.devices import one_thread_each
 from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
@@ -63,8 +63,6 @@ class TrainedReranker:
     metrics: Mapping[str, Any]
     """Content of ``metrics.json``."""
     directory: Path
-    devices: Sequence[torch.device] = ()
-    """Devices that share the topics to score; the model is on the first. Empty: the model's own."""
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
     spaces: Mapping[str, WordSpace] = dataclasses.field(default_factory=dict)
@@ -151,7 +149,11 @@ class TrainedReranker:
             known = dataclasses.replace(known, signals={ORDER: given})
         self._warn_of_missing(known)
         is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
-        values = self._of_few.score(known) if is_few else self.score(known)
+        if is_few:
+            with one_thread_each():  # Waiting for a second one takes longer than its share.
+                values = self._of_few.score(known)
+        else:
+            values = self.score(known)
         if first is None or share == 1:
             return values
         mixed = np.zeros(len(known))
@@ -211,7 +213,7 @@ class TrainedReranker:
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
         pairs = pairs.with_spaces(self.spaces)
-        how = (batch_size, progress, precision, self.devices, self.precomputed)
+        how = (batch_size, progress, precision, self.precomputed)
         return batches.score(self.model, pairs, self.encoder, *how)
 
 

@@ -12,11 +12,28 @@ Word vectors are cut from GloVe's archive at the end, and hold the words of the 
 there then.
 """
 
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+from __future__ import annotations
 
-from pipeline.command.options import argument, option, parse_arguments, run_command
+import gzip
+import re
+import sys
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.command.options import argument, option, run_command
+
+if TYPE_CHECKING:
+    from pipeline.collections.downloads import Cut
+
+COMMONEST = 100_000
+"""Words of a cut that need not occur in a collection."""
+
+PLAIN = re.compile(r"[a-z][a-z0-9-]+|[!-/:-@[-`{-~“”‘’…£¥€]")
+"""Words of our glove.6B.100d.bin.gz: no numbers, single letters, accents, dots or apostrophes."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +88,61 @@ def main(options: Options) -> None:
     for entry in entries:
         cuts = entry.missing_cuts(folder)
         if cuts and downloads.state(entry, folder) == "present":
-            for path, *how in cuts:
-                files = ["--output", str(folder / path), "--data", str(folder)]
-                cut(folder / entry.path, [*how, *files])
+            for cut in cuts:
+                write_cut(folder / entry.path, cut, folder)
     if failures:
         heading = [] if len(failures) == 1 else ["not all files could be fetched:"]
         raise DataError("\n  ".join([*heading, *failures]))
 
 
-def cut(archive: Path, arguments: list[str]) -> None:
-    """Make a smaller file of word vectors from an archive."""
-    from pipeline import vectors
+def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
+    """Write a file of the commonest words of GloVe's archive and of those of the collections.
 
-    words = ["--cut", str(archive), *arguments]
-    vectors.main(parse_arguments(vectors.Options, "fetch_data", None, words))
+    Args:
+        archive: GloVe's .zip.
+        cut: the file.
+        folder: of the data; collections that are not there are left out.
+    """
+    from indexes.files import write_bytes
+    from pipeline.command.runtime import counted
+    from rerankers.text.vectors import read_archive, word2vec_bytes
+
+    texts = collection_texts(folder)
+    added = words_of_texts(texts)
+    vectors = read_archive(archive, cut.size, lambda words: chosen(words, added, plain=cut.plain))
+    write_bytes(folder / cut.path, gzip.compress(word2vec_bytes(vectors), mtime=0))
+    print(
+        f"wrote {folder / cut.path} of {counted(len(vectors.words), 'word')}: the commonest "
+        f"{COMMONEST:,} and those of {counted(len(texts), 'file')} of texts"
+    )
+
+
+def chosen(words: Sequence[str], added: AbstractSet[str], *, plain: bool) -> list[bool]:
+    """Whether each of the words, most frequent first, is among the commonest or in ``added``."""
+    usable = [not plain or bool(PLAIN.fullmatch(word)) for word in words]
+    ranks = accumulate(usable)
+    return [
+        is_usable and (rank <= COMMONEST or word in added)
+        for word, is_usable, rank in zip(words, usable, ranks, strict=True)
+    ]
+
+
+def collection_texts(folder: Path) -> list[Path]:
+    """Files of queries and posts, in the data folder, of the collections that can be fetched."""
+    from pipeline.collections.downloads import catalogue
+
+    entries = (entry for entry in catalogue() if entry.url and entry.path.endswith(".toks"))
+    paths = (folder / entry.path for entry in entries)
+    return [path for path in paths if path.exists()]
+
+
+def words_of_texts(paths: Sequence[Path]) -> set[str]:
+    """Words of the texts as they stand, and their parts of letters, digits and apostrophes."""
+    found: set[str] = set()
+    for path in paths:
+        text = path.read_text(encoding="utf-8").lower()
+        found.update(text.split(), re.findall("[a-z0-9']+", text))
+    return found
 
 
 if __name__ == "__main__":

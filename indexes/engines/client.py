@@ -8,6 +8,7 @@ import json
 import os
 import time
 import tomllib
+import warnings
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -356,6 +357,8 @@ def _opensearch(address: EngineAddress, credentials: Credentials) -> _Send:
         import opensearchpy
     except ImportError:
         raise _missing("opensearch") from None
+    # Of system indexes, which the engine's own plug-ins have; errors come as errors.
+    warnings.filterwarnings("ignore", category=opensearchpy.exceptions.OpenSearchWarning)
 
     class Connection(opensearchpy.Urllib3HttpConnection):
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -26,6 +26,18 @@ CONNECT = 4.0
 """Seconds for a connection, at most."""
 
 
+class Cut(NamedTuple):
+    """A file of word vectors that is made of an archive: its path below the data folder.
+
+    It has the vectors of ``size`` dimensions; of ``plain`` words alone, see
+    ``scripts/fetch_data.py``.
+    """
+
+    path: str
+    size: int
+    plain: bool = False
+
+
 class Entry(NamedTuple):
     """One file of the catalogue.
 
@@ -35,8 +47,7 @@ class Entry(NamedTuple):
         sha256: of the whole file, hexadecimal.
         groups: collections that need it.
         url: address of the published file; None for a file to be put there by hand.
-        cuts: path of a smaller file that is made of it, and the options of ``pipeline.vectors
-            --cut`` that make it. Once all are there, the entry is not needed.
+        cuts: smaller files that are made of it. Once all are there, the entry is not needed.
     """
 
     path: str
@@ -44,11 +55,11 @@ class Entry(NamedTuple):
     sha256: str
     groups: tuple[str, ...]
     url: str | None
-    cuts: tuple[tuple[str, ...], ...] = ()
+    cuts: tuple[Cut, ...] = ()
 
-    def missing_cuts(self, folder: Path) -> list[tuple[str, ...]]:
+    def missing_cuts(self, folder: Path) -> list[Cut]:
         """Those of ``cuts`` that are not in the data folder."""
-        return [cut for cut in self.cuts if not (folder / cut[0]).is_file()]
+        return [cut for cut in self.cuts if not (folder / cut.path).is_file()]
 
 
 class Patience(NamedTuple):
@@ -86,7 +97,7 @@ def catalogue() -> tuple[Entry, ...]:
     rows = json.loads(CATALOGUE.read_text(encoding="utf-8"))["files"]
     for row in rows:
         row["groups"] = tuple(row["groups"])
-        row["cuts"] = tuple(map(tuple, row.get("cuts", ())))
+        row["cuts"] = tuple(Cut(*cut) for cut in row.get("cuts", ()))
     return tuple(Entry(**row) for row in rows)
 
 

@@ -6,6 +6,7 @@ a docstring that is the help text.
 """
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,6 +30,7 @@ def run(name: str) -> NoReturn:
 
 def tweetrerank() -> NoReturn:
     """Run the console command."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Until run_command begins.
     name, *arguments = sys.argv[1:] or [""]
     if name in COMMANDS:
         keep_allocations()

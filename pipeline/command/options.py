@@ -23,9 +23,11 @@ import inspect
 import math
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
@@ -39,6 +41,7 @@ OptionsType = TypeVar("OptionsType")
 FAILURE = 1
 USAGE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -155,10 +158,13 @@ def run_command(
 ) -> NoReturn:
     """Parse the arguments, run ``main`` and leave with the exit code that scripts expect.
 
-    0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C. A mistake of the user's is
-    one message on stderr; a traceback is left for mistakes of ours.
+    0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C, 143 for SIGTERM. A mistake of
+    the user's is one message on stderr; a traceback is left for mistakes of ours.
     """
     warnings.showwarning = partial(_show_warning, options_type)
+    with suppress(ValueError):  # Only the main thread has signals.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
@@ -174,9 +180,18 @@ def run_command(
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _leave(FAILURE, f"{program}: error: {where}{error.strerror or error}")
-    except KeyboardInterrupt:
-        _leave(INTERRUPTED, f"{program}: interrupted; nothing half-written was left behind")
+    except KeyboardInterrupt as error:
+        code = TERMINATED if isinstance(error, _Terminated) else INTERRUPTED
+        _leave(code, f"{program}: interrupted; nothing half-written was left behind")
     sys.exit(0)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, after which is tidied up as after Ctrl-C."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def _with_options(message: str, options_type: Any) -> str:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 FEATURES = 5
 """Features shown with the largest positive contributions, and with the largest negative ones."""
 
+TREES = "the Shapley values of its features in the model's trees, less the topic's mean"
 MEANINGS = {
-    "fusion": "the Shapley values of its features in the model's trees, less the topic's mean",
+    "fusion": TREES,
+    "window": TREES,
     "linear_fusion": "its features times the model's weights, less the topic's mean",
 }
 """Model -> summands of a family's contribution."""
@@ -83,13 +85,16 @@ def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplan
         ranking.changes[doc_id].last.score - sum(part.added for part in parts)
         for doc_id, parts in contributions.items()
     ]
+    facts = {"Candidates": f"{len(ranking.changes)}, as given"}
+    if not model.reads_windows:
+        rankers = _rankers(model.feature_families, ranking.candidates, ranking.topic.query_id)
+        facts = {
+            "Candidates": f"{len(ranking.changes)}, the best of each ranker",
+            "Rankers": rankers,
+        }
     return FusionExplanation(
         ranking,
-        {
-            "Candidates": f"{len(ranking.changes)}, the best of each ranker",
-            "Rankers": _rankers(model.feature_families, ranking.candidates, ranking.topic.query_id),
-            "Model": f"{checkpoint.name}, weights {weights}",
-        },
+        {**facts, "Model": f"{checkpoint.name}, weights {weights}"},
         MEANINGS[checkpoint.name],
         sum(rest) / len(rest),
         importances,

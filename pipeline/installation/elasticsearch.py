@@ -109,13 +109,17 @@ class Elasticsearch(Installer):
 
     def _explained(self, error: EngineError) -> Exception:
         """An error with its remedy, where that is known."""
-        if "license" in str(error):
-            return DataError(
-                f"{self.where}: the licence has no inference endpoints ({error}); start a trial "
-                "(POST /_license/start_trial?acknowledge=true), or put the service in front of the "
-                "engine: tweetrerank serve --engine URL --engine-index NAME"
-            )
-        return error
+        if "no handler found" in str(error):
+            what, remedy = "has no inference endpoints", "take a complete distribution"
+        elif "license" in str(error):
+            what = f"has a licence without inference endpoints ({error})"
+            remedy = "start a trial (POST /_license/start_trial?acknowledge=true)"
+        else:
+            return error
+        return DataError(
+            f"{self.where}: this Elasticsearch {what}; {remedy}, or put the service in front of "
+            "the engine: tweetrerank serve --engine URL --engine-index NAME"
+        )
 
     def _delete(self) -> None:
         # A search that names it is no reason to keep it.

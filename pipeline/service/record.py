@@ -28,6 +28,7 @@ class Record:
 
     Attributes:
         request_id: of the client, or made here.
+        trace_id, span_id: of the client's span, in which this one is.
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
         engine: of the search engine behind this service.
@@ -39,6 +40,8 @@ class Record:
     method: str
     path: str
     started: float = field(default_factory=time.perf_counter)
+    trace_id: str = ""
+    span_id: str = ""
     format: str = ""
     model: str | None = None
     status: int = 0
@@ -64,6 +67,8 @@ class Record:
             "status": self.status,
             "total_ms": _milliseconds(self.total),
         }
+        if self.trace_id:
+            fields |= {"trace_id": self.trace_id, "parent_span_id": self.span_id}
         if self.format:
             fields |= {
                 "format": self.format,

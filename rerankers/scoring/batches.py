@@ -2,13 +2,11 @@
 
 Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
 has little padding. A model with a fast path (:mod:`rerankers.scoring.fast_paths`) takes that on a
-CPU. Several GPUs share the topics.
+CPU.
 """
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
@@ -50,7 +48,6 @@ def score(
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda pairs_done: None,
     precision: str = "fp32",
-    devices: Sequence[torch.device] = (),
     known: KnownPosts | None = None,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
@@ -62,7 +59,6 @@ def score(
         batch_size: pairs in a forward pass.
         progress: called with the number of pairs of each finished batch.
         precision: one of :data:`PRECISIONS`.
-        devices: share the topics; the model is on the first. Empty means the model's own device.
         known: posts that the features of the model's checkpoint have read before.
 
     Returns:
@@ -73,10 +69,10 @@ def score(
             is no such precision.
     """
     on_cpu = model.device_of().type == "cpu" and precision == "fp32"
-    if on_cpu and not model.post_inputs and len(devices) < 2:
+    if on_cpu and not model.post_inputs:
         return score_lists(model, pairs, encoder, progress, known)
     tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
-    return score_tokenized(model, tokenized, batch_size, progress, precision, devices)
+    return score_tokenized(model, tokenized, batch_size, progress, precision)
 
 
 def score_lists(
@@ -112,15 +108,14 @@ def score_tokenized(
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda pairs_done: None,
     precision: str = "fp32",
-    devices: Sequence[torch.device] = (),
 ) -> npt.NDArray[np.float32]:
     """Score tokenized pairs; see :func:`score`."""
     require_choice("precision", precision, PRECISIONS)
     scores = np.zeros(len(pairs.query_index), dtype=np.float32)
     held: list[Scored] = []
     with _evaluating(model):
-        batch_scorers = [BatchScorer(model, pairs, precision)]
-        has_fast_path = batch_scorers[0].fast_path is not None
+        batch_scorer = BatchScorer(model, pairs, precision)
+        has_fast_path = batch_scorer.fast_path is not None
         size = batch_size
         if has_fast_path:
             # Larger batches share more windows, but all threads need work until the end.
@@ -128,13 +123,10 @@ def score_tokenized(
             size = min(SHARING * batch_size, max(batch_size, share))
         # A fast path needs no padding: mixed lengths give batches of equal duration.
         parts = batches_of(pairs, size, is_mixed=has_fast_path)
-        if parts and not model.post_inputs and len(devices) < 2:
+        if parts and not model.post_inputs:
             # Features need neither padding nor encoding.
             parts = [np.concatenate(parts)]
-        shares = _deal(parts, pairs.query_index, max(1, len(devices)))
-        for device in devices[1 : len(shares)]:
-            batch_scorers.append(BatchScorer(copy.deepcopy(model).to(device), pairs, precision))
-        for scored in _each(batch_scorers, shares):
+        for scored in _each(batch_scorer, parts):
             held.append(scored)
             progress(len(scored[0]))
             if len(held) >= HELD:
@@ -155,41 +147,29 @@ def check_finite(scores: npt.NDArray[np.float32]) -> None:
         )
 
 
-def _each(
-    batch_scorers: Sequence[BatchScorer], shares: Sequence[Sequence[Rows]]
-) -> Iterator[Scored]:
-    """Score each batch: several at a time on a CPU, one at a time on each GPU.
+def _each(batch_scorer: BatchScorer, parts: Sequence[Rows]) -> Iterator[Scored]:
+    """Score each batch: several at a time on a CPU, one at a time on a GPU.
 
     A batch is too small for several threads, and NumPy uses one thread only.
     """
-    threads, is_only = torch.get_num_threads(), len(batch_scorers) == 1
-    on_gpu = batch_scorers[0].device.type != "cpu"
-    if is_only and (on_gpu or threads == 1 or len(shares[0]) == 1):
-        yield from map(batch_scorers[0].score, shares[0])
+    threads, on_gpu = torch.get_num_threads(), batch_scorer.device.type != "cpu"
+    if on_gpu or threads == 1 or len(parts) == 1:
+        yield from map(batch_scorer.score, parts)
         return
     with one_thread_each():
-        pools = [ThreadPoolExecutor(threads if is_only else 1) for _ in batch_scorers]
+        pool = ThreadPoolExecutor(threads)
         try:
-            work = [
-                pool.submit(batch_scorer.score, rows)
-                for pool, batch_scorer, share in zip(pools, batch_scorers, shares, strict=True)
-                for rows in share
-            ]
-            for done in as_completed(work):
+            for done in as_completed([pool.submit(batch_scorer.score, rows) for rows in parts]):
                 yield done.result()
         finally:
-            for pool in pools:
-                pool.shutdown(wait=False, cancel_futures=True)
-            for pool in pools:
-                pool.shutdown()
+            pool.shutdown(cancel_futures=True)
 
 
 def _fetch(scored: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
-    """Copy scores to their rows, with one transfer from each device."""
-    for device in {values.device for _, values in scored}:
-        here = [(rows, values) for rows, values in scored if values.device == device]
-        values = torch.cat([values for _, values in here])
-        scores[np.concatenate([rows for rows, _ in here])] = values.cpu().numpy()
+    """Copy scores to their rows, with one transfer from the device."""
+    if scored:
+        rows, values = zip(*scored, strict=True)
+        scores[np.concatenate(rows)] = torch.cat(values).cpu().numpy()
 
 
 class BatchScorer:
@@ -292,22 +272,3 @@ def _cut(order: Rows, query_index: Rows, batch_size: int, is_mixed: bool = False
         elif count:
             parts += np.array_split(part, count)
     return parts
-
-
-def _deal(batches: Sequence[Rows], query_index: Rows, count: int) -> list[list[Rows]]:
-    """Distribute batches over ``count`` shares, by whole topics, with similar numbers of pairs.
-
-    The largest topics come first, each for the share with the fewest pairs. Fewer topics than
-    ``count`` give fewer shares, at least one.
-    """
-    topics: Counter[int] = Counter()
-    for rows in batches:
-        topics[int(query_index[rows[0]])] += len(rows)
-    owner, pairs = {}, [0] * count
-    for topic, size in topics.most_common():
-        owner[topic] = pairs.index(min(pairs))
-        pairs[owner[topic]] += size
-    shares: list[list[Rows]] = [[] for _ in range(min(count, max(1, len(topics))))]
-    for rows in batches:
-        shares[owner[int(query_index[rows[0]])]].append(rows)
-    return shares

@@ -142,7 +142,8 @@ def serving(checkpoint: Path, port: int = 0, options: Sequence[str] = ()) -> Ite
         drain, lines = ThreadPoolExecutor(1), list[bytes]()
         drain.submit(lines.extend, process.stderr)
         try:
-            yield Running(process, int(line.rpartition(":")[2]), lines)
+            address = json.loads(line)["message"]
+            yield Running(process, int(address.rpartition(":")[2]), lines)
         finally:
             process.kill()
             process.wait()

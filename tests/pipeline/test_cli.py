@@ -1,7 +1,10 @@
 """Command lines from dataclasses."""
 
 import errno
+import os
 import re
+import signal
+import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -26,6 +29,8 @@ from pipeline.command.options import (
 )
 from pipeline.command.runtime import bar, choose_device, device_name, print_posts
 from rerankers.errors import RerankerError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,17 @@ def test_values_are_checked(tmp_path: Path) -> None:
     for text in ("", "gpu", "cuda:", "cuda:-1", "cpu:0"):
         with pytest.raises(ValueError, match="expected auto, cpu, cuda or cuda:N"):
             device_name(text)
+
+
+def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "dataclasses.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.batch"], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from helpers.data_samples import write_archive
 from indexes.files import sha256_of
 from pipeline.collections import downloads
 from pipeline.collections.downloads import (
+    Cut,
     Entry,
     Patience,
     UnreachableError,
@@ -207,11 +208,11 @@ def test_the_catalogue_is_sound() -> None:
 def test_an_archive_is_not_needed_once_its_cuts_are_there(
     entry: Entry, server: Server, tmp_path: Path
 ) -> None:
-    entry = entry._replace(cuts=(("some/a.bin", "--size", "1"), ("some/b.bin",)))
+    entry = entry._replace(cuts=(Cut("some/a.bin", 1), Cut("some/b.bin", 2)))
     assert state(entry, tmp_path) == "missing"
     place(tmp_path).parent.mkdir()
     (tmp_path / "some" / "a.bin").write_text("")
-    assert entry.missing_cuts(tmp_path) == [("some/b.bin",)]
+    assert entry.missing_cuts(tmp_path) == [Cut("some/b.bin", 2)]
     assert state(entry, tmp_path) == "missing"
     (tmp_path / "some" / "b.bin").write_text("")
     assert state(entry, tmp_path) == "present"
@@ -263,27 +264,56 @@ def test_everything_is_what_can_be_fetched(
         script.main(script.Options(("trecqa-all-raw",), data=tmp_path))
 
 
+# A made archive in the order of frequency: the words that a cut keeps depend on it.
+WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
+
+
 def test_word_vectors_are_cut_from_the_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive = write_archive(tmp_path / "embeddings" / "glove.6B.zip", ("the", "'s", "warbler"))
+    archive = write_archive(tmp_path / "embeddings" / "glove.6B.zip", WORDS)
     (known,) = select(["embeddings"])
     known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
     monkeypatch.setattr(downloads, "select", lambda names: [known])
-    monkeypatch.setattr("pipeline.vectors.COMMONEST", 1)
+    monkeypatch.setattr(script, "COMMONEST", 3)
     text = tmp_path / "wikiqa" / "dev" / "b.toks"
     text.parent.mkdir(parents=True)
-    text.write_text("a Warbler 's song\n")
+    text.write_text("Who said (LOL) ? 'twas b2/u.s.\n")
     script.main(script.Options(("embeddings",), data=tmp_path))
-    found = {
-        size: read_vectors(tmp_path / "embeddings" / f"glove.6B.{size}d.bin.gz")
-        for size in (50, 100)
-    }
-    assert found[50].words == ["the", "'s", "warbler"]
-    assert found[100].words == ["the", "warbler"]
-    assert found[100].matrix.shape == (2, 100)
+    told = "of 5 words: the commonest 3 and those of 1 file of texts\n"
+    assert capsys.readouterr().out.count(told) == 2
+    # The commonest three, and words of the texts as they stand or beside other signs.
+    for size, kept in (
+        (50, ["the", ",", "a", "b2", "lol"]),
+        (100, ["the", ",", "storm", "b2", "lol"]),
+    ):
+        found = read_vectors(tmp_path / "embeddings" / f"glove.6B.{size}d.bin.gz")
+        assert found.words == kept
+        # The number of a made word's row is its first number.
+        assert found.matrix[:, 0].tolist() == [WORDS.index(word) for word in kept]
+        assert found.matrix.shape == (5, size)
     archive.unlink()
     script.main(script.Options(("embeddings",), check=True, data=tmp_path))
+
+
+@pytest.mark.slow
+def test_our_cuts_are_made_of_their_common_order(data_dir: Path) -> None:
+    """The words of both files, in an order that fits both, are cut into these files again."""
+    paths = [data_dir / "embeddings" / f"glove.6B.{size}d.bin.gz" for size in (50, 100)]
+    if not all(path.exists() for path in paths):
+        pytest.skip("no word vectors in the data folder")
+    every, plain = (read_vectors(path).words for path in paths)
+    places, merged, begin = {word: row for row, word in enumerate(every)}, [], 0
+    for word in plain:
+        if word in places:
+            merged += every[begin : places[word]]
+            begin = places[word] + 1
+        merged.append(word)
+    merged += every[begin:]
+    added = script.words_of_texts(script.collection_texts(data_dir))
+    for is_plain, words in ((False, every), (True, plain)):
+        kept = script.chosen(merged, added, plain=is_plain)
+        assert [word for word, is_kept in zip(merged, kept, strict=True) if is_kept] == words
 
 
 def test_list_and_check_name_missing_files(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_elasticsearch_that_refuses(command: Command, service: str) -> None:
         fake.endpoints["tweetrerank"] = {"service_settings": {}}
         assert "has not made; choose another" in refused(command, engine, service)
         fake.licensed = False
-        assert "the licence has no inference endpoints" in refused(command, engine, service)
+        assert "has a licence without inference endpoints" in refused(command, engine, service)
     with stub(FakeElasticsearch("9.0.4")) as engine:
         assert "expected 8.19, or 9.1 or newer" in refused(command, engine, service)
 

@@ -135,7 +135,7 @@ def test_several_runs_against_another(evaluate: Evaluate) -> None:
         ("qrels base nope", 2, "runs: there is no file nope"),
         ("qrels base --against nope", 2, "--against: there is no file nope"),
         ("qrels base --against ./base", 2, "--against: found no other run"),
-        ("nope.txt base", 1, "there is no file of judgments nope.txt"),
+        ("nope.txt base", 2, "there is no file of judgments nope.txt"),
         ("base base", 1, "base:1: found 6 columns"),
         ("qrels qrels", 1, "qrels:1: found 4 columns"),
     ],

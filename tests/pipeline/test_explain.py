@@ -15,7 +15,7 @@ from rerankers.checkpoint import idf_from, save
 from rerankers.text.inputs import TextEncoder
 
 SAMPLE = ("--topics", "sample", "--query-id", "1")
-GIVEN = (*SAMPLE, "--candidates", "small.run")
+GIVEN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
 
 
 @pytest.fixture
@@ -77,6 +77,13 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
         assert f"post {doc_id}" in shown
         assert visible(posts[doc_id].text) in shown
     assert str(tmp_path) not in content
+
+
+def test_a_window_is_explained_by_what_its_features_contribute(command: Command, run: Run) -> None:
+    code, output, errors = command("explain", *SAMPLE, "--candidates", "small.run", "--show", "3")
+    assert code == 0, errors
+    assert f"{len(run['1'])}, as given" in output
+    assert "meaning:general" in output
 
 
 def test_colours_are_for_terminals(

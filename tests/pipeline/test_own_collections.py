@@ -15,7 +15,7 @@ from pipeline import tune
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.trec import read_qrels
-from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_RERANKER
+from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_WINDOW
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 from pipeline.ranking.build import default_reranker
@@ -337,7 +337,7 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
         return default_reranker(find(toml), is_mixed=given)
 
     assert taken() == DEFAULT_FUSION
-    assert taken(given=True) == DEFAULT_RERANKER
+    assert taken(given=True) == DEFAULT_WINDOW
     trained("knrm", 0.0, 0.9)
     assert taken() == DEFAULT_FUSION
     trained("sm_cnn", 0.5, 0.5)

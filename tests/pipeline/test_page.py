@@ -285,7 +285,7 @@ def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> N
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")
         assert description["clocks"] is False
-        assert [model["name"] for model in description["models"]] == ["mp_hcnn"]
+        assert [model["name"] for model in description["models"]] == ["mp_hcnn", "window"]
         assert description["topics"][0]["time"] is None
         content = results(page, search_request(page, {"q": "storm"}))
         assert content["first_stage"] == "the engine's own query"

@@ -21,6 +21,7 @@ from pipeline.service.http.requests import Limits
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
 from pipeline.service.proxy.search import SearchDefaults
+from pipeline.service.record import LOG, JsonFormatter
 
 WINDOW = 100
 
@@ -410,7 +411,9 @@ def test_long_results_are_read_on(client: TestClient, engine: StubEngine, path: 
     assert engine.requests[0][0].url.path == path
 
 
-def test_headers_of_both_sides(client: TestClient, engine: StubEngine) -> None:
+def test_headers_of_both_sides(
+    client: TestClient, engine: StubEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     headers = {
         "content-type": VENDOR,
         "accept": VENDOR,
@@ -418,7 +421,9 @@ def test_headers_of_both_sides(client: TestClient, engine: StubEngine) -> None:
         "cookie": "a=b",
         "x-opaque-id": "7",
         "user-agent": "elasticsearch-py/9",
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
     }
+    caplog.set_level("INFO", LOG.name)
     answer = client.post("/posts/_search", content=json.dumps(search()), headers=headers)
     sent = engine.requests[0][0].headers
     assert {name: sent.get(name) for name in headers} == headers | {"cookie": None}
@@ -427,6 +432,10 @@ def test_headers_of_both_sides(client: TestClient, engine: StubEngine) -> None:
     assert answer.headers["x-elastic-product"] == "Elasticsearch"
     assert answer.headers["warning"] == '299 "old"'
     assert "set-cookie" not in answer.headers
+    logged = json.loads(JsonFormatter().format(caplog.records[-1]))
+    assert (logged["trace_id"], logged["parent_span_id"]) == ("a" * 32, "b" * 16)
+    labels = 'model="mp_hcnn",outcome="ok",stage="engine"'
+    assert f"tweetrerank_seconds_count{{{labels}}}" in client.get("/metrics").text
 
 
 def test_a_packed_body(client: TestClient, engine: StubEngine) -> None:

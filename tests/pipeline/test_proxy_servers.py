@@ -283,6 +283,9 @@ def test_mutated_searches_differ_in_order_and_scores_alone(
     path = f"/{served.index}/_search"
     before = SESSION.post(served.direct + path + parameters, data=body, **options)
     answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
+    if "found no JSON object that can be read" in answer.text:
+        assert answer.status_code == 400
+        return
     assert answer.status_code == before.status_code, answer.text
     reranked = answer.headers.get("x-reranked")
     if before.status_code != 200:

@@ -191,7 +191,7 @@ def test_the_official_run_of_2011_has_posts_without_text(
 @pytest.mark.slow
 def test_the_papers_protocol(data_dir: Path, search: Search, tmp_path: Path) -> None:
     paths = ("--data", data_dir, "--output", tmp_path / "run")
-    result = search("mb2012", "--candidates", "ql", *paths)
+    result = search("mb2012", "--candidates", "ql", "--reranker", "mp_hcnn", *paths)
     assert result.code == 0, result.err
     found = measures(result.out)
     assert found["ql"] == [0.2091, 0.3311]

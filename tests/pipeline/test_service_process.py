@@ -72,7 +72,8 @@ def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
     reader.start()
     service = Running(process, "", lines)
     try:
-        yield service._replace(address=service.wait_for("serving ").split()[-1])
+        ready = json.loads(service.wait_for("serving "))["message"]
+        yield service._replace(address=ready.split()[-1])
     finally:
         process.kill()
         process.wait()
@@ -147,6 +148,22 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
     assert set(statuses) == {200}
 
 
+def test_keys_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("old")
+    with running("--threads", 1, "--api-key-file", tmp_path / "keys") as service:
+
+        def status(key: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            return httpx.get(f"{service.address}/info", headers=headers).status_code
+
+        assert (status("old"), status("new")) == (200, 401)
+        for content, message in (("new", "1 keys"), ("", "the old keys stay")):
+            (tmp_path / "keys").write_text(content)
+            service.process.send_signal(signal.SIGHUP)
+            service.wait_for(message)
+            assert (status("old"), status("new")) == (401, 200)
+
+
 @pytest.mark.slow
 def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
     """For the page and for computed scores; one that is damaged changes nothing."""
@@ -198,6 +215,7 @@ def test_a_terminated_service_finishes_its_requests() -> None:
         for thread in asking:
             thread.join()
         assert [answer.status_code for answer in answers] == [200] * len(asking)
+        assert all(map(json.loads, service.lines))
         assert all(len(answer.json()) == len(texts) for answer in answers)
         assert service.process.wait(20) == 0
         with pytest.raises(httpx.ConnectError):

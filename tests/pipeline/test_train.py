@@ -117,7 +117,9 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
     assert content["checkpoint"] == "mp_hcnn/mb2012"
     assert len(content["curve"]) == 21
     assert "<- chosen" in capsys.readouterr().out
-    found = pipeline(*SEARCH, "--candidates", "ql", "--output", tmp_path / "run.txt")
+    found = pipeline(
+        *SEARCH, "--candidates", "ql", "--reranker", "mp_hcnn", "--output", tmp_path / "run.txt"
+    )
     assert found.code == 0, found.err
     assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
     assert len(read_run(tmp_path / "run.txt")) == 8

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Command
-from helpers.data_samples import write_archive, write_microblog
+from helpers.data_samples import write_microblog
 
 from pipeline import vectors
 from pipeline.collections.named import find
@@ -88,59 +88,6 @@ def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
         train(POSTS)
 
 
-# A made archive in the order of frequency: the words that a cut keeps depend on it.
-WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
-
-
-def test_glove_is_cut_down(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, archive = tmp_path / "data", write_archive(tmp_path / "glove.6B.zip", WORDS)
-    (data / "wikiqa" / "dev").mkdir(parents=True)
-    (data / "wikiqa" / "dev" / "a.toks").write_text("Who said (LOL) ? 'twas b2/u.s.\n")
-    monkeypatch.setattr(vectors, "COMMONEST", 3)
-    cut = ["vectors", "--cut", archive, "--data", data, "--size", 50]
-    # The commonest three, and words of the texts as they stand or beside other signs.
-    for options, kept in (
-        ([], ["the", ",", "a", "b2", "lol"]),
-        (["--plain"], ["the", ",", "storm", "b2", "lol"]),
-    ):
-        path = tmp_path / "cut.bin.gz"
-        done = command(*cut, *options, "--output", path)
-        assert done.code == 0, done.err
-        assert done.out.startswith("5 words: the commonest 3 and those of 1 file of texts\n")
-        found = read_vectors(path)
-        assert found.words == kept
-        # The number of a made word's row is its first number.
-        assert found.matrix[:, 0].tolist() == [WORDS.index(word) for word in kept]
-        assert found.matrix.shape == (5, 50)
-    missing = command("vectors", "--cut", archive, "--size", 60, "--output", tmp_path / "x.bin")
-    assert missing.code == 1
-    assert "found no glove.6B.60d.txt that can be read" in missing.err
-    for wrong in (["--cut", archive, "--concatenate", archive], ["--plain"]):
-        assert command("vectors", *wrong, "--output", tmp_path / "x.bin").code == 2
-
-
-@pytest.mark.slow
-def test_our_cuts_are_made_of_their_common_order(data_dir: Path) -> None:
-    """The words of both files, in an order that fits both, are cut into these files again."""
-    paths = [data_dir / "embeddings" / f"glove.6B.{size}d.bin.gz" for size in (50, 100)]
-    if not all(path.exists() for path in paths):
-        pytest.skip("no word vectors in the data folder")
-    every, plain = (read_vectors(path).words for path in paths)
-    places, merged, begin = {word: row for row, word in enumerate(every)}, [], 0
-    for word in plain:
-        if word in places:
-            merged += every[begin : places[word]]
-            begin = places[word] + 1
-        merged.append(word)
-    merged += every[begin:]
-    added = vectors.words_of_texts(vectors.collection_texts(data_dir))
-    for is_plain, words in ((False, every), (True, plain)):
-        kept = vectors.chosen(merged, added, plain=is_plain)
-        assert [word for word, is_kept in zip(merged, kept, strict=True) if is_kept] == words
-
-
 def test_vectors_of_the_posts_are_written(command: Command, tmp_path: Path) -> None:
     data, path = write_microblog(tmp_path / "data"), tmp_path / "posts.bin"
     small = ["vectors", "--size", 6, "--epochs", 2, "--data", data]
@@ -158,4 +105,3 @@ def test_vectors_of_the_posts_are_written(command: Command, tmp_path: Path) -> N
     # Those of one collection, which may be one's own.
     own = ["--collection", "sample", "--size", 6, "--epochs", 1, "--output", tmp_path / "own.bin"]
     assert f"words of {len(list(find('sample').posts()))} posts" in command("vectors", *own).out
-    assert "expected one of them" in command("vectors", *own, "--cut", path).err

@@ -86,30 +86,6 @@ def test_too_little_memory_is_an_error(
         scoring.score(model, all_pairs(), encoder())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["mp_hcnn/robust", "pwim/paper", "lambdamart/all"])
-def test_two_devices_give_exactly_the_scores_of_one(
-    monkeypatch: pytest.MonkeyPatch, name: str, precision: str
-) -> None:
-    model = small_model(*name.split("/")).train()
-    head, heads_used = type(model).head, set[int]()
-
-    def noted(self: Reranker, representations: Tensor) -> Tensor:
-        heads_used.add(id(self))
-        assert not self.training
-        return head(self, representations)
-
-    one = scoring.score(model, all_pairs(), encoder(), 5, precision=precision)
-    monkeypatch.setattr(type(model), "head", noted)
-    two, done = [torch.device("cpu")] * 2, list[int]()
-    found = scoring.score(model, all_pairs(), encoder(), 5, done.append, precision, two)
-    np.testing.assert_array_equal(found, one)
-    assert len(heads_used) == 2
-    assert id(model) in heads_used
-    assert model.training
-    assert sum(done) == len(all_pairs())
-
-
 def test_an_unknown_precision_is_an_error(model: Reranker) -> None:
     with pytest.raises(RerankerError, match=r"precision: found 'fp16', expected one of fp32, bf16"):
         scoring.score(model, all_pairs(), encoder(), precision="fp16")

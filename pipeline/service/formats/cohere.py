@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ class Cohere(base.Format):
     """``/v2/rerank``."""
 
     name = "cohere"
-    request = CohereRequest
+    request: ClassVar[Any] = CohereRequest
     takes_any_model = True
     version = "2"
 

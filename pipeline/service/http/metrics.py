@@ -59,6 +59,13 @@ class Metrics:
         self._total = histogram("te_request_duration", "Seconds", _SECONDS)
         self._queue = histogram("te_request_queue_duration", "Seconds in the queue", _SECONDS)
         self._inference = histogram("te_request_inference_duration", "Seconds", _SECONDS)
+        self._stages = Histogram(
+            "tweetrerank_seconds",
+            "By model, stage (queue, inference, engine, total) and outcome",
+            ["model", "stage", "outcome"],
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
         self._documents = histogram("tweetrerank_request_documents", "In a request", _SIZES)
         self._batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
         self.registry.register(self)
@@ -72,7 +79,13 @@ class Metrics:
         self._searches.labels(outcome).inc()
 
     def request(self, record: Record) -> None:
-        """Count a finished request for scores."""
+        """Count a finished request for scores, or to an engine."""
+        for stage in ("queue", "inference", "engine", "total"):
+            if seconds := getattr(record, stage):
+                labels = (record.model or "", stage, record.kind or "ok")
+                self._stages.labels(*labels).observe(seconds)
+        if not record.format:
+            return
         self._requests.labels("batch").inc()
         self._formats.labels(record.format).inc()
         if record.kind:

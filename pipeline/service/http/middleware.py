@@ -31,6 +31,9 @@ MOST_HEADERS = 200
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
+_TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The header ``traceparent`` of W3C Trace Context; the proxy passes it to the engine."""
+
 
 class ServiceMiddleware:
     """Wraps an application.
@@ -38,7 +41,7 @@ class ServiceMiddleware:
     Args:
         app: the application.
         service: its metrics count the requests for scores.
-        keys: one of them is needed, if there are any.
+        keys: one of them is needed, if there are any; they may change.
         guarded: paths that need a key; None is all but the public ones.
     """
 
@@ -50,7 +53,7 @@ class ServiceMiddleware:
         guarded: Container[str] | None = None,
     ) -> None:
         self.app, self.service, self._guarded = app, service, guarded
-        self._keys = [key.encode() for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request."""
@@ -61,6 +64,8 @@ class ServiceMiddleware:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         record = Record(request_id, scope["method"], path)
+        if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
+            record.trace_id, record.span_id = trace.split("-")[1:3]
         scope.setdefault("state", {}).update(record=record, format=assumed(path.rstrip("/")))
 
         async def send_with_id(message: Message) -> None:
@@ -86,7 +91,7 @@ class ServiceMiddleware:
             record.total = time.perf_counter() - record.started
             if path not in PROBES or record.status >= 400:
                 write(record)
-            if record.format:
+            if record.format or record.engine:
                 self.service.metrics.request(record)
 
     def _may_pass(self, path: str, headers: Headers) -> bool:
@@ -97,5 +102,5 @@ class ServiceMiddleware:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip().encode("latin-1", errors="replace")
         # All keys are compared, whichever it is, so that the time tells nothing.
-        same = [hmac.compare_digest(given, known) for known in self._keys]
+        same = [hmac.compare_digest(given, known.encode()) for known in self._keys]
         return scheme.lower() == "bearer" and any(same)

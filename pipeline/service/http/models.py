@@ -249,7 +249,10 @@ def _sources(
     """Name in requests -> a function that finds the model's files as they are now."""
     sources: dict[str, Callable[[], Source]] = {}
     for given in names:
-        folder = checkpoints.find(given)
+        try:
+            folder = checkpoints.find(given)
+        except RerankerError as error:
+            raise UsageError(f"--checkpoint: {error}") from None
         is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
         name = given if is_shipped and given == folder.parent.name else folder.resolve().name
         if name in sources:

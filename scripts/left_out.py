@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""What the model window does on collections that it was not trained on, in its three forms.
+
+    python scripts/left_out.py
+    python scripts/left_out.py --output scripts/results
+
+Each collection of another kind is left out in turn, the microblog years together. A model of the
+others ranks the best 100 of BM25 for the training topics of what was left out: with their scores,
+in their order, and as a set. The error of the calibration, too, is that of topics and collections
+which neither the model nor the calibration has seen.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from indexes.files import atomic_file
+from pipeline.collections import named
+from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.trec import Qrels, Run
+from pipeline.command.options import option, positive_int, run_command
+from pipeline.command.runtime import bar, choose_device
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.ranking.checkpoints import Calibration
+from pipeline.ranking.retrievers import Candidates, retriever_for
+from pipeline.training.fusion import FORMS, MOST_TOPICS, WINDOW, window_training_set
+from pipeline.training.training_set import JudgedCandidates, searched_training_set
+from pipeline.training.tuning import calibrate
+from rerankers import checkpoint as checkpoints
+from rerankers import features
+from rerankers.models.window import Model
+from rerankers.text.vocabulary import Vocabulary
+
+BINS = 10
+"""Equal parts of [0, 1] in which probabilities are compared with what happened."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long, and where to."""
+
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    output: Path | None = option("folder for left_out.csv", parse=Path, metavar="DIR")
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+class LeftOut(NamedTuple):
+    """BM25's windows of a collection, by form, and their scores by a model without it."""
+
+    collection: str
+    qrels: Qrels
+    first_stage: Run
+    scores: dict[str, Run]
+
+
+def main(options: Options) -> None:
+    """Train without each group of collections, and print what its model does there."""
+    choose_device("cpu", options.threads)
+    names = named.training_collections(None, options.data, True)
+    found = [named.find(name, options.data) for name in names]
+    collections = [each for each in found if isinstance(each, SearchedCollection)]
+    data = window_training_set(searched_training_set(names, None), collections).training
+    rows = features.table(data.candidates.pairs(), _families(), _idf())
+    owners = np.array([twin.rpartition("/")[0] for twin in data.twins])
+    results: list[LeftOut] = []
+    groups = [[c for c in collections if c.runs], *([c] for c in collections if not c.runs)]
+    with bar(len(groups), "leaving out", "group") as progress:
+        for group in groups:
+            seen = ~np.isin(owners, [collection.name for collection in group])
+            model = _trained(data, rows.values, seen)
+            results += [_scored(model, collection) for collection in group]
+            progress(1)
+    report(results, options.output)
+
+
+def _families() -> Sequence[str]:
+    return Model.configurations["general"].families.split(",")
+
+
+def _idf() -> checkpoints.Idf:
+    return checkpoints.idf_from("wordfreq")
+
+
+def _trained(
+    data: JudgedCandidates, values: npt.NDArray[np.float32], seen: npt.NDArray[np.bool_]
+) -> Model:
+    """The model of the topics ``seen`` [Q], of features [P, K]."""
+    model = Model(Model.configurations["general"], Vocabulary([], np.zeros((0, 1), np.float32)))
+    query_index = data.candidates.texts().query_index
+    rows = np.flatnonzero(seen[query_index])
+    of_pairs = (values[rows], data.relevant()[rows], query_index[rows])
+    model.fit(*map(torch.from_numpy, of_pairs))
+    return model
+
+
+def _scored(model: Model, collection: SearchedCollection) -> LeftOut:
+    """A left-out collection's windows, scored in each form."""
+    topics, grades = collection.training_topics[:MOST_TOPICS], collection.training_qrels or {}
+    found = retriever_for(collection, method="bm25").search(topics, WINDOW)
+    scores = {
+        form: _run(model, replace(found, forms=dict.fromkeys(found.run, form))) for form in FORMS
+    }
+    qrels = {topic.query_id: grades[topic.query_id] for topic in topics}
+    return LeftOut(collection.name, qrels, found.run, scores)
+
+
+def _run(model: Model, candidates: Candidates) -> Run:
+    table = features.table(candidates.pairs(), _families(), _idf())
+    return candidates.run_of(model.head(torch.from_numpy(table.values)).numpy())
+
+
+def report(results: Sequence[LeftOut], output: Path | None) -> None:
+    """Print AP and the calibration's error by collection; write the CSV."""
+    rows = []
+    for result in results:
+        row: dict[str, object] = {"collection": result.collection}
+        row["bm25"] = _ap(result.qrels, result.first_stage)
+        for form, run in result.scores.items():
+            others = [each for each in results if each.collection != result.collection]
+            row[form] = _ap(result.qrels, run)
+            row[f"{form}: calibration error"] = calibration_error(result, others, form)
+        rows.append(row)
+    print(" | ".join(rows[0]))
+    for row in rows:
+        print(" | ".join(v if isinstance(v, str) else f"{v:.4f}" for v in row.values()))
+    if output:
+        with atomic_file(output / "left_out.csv") as stream:
+            writer = csv.DictWriter(stream, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        print(f"wrote {output / 'left_out.csv'}", file=sys.stderr)
+
+
+def _ap(qrels: Qrels, run: Run) -> float:
+    return round(mean(evaluate(qrels, run, ["AP"])["AP"]), 4)
+
+
+def calibration_error(result: LeftOut, others: Sequence[LeftOut], form: str) -> float:
+    """Expected calibration error over :data:`BINS`, by the logistic calibration of ``others``."""
+    scores: Run = {}
+    qrels: Qrels = {}
+    for other in others:
+        for name, run in other.scores.items():
+            for query_id, of_topic in run.items():
+                key = f"{other.collection}/{name}/{query_id}"
+                scores[key], qrels[key] = of_topic, other.qrels[query_id]
+    slope, intercept = calibrate(scores, qrels) or Calibration()
+    pairs = [
+        (score, result.qrels[query_id].get(doc_id, 0) > 0)
+        for query_id, of_topic in result.scores[form].items()
+        for doc_id, score in of_topic.items()
+    ]
+    values, relevant = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
+    chances = 1 / (1 + np.exp(-(slope * values + intercept)))
+    bins = np.minimum((chances * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, chances - relevant, minlength=BINS)
+    return round(float(np.abs(gaps).sum() / len(pairs)), 4)
+
+
+if __name__ == "__main__":
+    run_command(Options, main, "scripts/left_out.py", __doc__)
