@@ -20,7 +20,7 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "100"))
+REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "50"))
 """Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest
 tests/pipeline/test_proxy_servers.py`` sends more."""
 
