@@ -115,7 +115,7 @@ def window_training_set(
             # A set is the same set whoever found it.
             for form in FORMS[: 2 + (number == 0)]:
                 is_kept = is_served and form == "scores"
-                prefix = "" if is_kept else f"{collection.name}/{retriever.name}/{form}/"
+                prefix = "" if is_kept else f"{len(parts)}/"
                 part, renamed = _renamed(found, judged, prefix)
                 parts.append(replace(part, forms=dict.fromkeys(part.run, form)))
                 qrels |= renamed

@@ -185,7 +185,7 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     found = command("search", "--collection", toml, *run)
     assert found.code == 0, found.err
     assert "the engine's own query" in found.out
-    assert "mp_hcnn" in found.out
+    assert "window" in found.out
     assert float(found.out.split("own query ")[1].split()[0]) > 0.3
     assert command("evaluate", toml, tmp_path / "run.txt").code == 0
     mp_hcnn = [run[1], "--output", tmp_path / "again", "--reranker", "mp_hcnn"]
@@ -202,6 +202,9 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     trained = command("train", "knrm", "--collection", toml, *quick)
     assert trained.code == 0, trained.err
     assert "20 held-out topics:" in trained.out
+    window = command("train", "window", "--collection", toml, "--folds", 2, "--threads", 1)
+    assert window.code == 0, window.err
+    assert "20 held-out topics:" in window.out and "shipped window" in window.out
     fusion = command("search", "--collection", toml, "--reranker", "fusion", *run)
     assert fusion.code == 1
     assert "found no run of" in fusion.err

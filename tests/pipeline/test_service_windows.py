@@ -1,14 +1,17 @@
 """The service with the model ``window``: whole lists, by scores, by order, or as sets."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Command
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, client_of
 
 import rerankers
+from pipeline.collections import named
 from pipeline.service.http.models import Models
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
@@ -80,3 +83,30 @@ def test_a_list_goes_to_one_process_as_a_whole() -> None:
     expected = rerankers.load("window").predict([(QUERY, post) for post in LISTED], in_order=True)
     for _ in range(3):
         assert scorer.score(pairs).tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_a_collection_is_served_by_what_is_best_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
+    served = Models([], 1_000_000, collections=[named.find("sample")])
+    assert [*served.served] == ["sample"]
+    assert served.default.checkpoint.directory == checkpoints.SHIPPED / "window" / "all"
+    # A model trained on it since then is taken over.
+    trained = tmp_path / "checkpoints" / "window" / "sample"
+    copied = command("export", checkpoints.SHIPPED / "window" / "mb2012", trained)
+    assert copied.code == 0, copied.err
+    served.reload()
+    assert served.default.checkpoint.directory == trained
+
+
+def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
+    shared = checkpoints.SHIPPED / "mp_hcnn" / "mb2011"
+    done = command("export", shared, tmp_path / "copy")
+    assert done.code == 0, done.err
+    assert command("export", shared, tmp_path / "copy").code == 2
+    pairs = [(QUERY, post) for post in POSTS]
+    first, again = (rerankers.load(folder) for folder in (shared, tmp_path / "copy"))
+    np.testing.assert_array_equal(first.predict(pairs), again.predict(pairs))
+    scores = [*range(len(POSTS))]
+    np.testing.assert_array_equal(first.predict(pairs, scores), again.predict(pairs, scores))
