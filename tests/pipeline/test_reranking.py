@@ -9,7 +9,7 @@ from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
 from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
-from rerankers.base import FIRST_STAGE, PRIOR
+from rerankers.base import FIRST_STAGE, ORDER, PRIOR
 
 
 def worth(rank: int) -> float:
@@ -78,12 +78,12 @@ def test_pairs_have_the_scores_of_other_rankers() -> None:
     rm3: Run = {"1": {"b": 2.5, "c": 9.0}, "3": {"b": -1.0}, "9": {"a": 1.0}}
     candidates = Candidates(TOPICS, RUN, POSTS, {}, {"rm3": rm3, "bm25": {}})
     signals = candidates.pairs().signals
-    assert set(signals) == {FIRST_STAGE, PRIOR, "rm3", "bm25"}
+    assert set(signals) == {FIRST_STAGE, ORDER, PRIOR, "rm3", "bm25"}
     np.testing.assert_array_equal(signals["rm3"], np.array([np.nan, 2.5, -1.0], np.float32))
     assert signals["rm3"].dtype == np.float32
     assert np.isnan(signals["bm25"]).all() and len(signals["bm25"]) == 3
     assert signals[FIRST_STAGE].tolist() == [0.5, 0.75, 0.0]
-    assert set(Candidates(TOPICS, RUN, POSTS).pairs().signals) == {FIRST_STAGE, PRIOR}
+    assert set(Candidates(TOPICS, RUN, POSTS).pairs().signals) == {FIRST_STAGE, ORDER, PRIOR}
 
 
 def test_candidates_of_a_run_have_the_priors_of_their_ranks() -> None:

@@ -169,7 +169,9 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
     """For the page and for computed scores; one that is damaged changes nothing."""
     posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
     lucene.build(posts, folder, [])
-    with running("--index", folder, "--statistics", folder, "--threads", 1) as service:
+    with running(
+        "--checkpoint", "mp_hcnn", "--index", folder, "--statistics", folder, "--threads", 1
+    ) as service:
 
         def hits(query: str) -> list[str]:
             address = f"{service.address}/api/search"
@@ -196,7 +198,7 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_terminated_service_finishes_its_requests() -> None:
     texts = [f"{text} word{n}" for n in range(200) for text in TEXTS][:1000]
-    with running("--threads", 1) as service:
+    with running("--checkpoint", "mp_hcnn", "--threads", 1) as service:
         answers: list[httpx.Response] = []
 
         def ask(number: int) -> None:
@@ -224,7 +226,7 @@ def test_a_terminated_service_finishes_its_requests() -> None:
 
 @pytest.mark.slow
 def test_processes_that_score_live_and_die_with_the_service() -> None:
-    with running("--threads", "2", "--cache", "32MB") as service:
+    with running("--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB") as service:
         expected = service.post().json()
         # The last ones score: those that they are forked from came first.
         os.kill(descendants(service.process.pid)[-1], signal.SIGKILL)
@@ -317,7 +319,7 @@ def test_keys_and_sizes(tmp_path: Path) -> None:
     [
         (["no_such_model"], "found no model and no folder"),
         (["mp_hcnn", "mp_hcnn"], "found two models of the name mp_hcnn"),
-        ([str(checkpoints.SHIPPED / "fusion" / "all")], "expected a model that scores each post"),
+        ([str(checkpoints.SHIPPED / "fusion" / "all")], "expected a model of given candidates"),
     ],
 )
 def test_models_that_cannot_be_served(command: Command, arguments: list[str], problem: str) -> None:
