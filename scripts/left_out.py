@@ -17,28 +17,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from indexes.files import atomic_file
-from pipeline.collections import named
-from pipeline.collections.collection import SearchedCollection
-from pipeline.collections.trec import Qrels, Run
 from pipeline.command.options import option, positive_int, run_command
-from pipeline.command.runtime import bar, choose_device
-from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.checkpoints import Calibration
-from pipeline.ranking.retrievers import Candidates, retriever_for
-from pipeline.training.fusion import FORMS, MOST_TOPICS, WINDOW, window_training_set
-from pipeline.training.training_set import JudgedCandidates, searched_training_set
-from pipeline.training.tuning import calibrate
-from rerankers import checkpoint as checkpoints
-from rerankers import features
-from rerankers.models.window import Model
-from rerankers.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pipeline.collections.collection import SearchedCollection
+    from pipeline.collections.trec import Qrels, Run
+    from pipeline.ranking.retrievers import Candidates
+    from pipeline.training.training_set import JudgedCandidates
+    from rerankers.models.window import Model
+    from rerankers.text.vocabulary import Idf
 
 BINS = 10
 """Equal parts of [0, 1] in which probabilities are compared with what happened."""
@@ -64,6 +56,15 @@ class LeftOut(NamedTuple):
 
 def main(options: Options) -> None:
     """Train without each group of collections, and print what its model does there."""
+    import numpy as np
+
+    from pipeline.collections import named
+    from pipeline.collections.collection import SearchedCollection
+    from pipeline.command.runtime import bar, choose_device
+    from pipeline.training.fusion import window_training_set
+    from pipeline.training.training_set import searched_training_set
+    from rerankers import features
+
     choose_device("cpu", options.threads)
     names = named.training_collections(None, options.data, True)
     found = [named.find(name, options.data) for name in names]
@@ -83,27 +84,41 @@ def main(options: Options) -> None:
 
 
 def _families() -> Sequence[str]:
+    from rerankers.models.window import Model
+
     return Model.configurations["general"].families.split(",")
 
 
-def _idf() -> checkpoints.Idf:
-    return checkpoints.idf_from("wordfreq")
+def _idf() -> Idf:
+    from rerankers import checkpoint
+
+    return checkpoint.idf_from("wordfreq")
 
 
 def _trained(
     data: JudgedCandidates, values: npt.NDArray[np.float32], seen: npt.NDArray[np.bool_]
 ) -> Model:
     """The model of the topics ``seen`` [Q], of features [P, K]."""
+    import numpy as np
+    import torch
+
+    from rerankers.models.window import Model
+    from rerankers.text.vocabulary import Vocabulary
+
     model = Model(Model.configurations["general"], Vocabulary([], np.zeros((0, 1), np.float32)))
     query_index = data.candidates.texts().query_index
     rows = np.flatnonzero(seen[query_index])
-    of_pairs = (values[rows], data.relevant()[rows], query_index[rows])
-    model.fit(*map(torch.from_numpy, of_pairs))
+    of_pairs = values[rows], data.relevant()[rows], query_index[rows]
+    features, relevant, queries = map(torch.from_numpy, of_pairs)
+    model.fit(features, relevant, queries)
     return model
 
 
 def _scored(model: Model, collection: SearchedCollection) -> LeftOut:
     """A left-out collection's windows, scored in each form."""
+    from pipeline.ranking.retrievers import retriever_for
+    from pipeline.training.fusion import FORMS, MOST_TOPICS, WINDOW
+
     topics, grades = collection.training_topics[:MOST_TOPICS], collection.training_qrels or {}
     found = retriever_for(collection, method="bm25").search(topics, WINDOW)
     scores = {
@@ -114,12 +129,18 @@ def _scored(model: Model, collection: SearchedCollection) -> LeftOut:
 
 
 def _run(model: Model, candidates: Candidates) -> Run:
+    import torch
+
+    from rerankers import features
+
     table = features.table(candidates.pairs(), _families(), _idf())
     return candidates.run_of(model.head(torch.from_numpy(table.values)).numpy())
 
 
 def report(results: Sequence[LeftOut], output: Path | None) -> None:
     """Print AP and the calibration's error by collection; write the CSV."""
+    from indexes.files import atomic_file
+
     rows = []
     for result in results:
         row: dict[str, object] = {"collection": result.collection}
@@ -141,11 +162,18 @@ def report(results: Sequence[LeftOut], output: Path | None) -> None:
 
 
 def _ap(qrels: Qrels, run: Run) -> float:
+    from pipeline.evaluation.measures import evaluate, mean
+
     return round(mean(evaluate(qrels, run, ["AP"])["AP"]), 4)
 
 
 def calibration_error(result: LeftOut, others: Sequence[LeftOut], form: str) -> float:
     """Expected calibration error over :data:`BINS`, by the logistic calibration of ``others``."""
+    import numpy as np
+
+    from pipeline.ranking.checkpoints import Calibration
+    from pipeline.training.tuning import calibrate
+
     scores: Run = {}
     qrels: Qrels = {}
     for other in others:
