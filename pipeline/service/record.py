@@ -31,6 +31,7 @@ class Record:
         trace_id, span_id: of the client's span, in which this one is.
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
+        truncated: documents that are longer than what is read of them.
         engine: of the search engine behind this service.
         held: bytes of that engine's responses.
         texts: query and documents, if they may be logged.
@@ -47,6 +48,7 @@ class Record:
     status: int = 0
     documents: int = 0
     characters: int = 0
+    truncated: int = 0
     cache_hits: int = 0
     words: int = 0
     queue: float = 0.0
@@ -95,6 +97,7 @@ class Record:
             "x-compute-type": "cpu",
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
             "x-compute-characters": str(self.characters),
+            "x-truncated-documents": str(self.truncated),
             "x-compute-tokens": str(self.words),
         }
 

@@ -110,3 +110,14 @@ def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Comma
     np.testing.assert_array_equal(first.predict(pairs), again.predict(pairs))
     scores = [*range(len(POSTS))]
     np.testing.assert_array_equal(first.predict(pairs, scores), again.predict(pairs, scores))
+
+
+def test_long_documents_are_counted_or_refused() -> None:
+    body = {"query": QUERY, "documents": ["bbc", "cuts " * 300]}
+    with client_of(models=models()) as client:
+        read = client.post("/v2/rerank", json=body)
+        assert (read.status_code, read.headers["x-truncated-documents"]) == (200, "1")
+        for path, field in (("/v2/rerank", "truncate"), ("/rerank", "truncation")):
+            refused = client.post(path, json={**body, field: False})
+            assert refused.status_code in (400, 422)
+            assert "documents[1]: found 1500 characters, expected at most 1000" in refused.text

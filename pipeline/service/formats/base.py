@@ -22,6 +22,7 @@ from pydantic import (
 
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
+from rerankers.text.words import MAX_CHARACTERS
 
 LARGEST_SCORE = 3.4e38
 """Of a first stage: scores are in single precision."""
@@ -75,6 +76,11 @@ class Request(BaseModel):
         None,
         description="unknown, where the documents do not stand in the order of a first stage "
         "(default: first_stage); the model window reads it",
+    )
+    truncate: Flag | None = Field(
+        None,
+        description=f"false refuses documents of more than {MAX_CHARACTERS} characters, which are "
+        "read up to there (default: the header x-truncated-documents counts them)",
     )
     links: Literal["around"] | None = Field(
         None,
@@ -209,6 +215,8 @@ class Format(ErrorFormat):
 
         documents: list[str | Document] = given(self.documents)
         texts, urls = texts_of(documents, bool(request.links))
+        if given("truncation", "truncate") is False:
+            self._require_short(texts)
         if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
             problem = (
                 f"found {len(texts)} empty texts, expected some text: leave the fields of the "
@@ -228,6 +236,14 @@ class Format(ErrorFormat):
             request.shift is True,
             request.order != "unknown",
         )
+
+    def _require_short(self, texts: Sequence[str]) -> None:
+        """Raise RequestError for a text that is longer than what is read of it."""
+        for row, text in enumerate(texts):
+            if len(text) > MAX_CHARACTERS:
+                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}, as "
+                problem += "nothing may be truncated"
+                raise RequestError("value", problem, (self.documents, row))
 
     def _first_stage(
         self, documents: Sequence[str | Document], needed: bool

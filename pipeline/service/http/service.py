@@ -107,6 +107,7 @@ class Service:
         """
         record.model = model.name
         record.documents += len(request.texts)
+        record.truncated += sum(len(text) > MAX_CHARACTERS for text in request.texts)
         record.characters += sum(map(len, request.texts)) + sum(map(len, request.queries))
         if self.log_texts:
             record.texts = [*record.texts, *request.queries, *request.texts]
