@@ -316,8 +316,10 @@ def test_deadlines(name: str, header: str) -> None:
 
 
 def test_a_request_without_a_deadline_gets_one() -> None:
-    with client_of(Limits(answer=0.1), models=scored_by(GatedScorer())) as client:
+    scorer = GatedScorer()
+    with client_of(Limits(answer=0.1), models=scored_by(scorer)) as client:
         assert client.post("/v2/rerank", json=WIRES["cohere"].body()).status_code == 504
+        scorer.gate.set()  # The end waits for what is begun.
 
 
 def test_health_needs_scores_and_ready_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:

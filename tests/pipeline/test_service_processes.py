@@ -114,6 +114,7 @@ def test_a_process_that_hangs_is_replaced(
         assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_again_and_again_is_started_ever_later(
     checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

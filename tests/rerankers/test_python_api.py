@@ -38,6 +38,7 @@ def test_the_import_is_light() -> None:
     assert run(LIGHT).strip() == ""
 
 
+@pytest.mark.slow
 def test_loading_needs_no_package_that_nltk_imports() -> None:
     code = "import sys, rerankers; rerankers.load('mp_hcnn'); print(*sys.modules)"
     assert not {"nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
