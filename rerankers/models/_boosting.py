@@ -75,6 +75,20 @@ class BoostingConfig:
                 raise RerankerError(f"setting {name}: found {share}, expected 1 at most")
 
 
+@dataclass(frozen=True)
+class FusionConfig(BoostingConfig):
+    """Hyperparameters of several lists of trees; for the reasons see ``models/fusion.py``."""
+
+    objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
+    trees: int = 200  # Of each list
+    parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
+    leaves: int = 7  # Leaves of a tree
+    penalty: float = 5.0  # L2 penalty of a leaf's value
+    truncation: int = 100  # Ranks that count in the gradients' NDCG
+    feature_fraction: float = 0.3  # Of the features, drawn anew for each tree
+    bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
+
+
 class BoostedTrees(FeatureModel):
     """Lists of trees over a pair's features. An unfitted model raises RerankerError."""
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rerankers.errors import require_at_least
-from rerankers.models._boosting import BoostedTrees, BoostingConfig
+from rerankers.models._boosting import BoostedTrees, FusionConfig
 from rerankers.models._feature_model import (
     ADAPTED_FAMILY,
     DEPTH,
@@ -50,21 +50,12 @@ from rerankers.models._feature_model import (
 
 
 @dataclass(frozen=True)
-class Config(BoostingConfig):
+class Config(FusionConfig):
     """Hyperparameters."""
 
     families: str = fused()  # Names of files in rerankers/features
-    objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
-    trees: int = 200  # Of each list
     candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
     depth: int = DEPTH  # Best posts of each of them that are scored; others rank below
-    parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
-    learning_rate: float = 0.1  # Weight of each tree
-    leaves: int = 7  # Leaves of a tree
-    penalty: float = 5.0  # L2 penalty of a leaf's value
-    truncation: int = 100  # Ranks that count in the gradients' NDCG
-    feature_fraction: float = 0.3  # Of the features, drawn anew for each tree
-    bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.models._boosting import BoostedTrees, BoostingConfig
+from rerankers.models._boosting import BoostedTrees, FusionConfig
 from rerankers.models._feature_model import ADAPTED_FAMILY, TEXT_FAMILIES
 
 WINDOW_FAMILIES = ("given", "lexical", *TEXT_FAMILIES[1:])
@@ -18,19 +18,10 @@ WINDOW_FAMILIES = ("given", "lexical", *TEXT_FAMILIES[1:])
 
 
 @dataclass(frozen=True)
-class Config(BoostingConfig):
+class Config(FusionConfig):
     """Hyperparameters; for the reasons see :mod:`rerankers.models.fusion`."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
-    objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
-    trees: int = 200  # Of each list
-    parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
-    learning_rate: float = 0.1  # Weight of each tree
-    leaves: int = 7  # Leaves of a tree
-    penalty: float = 5.0  # L2 penalty of a leaf's value
-    truncation: int = 100  # Ranks that count in the gradients' NDCG
-    feature_fraction: float = 0.3  # Of the features, drawn anew for each tree
-    bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
 
 
 class Model(BoostedTrees):
