@@ -6,7 +6,7 @@
     python -m pipeline.explain --topics mb2012 --query-id 84 --reranker fusion
 
 The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of Rao et al. (AAAI
-2019); for a fusion the contribution of each family of features to a post's score.
+2019); for window and the fusions the contribution of each family of features to a post's score.
 """
 
 from __future__ import annotations

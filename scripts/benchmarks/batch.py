@@ -40,6 +40,7 @@ def measure(workload: Workload) -> list[Row]:
         for number in range(workload.rounds):
             for name, words in ways.items():
                 command = [sys.executable, "-m", "pipeline.batch", "--input", str(source)]
+                command += ["--reranker", "mp_hcnn"]
                 command += ["--output", f"{folder}/{name}-{number}", *words]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 scored = SCORED.search(done.stderr)
