@@ -38,6 +38,10 @@ OKAPI = f"{DRAWN}:okapi"
 """The model of a cell of Okapi BM25."""
 
 
+AUTHORS_RUN = f"{RUN}:authors"
+"""The model of a cell of MP-HCNN's published run (github.com/jinfengr/neural-tweet-search)."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """A system to train and measure.
@@ -156,6 +160,9 @@ class Setup:
 
     def run_file(self, cell: Cell) -> Path:
         """Run file of a finished cell."""
+        if cell.model == AUTHORS_RUN:
+            name = f"mphcnn_trec_{cell.collection.removeprefix('mb')}_pred.txt"
+            return named.data_directory(self.data) / "microblog" / "runs" / name
         if cell.kind == RUN:
             return self.collection(cell.collection).runs[cell.reranker]
         return self.directory / "runs" / f"{cell.key}.txt"

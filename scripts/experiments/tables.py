@@ -24,8 +24,9 @@ searches were chosen, by cross-validation."""
 CLEAN = {"trecqa-raw": "trecqa-clean", "trecqa-all-raw": "trecqa-all-clean"}
 """Collection -> the one with the same training part and a part of the same test questions."""
 
-FORMS = (" (paper)", " (ours)", " (authors' code)")
-"""Forms of a model, at the end of a row's name: as published; this project's; its authors' code."""
+FORMS = (" (paper)", " (paper's training)", " (ours)", " (authors' code)", " (authors' run)")
+"""Forms of a model, at the end of a row's name: as published; trained so, but smaller; ours; its
+authors' code, and the run that they published."""
 
 Figures = Mapping[str, tuple[float, ...]]
 """Collection -> published figures, in the order of the collection's measures."""

@@ -58,7 +58,8 @@ def _write_year(
     for name, content in lines.items():
         (place / name).write_text("".join(f"{line}\n" for line in content))
     run = "".join(f"{line}\n" for line in lines["id.txt"])
-    (folder / "runs" / f"run.microblog{year}.RM3.txt").write_text(run)
+    for name in (f"run.microblog{year}.RM3.txt", f"mphcnn_trec_{year}_pred.txt"):
+        (folder / "runs" / name).write_text(run)
     (folder / f"topics.microblog{year}.txt").write_text("\n".join(descriptions))
     qrels = "".join(f"{line}\n" for line in judgments)
     (folder / f"qrels.microblog{year}.txt").write_text(qrels)
