@@ -13,7 +13,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,7 +36,6 @@ from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf
 
 if TYPE_CHECKING:
-    from indexes.posts import Post
     from pipeline.collections.collection import Collection
     from rerankers.reranker import TrainedReranker
 
@@ -410,17 +409,6 @@ def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None)
     ):
         return scorer
     found = stored.open_precomputed(checkpoint.directory, directory, remedy)
-    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
-
-
-def precomputed_for(scorer: ModelScorer, posts: Sequence[Post], directory: Path) -> ModelScorer:
-    """The scorer with posts precomputed into a new folder, if they make it faster."""
-    checkpoint = scorer.checkpoint
-    if not stored.can_precompute(checkpoint.model):
-        return scorer
-    texts = [(post.text, post.url) for post in posts]
-    stored.precompute(checkpoint.directory, checkpoint.encoder.idf, texts, directory)
-    found = stored.open_precomputed(checkpoint.directory, directory, "precompute them again")
     return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
 
 

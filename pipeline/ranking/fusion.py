@@ -26,7 +26,6 @@ from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from pipeline.ranking.ranker import Mixture, Ranking, Stopwatch, Topics, reranked_topic, topics_of
@@ -427,17 +426,6 @@ class Fusion:
             lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
             scores.update({doc_id: lowest - 1.0 + score for doc_id, score in rest.items()})
         return run
-
-    def precomputed_for(self, posts: Sequence[Post], directory: Path) -> Fusion:
-        """This fusion with posts precomputed into a folder."""
-        return replace(
-            self,
-            scorer=precomputed_for(self.scorer, posts, directory / "fusion"),
-            neural={
-                name: precomputed_for(scorer, posts, directory / name)
-                for name, scorer in self.neural.items()
-            },
-        )
 
 
 def _beside(ranking: Ranking, other: Ranking, name: str) -> Ranking:
