@@ -55,9 +55,6 @@ class SearchIndex(Protocol):
     ) -> dict[str, dict[str, float]]:
         """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic."""
 
-    def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
-        """Number of posts with each word, after text analysis; words without terms are absent."""
-
     def close(self) -> None:
         """Release files and connections."""
 

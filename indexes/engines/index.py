@@ -99,20 +99,6 @@ class EngineIndex(ABC):
     ) -> dict[str, dict[str, float]]:
         """Query_id -> doc_id -> score, best first; see :class:`indexes.search.SearchIndex`."""
 
-    def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
-        """Number of posts with each word, after text analysis (so with any word of its stem).
-
-        A word that is analyzed into several terms has the frequency of the rarest. Words without
-        terms (stop words, punctuation) are absent.
-        """
-        words = list(dict.fromkeys(words))
-        analyzed = dict(zip(words, self._analyze(words), strict=True))
-        terms = list(dict.fromkeys(term for found in analyzed.values() for term in found))
-        counts = self._counts(terms)
-        return {
-            word: min(map(counts.__getitem__, found)) for word, found in analyzed.items() if found
-        }
-
     def close(self) -> None:
         """Close the file of posts."""
         self.posts.close()
@@ -199,19 +185,6 @@ class EngineIndex(ABC):
             found.append(
                 {word: Term(t["term_freq"], t.get("doc_freq", 0)) for word, t in terms.items()}
             )
-        return found
-
-    def _counts(self, terms: Sequence[str]) -> dict[str, int]:
-        """The number of posts with each term."""
-        found: dict[str, int] = {}
-        for start in range(0, len(terms), _POSTS):
-            part = terms[start : start + _POSTS]
-            # Filters by name: one search counts many terms at a time.
-            filters = {str(n): {"term": {self._words_field: t}} for n, t in enumerate(part)}
-            body = {**self._keys, "size": 0, "aggs": {"terms": {"filters": {"filters": filters}}}}
-            answer = self._engine.patiently("POST", f"/{self._address.index}/_search", body)
-            buckets = answer["aggregations"]["terms"]["buckets"]
-            found |= {term: buckets[str(n)]["doc_count"] for n, term in enumerate(part)}
         return found
 
     def _require_ids(self, doc_ids: Iterable[str]) -> None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from indexes.engines.building import Built
     from indexes.search import Posts, SearchIndex
     from rerankers.text.spaces import AdaptedSpace
-    from rerankers.text.vocabulary import Idf
 
 
 OWN = "own/"
@@ -213,17 +212,6 @@ class Collection(ABC):
             f"found {self.name}, expected a collection whose posts are searched: the candidates of "
             "this one are given, and it needs no index "
             f"(python -m pipeline.search --topics {self.name} ranks them)"
-        )
-
-    def idf(self) -> Idf:
-        """IDF of the topics' words, counted in the index."""
-        from rerankers.text.vocabulary import Idf
-        from rerankers.text.words import words
-
-        index = self.open_index()
-        vocabulary = sorted({word for topic in self.topics for word in words(topic.text)})
-        return Idf.from_document_frequencies(
-            index.document_frequencies(vocabulary), max(1, index.size), f"index of {self.name}"
         )
 
 

@@ -19,7 +19,6 @@ from pipeline.command.defaults import (
 from pipeline.command.engine import ForeignOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
-from pipeline.ranking.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -51,7 +50,6 @@ class ScoringOptions:
         parse=fraction,
         names=("--lambda",),
     )
-    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     device: str = option(
@@ -79,7 +77,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         metavar="DIR",
     )
     idf: str | None = option(
-        "word frequencies: wordfreq, index (the collection's own) or a file (default: as trained)",
+        "word frequencies: wordfreq or a file (default: as trained)",
         metavar="SOURCE",
     )
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
@@ -153,14 +151,11 @@ class RankingOptions(ModelOptions):
             # The candidates of a run have ranks, and so best ones.
             "--hits": None if self.candidates else self.hits,
         }
-        problems = [
+        return [
             f"{flag}: {collection.name} is not searched, its candidates are given; leave {flag} out"
             for flag, value in given.items()
             if value
         ]
-        if self.idf == "index":
-            problems.append(f"--idf index: {collection.name} has no index; use wordfreq or a file")
-        return problems
 
     def _of_search(self) -> dict[str, object]:
         return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
@@ -186,7 +181,6 @@ class RankingOptions(ModelOptions):
             candidates=self.candidates,
             parameters=changes,
             checkpoint=self.checkpoint,
-            normalize=self.normalize,
             skip_unknown=self.skip_unknown,
             all_stages=all_stages,
             **self.loading(),

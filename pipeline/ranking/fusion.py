@@ -236,7 +236,7 @@ def mean_of_normalized(runs: Sequence[Run]) -> Run:
     for run in runs:
         for query_id, scores in run.items():
             sums = total.setdefault(query_id, {})
-            for doc_id, score in normalize(scores, "minmax").items():
+            for doc_id, score in normalize(scores).items():
                 sums[doc_id] = sums.get(doc_id, 0.0) + score / len(runs)
     return total
 

@@ -93,9 +93,9 @@ def tune_and_compare(
     if model != DEFAULT_FUSION:
         runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
     if shipped := _shipped(model):
-        weight, _ = tuned_weight(shipped, tuning.normalization) or (UNTUNED_WEIGHT, "")
+        weight, _ = tuned_weight(shipped) or (UNTUNED_WEIGHT, "")
         scores = load_scorer(model, collection, shipped).score(candidates)
-        runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
+        runs[f"shipped {model}"] = interpolate(lexical, scores, weight)
     runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
     best = _print_held_out(collection, qrels, runs)
     return without_gain(tuning, best, f"--reranker {model} --lambda {tuning.weight:g}")
@@ -311,5 +311,5 @@ def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:
     folds = fold_topics(tuning.topics, tuning.folds, tuning.seed)
     for query_ids, weight in zip(folds, tuning.fold_weights, strict=True):
         part = {query_id: lexical[query_id] for query_id in query_ids}
-        found |= interpolate(part, neural, weight, tuning.normalization)
+        found |= interpolate(part, neural, weight)
     return found

@@ -210,17 +210,6 @@ def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
             index.search([Topic("q", "alpha", None, limit)], BM25())
 
 
-def test_document_frequencies(index: LuceneIndex) -> None:
-    found = index.document_frequencies([*WORDS, "the", "?", "zebra", "Alpha", "alpha-tango"])
-    for word in WORDS:
-        assert found[word] == sum(word in post.text.split() for post in POSTS), word
-    assert found["zebra"] == 0
-    assert found["Alpha"] == found["alpha"]
-    assert found["alpha-tango"] == found["tango"] < found["alpha"]
-    assert "the" not in found
-    assert "?" not in found
-
-
 @pytest.mark.parametrize(
     ("method", "wrong"),
     [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})],

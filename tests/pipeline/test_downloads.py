@@ -296,26 +296,6 @@ def test_word_vectors_are_cut_from_the_archive(
     script.main(script.Options(("embeddings",), check=True, data=tmp_path))
 
 
-@pytest.mark.slow
-def test_our_cuts_are_made_of_their_common_order(data_dir: Path) -> None:
-    """The words of both files, in an order that fits both, are cut into these files again."""
-    paths = [data_dir / "embeddings" / f"glove.6B.{size}d.bin.gz" for size in (50, 100)]
-    if not all(path.exists() for path in paths):
-        pytest.skip("no word vectors in the data folder")
-    every, plain = (read_vectors(path).words for path in paths)
-    places, merged, begin = {word: row for row, word in enumerate(every)}, [], 0
-    for word in plain:
-        if word in places:
-            merged += every[begin : places[word]]
-            begin = places[word] + 1
-        merged.append(word)
-    merged += every[begin:]
-    added = script.words_of_texts(script.collection_texts(data_dir))
-    for is_plain, words in ((False, every), (True, plain)):
-        kept = script.chosen(merged, added, plain=is_plain)
-        assert [word for word, is_kept in zip(merged, kept, strict=True) if is_kept] == words
-
-
 def test_list_and_check_name_missing_files(tmp_path: Path) -> None:
     listed = fetch_data("mb2013", "--list", "--data", tmp_path)
     checked = fetch_data("mb2013", "--check", "--data", tmp_path)

@@ -89,13 +89,6 @@ def test_an_unknown_teacher_is_an_error(tmp_path: Path) -> None:
         open_teacher(str(tmp_path))
 
 
-def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
-    write_folder(tmp_path / "tiny")
-    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(DataError, match=r"tiny: cannot be read as a sentence transformer"):
-        open_teacher(str(tmp_path / "tiny"))
-
-
 @pytest.mark.parametrize("name", teachers.NAMES)
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teachers, "find_spec", lambda _: None)
@@ -192,12 +185,3 @@ def test_an_interrupted_encoding_goes_on(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again, found)
     whole, _ = run(texts, tmp_path / "elsewhere")
     np.testing.assert_array_equal(whole, found)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_another_teacher_or_other_texts_start_anew(tmp_path: Path) -> None:
-    run("abcd", tmp_path)
-    assert run("abcd", tmp_path, "second")[1] == 4
-    assert run("dcba", tmp_path, "second")[1] == 4
-    assert len(list(tmp_path.iterdir())) == 2  # nothing of the earlier calls is kept
-    assert run("dcbaef", tmp_path, "second")[1] == 2  # only the added ones
