@@ -24,10 +24,9 @@ from indexes.manifest import (
     software_versions,
     unusable,
 )
-from indexes.methods import Method
+from indexes.methods import Method, Topic, id_limit
 from indexes.posts import Post, places_of
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
-from indexes.search import Topic, id_limit
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.

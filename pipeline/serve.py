@@ -19,10 +19,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.engine import addresses
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, positive_float, positive_int, size
+from pipeline.command.ranking import addresses
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection

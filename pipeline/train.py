@@ -33,9 +33,8 @@ from pipeline.collections.collection import (
     SearchedCollection,
     default_vectors,
     home_directory,
+    is_own,
 )
-from pipeline.collections.own import is_own
-from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -46,6 +45,7 @@ from pipeline.command.options import (
     option,
     positive_int,
 )
+from pipeline.command.ranking import EngineOptions, engine_of
 from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         own: collection of one's own to train on, in place of the named ones.
     """
     from pipeline.command import runtime
-    from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
+    from pipeline.ranking.fusion import JUDGMENTS
+    from pipeline.ranking.judged_posts import JudgedPosts
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
         calibrated,

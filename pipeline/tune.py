@@ -22,8 +22,7 @@ parts of other collections than TREC Microblog, on which it was not trained.
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.collections.own import is_own
-from pipeline.command.engine import EngineOptions, engine_of
+from pipeline.collections.collection import is_own
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -32,6 +31,7 @@ from pipeline.command.options import (
     output_file,
     positive_int,
 )
+from pipeline.command.ranking import EngineOptions, engine_of
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from indexes.engines.posts import KeptPosts
 from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
 from indexes.manifest import Source
-from indexes.methods import RM3, EngineQuery, Method
+from indexes.methods import RM3, EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, is_doc_id, well_formed
-from indexes.search import Topic, id_limit
 
 _POSTS = 1000
 """Posts that are fetched by one search."""
@@ -70,7 +69,7 @@ def cache_file(directory: Path, uuid: str) -> Path:
 
 
 class EngineIndex(ABC):
-    """An index that is open for searching, as :class:`indexes.search.SearchIndex`.
+    """An index that is open for searching, as :class:`indexes.methods.SearchIndex`.
 
     Attributes:
         size: number of posts.
@@ -97,7 +96,7 @@ class EngineIndex(ABC):
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
-        """Query_id -> doc_id -> score, best first; see :class:`indexes.search.SearchIndex`."""
+        """Query_id -> doc_id -> score, best first; see :class:`indexes.methods.SearchIndex`."""
 
     def close(self) -> None:
         """Close the file of posts."""

@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from indexes.engines.address import EngineAddress, index_name
 from indexes.manifest import IndexManifest
-from indexes.methods import METHODS, Method
-from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
+from indexes.methods import METHODS
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
@@ -32,13 +30,31 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
+    from indexes.engines.address import EngineAddress
     from indexes.engines.building import Built
-    from indexes.search import Posts, SearchIndex
+    from indexes.methods import Posts, SearchIndex
+    from indexes.pairs import Answer
     from rerankers.text.spaces import AdaptedSpace
 
 
 OWN = "own/"
 """Folder of own collections among indexes and checkpoints."""
+
+ENDING = ".toml"
+"""Of the file of an own collection."""
+
+CORPUS = "corpus.jsonl"
+"""File of the posts of a folder in BEIR's form."""
+
+
+def is_own(name: str | Path) -> bool:
+    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
+    return str(name).endswith(ENDING) or beir_file(Path(name), CORPUS) is not None
+
+
+def beir_file(folder: Path, name: str) -> Path | None:
+    """A file of this name, or compressed; None without one."""
+    return next((p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None)
 
 
 def home_directory() -> Path:
@@ -349,6 +365,8 @@ class SearchedCollection(Collection):
             for path in self.post_paths:
                 yield from read_posts(path)
             return
+        from indexes.pairs import read_pair_folder
+
         posts: dict[str, Post] = {}
         for folder in self.pair_folders:
             for _, post in read_pair_folder(folder):
@@ -389,8 +407,8 @@ class SearchedCollection(Collection):
         rebuild = self._index_command(shlex.join(["--index", str(directory)]))
         return lucene.build(self._read_posts(), directory, self.post_files(), rebuild=rebuild)
 
-    def build_engine_index(self, methods: Mapping[str, Method]) -> Built:
-        """Index the posts in the search engine, with the parameters of ``methods``."""
+    def build_engine_index(self) -> Built:
+        """Index the posts in the search engine."""
         from indexes.engines.building import build
 
         assert self.engine is not None
@@ -401,7 +419,6 @@ class SearchedCollection(Collection):
             self.post_files(),
             engine_directory(self.engine),
             self._index_command(engine_options(self.engine)),
-            methods,
         )
 
     def _index_command(self, place: str) -> str:
@@ -413,6 +430,8 @@ class SearchedCollection(Collection):
     @property
     def engine_index(self) -> str:
         """Name of the collection's index in a search engine, unless another is given."""
+        from indexes.engines.address import index_name
+
         return index_name(self.index_group)
 
 
@@ -494,6 +513,8 @@ class AnswerCollection(Collection):
         """
         if self.qrels_path:
             return read_qrels(self.qrels_path)
+        from indexes.pairs import LABELS
+
         if not (self.folder / LABELS).exists():
             return None
         qrels: Qrels = {}
@@ -505,6 +526,8 @@ class AnswerCollection(Collection):
     @property
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
+        from indexes.pairs import LABELS
+
         return (
             f"{self.name} has no judgments of its {self.part_name} part here "
             f"({self.folder / LABELS} is absent), so runs on it cannot be evaluated"
@@ -516,10 +539,14 @@ class AnswerCollection(Collection):
 
     def missing(self) -> list[Path]:
         """Absent files of this part; labels may be absent."""
+        from indexes.pairs import FILES
+
         return [path for name in FILES if not (path := self.folder / name).exists()]
 
     @cached_property
     def _answers(self) -> list[Answer]:
+        from indexes.pairs import read_answer_folder
+
         self.require_files()
         answers = list(read_answer_folder(self.folder))
         if not answers:

@@ -41,9 +41,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
-from indexes.engines.address import EngineAddress, index_name
+from indexes.engines.address import EngineAddress, index_name, query_file
 from indexes.errors import CollectionError
-from pipeline.collections.collection import OWN, SearchedCollection
+from pipeline.collections.collection import CORPUS, ENDING, OWN, SearchedCollection, beir_file
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, read_qrels
 from pipeline.command.errors import DataError
@@ -52,9 +52,6 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 Content = TypeVar("Content")
 
-ENDING = ".toml"
-"""Of the file of a collection."""
-
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 KEYS = (
@@ -62,16 +59,8 @@ KEYS = (
     *_ENGINE,
 )
 
-_CORPUS = "corpus.jsonl"
-"""File of the posts of a folder in BEIR's form."""
-
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
-
-
-def is_own(name: str | Path) -> bool:
-    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
-    return str(name).endswith(ENDING) or _beir_file(Path(name), _CORPUS) is not None
 
 
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedCollection:
@@ -144,10 +133,10 @@ def _read_beir(folder: Path) -> SearchedCollection:
     Topics are those of the test part, without one of the development part, and models are trained
     on the next part of training and development that is there.
     """
-    queries, corpus = (_beir_file(folder, name) for name in ("queries.jsonl", _CORPUS))
+    queries, corpus = (beir_file(folder, name) for name in ("queries.jsonl", CORPUS))
     if queries is None or corpus is None:
-        raise DataError(f"{folder}: found no queries.jsonl, expected one beside {_CORPUS}")
-    parts = {part: _beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
+        raise DataError(f"{folder}: found no queries.jsonl, expected one beside {CORPUS}")
+    parts = {part: beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
     searched = next(filter(None, parts.values()), None)
     trained = [path for part in ("train", "dev") if (path := parts[part]) not in (None, searched)]
     return SearchedCollection(
@@ -161,11 +150,6 @@ def _read_beir(folder: Path) -> SearchedCollection:
         file=folder,
         training_qrels_path=next(iter(trained), None),
     )
-
-
-def _beir_file(folder: Path, name: str) -> Path | None:
-    """A file of this name, or compressed; None without one."""
-    return next((p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None)
 
 
 def _engine(
@@ -195,15 +179,6 @@ def _engine(
     except (CollectionError, ValueError) as error:
         return None, [f"engine: {error}"]
     return address, []
-
-
-def query_file(text: str, folder: Path = Path()) -> Path | str:
-    """The file of a query, or the id of a search template; raises ValueError for a missing file."""
-    if (folder / text).is_file():
-        return folder / text
-    if text.endswith(".json"):
-        raise ValueError(f"found no file {text!r} of a query in {folder.resolve()}")
-    return text
 
 
 class TopicFiles(NamedTuple):

@@ -14,9 +14,8 @@ from indexes.changes import change
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
 from indexes.manifest import IndexManifest
-from indexes.methods import METHODS
+from indexes.methods import METHODS, Topic
 from indexes.posts import Post
-from indexes.search import Topic
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.trec import read_run
 from rerankers.scoring.precomputed import keys_of

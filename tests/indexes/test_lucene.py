@@ -18,9 +18,8 @@ from helpers.index_samples import POSTS, WORDS, random_posts
 from indexes import lucene
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
-from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
+from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood, Topic
 from indexes.posts import Post
-from indexes.search import Topic
 from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
 
