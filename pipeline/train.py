@@ -153,11 +153,9 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
         calibrated,
-        compare_fusion,
-        compare_windows,
+        compare,
         require_judgments,
         shipped_start,
-        tune_and_compare,
     )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
     from rerankers.checkpoint import ADAPTED_FILE
@@ -207,9 +205,6 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     if own and task.rankers and task.rankers.judged:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
-        compare = compare_fusion if task.rankers else tune_and_compare
-        if task.reads_windows:
-            compare = compare_windows
         tuning = compare(options.model, own, first_stage, outcome)
     elif task.reads_windows:
         tuning = calibrated(f"{options.model}/{directory.name}", training_set, outcome)

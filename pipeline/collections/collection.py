@@ -1,8 +1,8 @@
 """Collections: topics, the posts that they search or the candidates that come with them, judgments.
 
-Three kinds answer the same questions: :class:`SearchedCollection` (named, or an own collection that
-a file describes; its posts are indexed once), :class:`AnswerCollection` (named, its candidates are
-given), and :class:`TopicFileCollection` (a file of topics and an index).
+Two kinds answer the same questions: :class:`SearchedCollection` (named, an own collection that a
+file describes, or a file of topics and an index), and :class:`AnswerCollection` (named, its
+candidates are given).
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Collection(ABC):
 
 @dataclass(frozen=True)
 class SearchedCollection(Collection):
-    """A named collection with an index of its posts.
+    """A collection with an index of its posts; without files of them, the index is all there is.
 
     Attributes:
         index_group: collections of a group share their posts and so their index.
@@ -254,7 +254,7 @@ class SearchedCollection(Collection):
     topics_path: Path
     qrels_path: Path | None
     runs: Mapping[str, Path]
-    index_group: str
+    index_group: str = ""
     pair_folders: Sequence[Path] = ()
     post_paths: Sequence[Path] = ()
     measures: Sequence[str] = DEFAULT_MEASURES
@@ -348,7 +348,7 @@ class SearchedCollection(Collection):
 
         They may have been changed since by ``pipeline.index --add`` and ``--remove``.
         """
-        if self.file and self.engine:
+        if (self.file and self.engine) or not self.post_files():
             yield self.open_index().posts
         elif self.file and self.index_directory.exists():
             manifest = IndexManifest.read(self.index_directory)
@@ -390,14 +390,16 @@ class SearchedCollection(Collection):
     def open_index(self) -> SearchIndex:
         """The index; one in a folder is built at the first use."""
         if self.engine:
-            return _open_engine(self.engine, self.post_files())
+            from indexes.engines.index import open_index
+
+            return open_index(self.engine, self.index_directory, self.post_files() or None)
         from indexes.lucene import LuceneIndex
 
         directory = self.index_directory
         if self.own_index is None and not directory.exists():
             print(f"building the index {directory} (once)", file=sys.stderr)
             self.build_index(directory)
-        return LuceneIndex.open(directory, self.post_files())
+        return LuceneIndex.open(directory, self.post_files() or None)
 
     def build_index(self, directory: Path) -> IndexManifest:
         """Index the posts in a folder."""
@@ -451,12 +453,6 @@ def engine_directory(address: EngineAddress) -> Path:
     """Folder of what is kept here of an index in a search engine."""
     place = f"{crc32(str(address).encode()):08x}"
     return home_directory() / "engines" / f"{address.index}-{place}"
-
-
-def _open_engine(address: EngineAddress, sources: Sequence[Path] | None) -> SearchIndex:
-    from indexes.engines.index import open_index
-
-    return open_index(address, engine_directory(address), sources)
 
 
 @dataclass(frozen=True)
@@ -554,50 +550,12 @@ class AnswerCollection(Collection):
         return answers
 
 
-@dataclass(frozen=True)
-class TopicFileCollection(Collection):
+def topic_file(
+    topics: Path, index: Path, engine: EngineAddress | None = None, qrels: Path | None = None
+) -> SearchedCollection:
     """A file of topics and the index of their posts, in a folder or in a search engine.
 
     Without topics, the index stands in for their file.
     """
-
-    topics_path: Path
-    index_directory: Path
-    engine: EngineAddress | None = None
-    qrels_path: Path | None = None
-    measures: Sequence[str] = DEFAULT_MEASURES
-    runs: Mapping[str, Path] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The topic file's name without its ending."""
-        return self.topics_path.name.split(".")[0]
-
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        """The topic file."""
-        return str(self.topics_path)
-
-    @property
-    def missing_judgments(self) -> str:
-        """Why there are no judgments, for reports."""
-        return (
-            f"{self.topics_path} has no judgments; name them by --qrels to see how good the "
-            "ranking is"
-        )
-
-    def posts(self) -> Iterator[Post]:
-        """All posts of the index."""
-        yield from self.open_index().posts
-
-    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        """doc_id -> post, from the index."""
-        return self.open_index().posts.get_many(doc_ids)
-
-    def open_index(self) -> SearchIndex:
-        """The index."""
-        if self.engine:
-            return _open_engine(self.engine, None)
-        from indexes.lucene import LuceneIndex
-
-        return LuceneIndex.open(self.index_directory)
+    name, title = topics.name.split(".")[0], str(topics)
+    return SearchedCollection(name, title, topics, qrels, {}, own_index=index, engine=engine)

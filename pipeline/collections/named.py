@@ -15,10 +15,10 @@ from pipeline.collections.collection import (
     AnswerCollection,
     Collection,
     SearchedCollection,
-    TopicFileCollection,
     data_directory,
     engine_directory,
     is_own,
+    topic_file,
 )
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
@@ -210,17 +210,17 @@ def _from_memory(posts: Any, topics: Any, qrels: Any, ir_dataset: Any) -> Search
 
 def _topic_file(
     topics: Path, index: Path | None, qrels: Path | None, engine: EngineOptions | None
-) -> TopicFileCollection:
+) -> SearchedCollection:
     """The collection of a file of topics and an index."""
     if engine:
         address = engine_address(engine, None, None)
-        return TopicFileCollection(topics, engine_directory(address), address, qrels)
+        return topic_file(topics, engine_directory(address), address, qrels)
     if index is None:
         raise UsageError(
             f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    return TopicFileCollection(topics, index, qrels_path=qrels)
+    return topic_file(topics, index, qrels=qrels)
 
 
 def on_engine(found: SearchedCollection, options: EngineOptions | None) -> SearchedCollection:

@@ -162,9 +162,9 @@ def test_exact_matches_have_the_darkest_shade() -> None:
 FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
 
 
-@pytest.fixture(scope="module", params=["fusion", "linear_fusion"])
-def reranker(request: pytest.FixtureRequest) -> ModelScorer:
-    return trained_fusion(request.param, ",".join(FAMILIES))
+@pytest.fixture(scope="module")
+def reranker() -> ModelScorer:
+    return trained_fusion("fusion", ",".join(FAMILIES))
 
 
 def candidates() -> Candidates:
