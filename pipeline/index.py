@@ -89,7 +89,6 @@ class _LocalOptions:
     )
     replace: bool = option("added posts replace those with the same id", flag=True)
     check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
-    skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
         "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
         "and counts of the posts beforehand",
@@ -229,7 +228,6 @@ def _change(options: Options, directory: Path, own: SearchedCollection | None) -
         options.add,
         doc_ids,
         replace=options.replace,
-        skip_unknown=options.skip_unknown,
         finish=lambda folder: _keep_precomputed(directory, folder),
     )
     if after.changes == before.changes:
@@ -289,7 +287,7 @@ def _command(options: Options, directory: Path, own: SearchedCollection | None) 
     if options.remove is not None:
         path = Path(options.remove)
         words += ["--remove", str(path.absolute()) if _is_file(path) else options.remove]
-    words += ["--replace"] * options.replace + ["--skip-unknown"] * options.skip_unknown
+    words += ["--replace"] * options.replace
     return shlex.join(["python", "-m", "pipeline.index", *words])
 
 
@@ -349,8 +347,6 @@ def _is_change(options: Options) -> bool:
         problems.append("--add and --remove change an index; they cannot be combined with --posts")
     if options.replace and not options.add:
         problems.append("--replace needs --add FILE")
-    if options.skip_unknown and options.remove is None:
-        problems.append("--skip-unknown needs --remove IDS")
     if problems:
         raise UsageError(problems)
     return is_change

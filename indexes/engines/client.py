@@ -9,7 +9,7 @@ import time
 import tomllib
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -358,10 +358,15 @@ def _sender(address: EngineAddress, session: "requests.Session") -> _Send:
     def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
         url, content = nodes[0], bytearray()
         try:
-            options = {"timeout": TIMEOUT, "stream": True, "allow_redirects": False}
             with session.request(
-                method, url + path, data=body, headers=headers, **options
-            ) as answer:  # type: ignore[arg-type]
+                method,
+                url + path,
+                data=body,
+                headers=headers,
+                timeout=TIMEOUT,
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
                 for part in answer.iter_content(1 << 20):
                     content += part
                     if len(content) > LARGEST:
@@ -383,9 +388,3 @@ def _sender(address: EngineAddress, session: "requests.Session") -> _Send:
             raise _broken_off(address) from None
 
     return send
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first of some names, and the number of the others."""
-    more = f" and {len(names) - most:,} more" if names[most:] else ""
-    return ", ".join(names[:most]) + more

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from indexes.engines import dsl, feedback
 from indexes.engines.address import EngineAddress
-from indexes.engines.client import Engine, EngineError, listed
+from indexes.engines.client import Engine, EngineError
 from indexes.engines.feedback import Term
 from indexes.engines.layout import (
     CUT_HERE,
@@ -24,6 +24,7 @@ from indexes.engines.layout import (
 from indexes.engines.posts import KeptPosts
 from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
+from indexes.lines import listed
 from indexes.manifest import Source
 from indexes.methods import RM3, EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, is_doc_id, well_formed

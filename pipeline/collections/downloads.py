@@ -166,10 +166,10 @@ def fetch_all(
                 unreachable[_host(entry)] = error
             except DataError as error:
                 failures.append(str(error))
-    for host, error in unreachable.items():
+    for host, problem in unreachable.items():
         lost = sum(_host(each) == host for each in wanted)
         failures.append(
-            f"{error}: {lost} files are missing. Try again later, or put them into {folder} by "
+            f"{problem}: {lost} files are missing. Try again later, or put them into {folder} by "
             "hand; --list shows their paths and addresses"
         )
     # Files of a folder that are made by hand have the same message.

@@ -38,7 +38,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 from indexes.engines.address import EngineAddress, index_name, query_file
@@ -95,9 +95,10 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     train_qrels, train_qrels_path = _file(path.parent, content, "train_qrels", read_qrels, problems)
     if train_qrels and not qrels:
         problems.append("train_qrels: found without qrels, whose topics are searched")
-    files = TopicFiles(topics_path, topics or [], train_path, train or [])
     if topics:
-        problems += _topic_problems(files, qrels_path, (qrels or {}) | (train_qrels or {}))
+        problems += _topic_problems(
+            topics, train or [], content, (qrels or {}) | (train_qrels or {})
+        )
     language = _language(content.get("language"), problems)
     judged_only = content.get("judged_only", False)
     if not isinstance(judged_only, bool):
@@ -181,31 +182,22 @@ def _engine(
     return address, []
 
 
-class TopicFiles(NamedTuple):
-    """Files of topics to search and of topics to train on (None without one), and both."""
-
-    topics_path: Path | None
-    topics: list[Topic]
-    train_path: Path | None
-    train: list[Topic]
-
-
-def _topic_problems(files: TopicFiles, qrels_path: Path | None, qrels: Qrels | None) -> list[str]:
-    """What is wrong between the files of topics and the judgments."""
-    texts = {topic.query_id: topic.text for topic in files.topics}
-    if different := [t for t in files.train if texts.get(t.query_id, t.text) != t.text]:
+def _topic_problems(
+    topics: Sequence[Topic], train: Sequence[Topic], content: Mapping[str, object], qrels: Qrels
+) -> list[str]:
+    """What is wrong between the files of topics, to search and to train on, and the judgments."""
+    texts = {topic.query_id: topic.text for topic in topics}
+    if different := [t for t in train if texts.get(t.query_id, t.text) != t.text]:
         first = different[0]
         return [
-            f"train: {files.train_path} has another text of topic {first.query_id} "
-            f"({first.text!r}) than {files.topics_path} ({texts[first.query_id]!r}), expected an "
+            f"train: {content['train']} has another text of topic {first.query_id} "
+            f"({first.text!r}) than {content['topics']} ({texts[first.query_id]!r}), expected an "
             "id of its own for each topic, as both share the judgments"
         ]
-    if not qrels:
-        return []
-    if files.train and not qrels.keys() & {topic.query_id for topic in files.train}:
-        return [f"train: {qrels_path} has judgments for no topic of {files.train_path}"]
-    if not qrels.keys() & {topic.query_id for topic in [*files.topics, *files.train]}:
-        return [f"qrels: {qrels_path} has judgments for no topic of {files.topics_path}"]
+    if train and qrels and not qrels.keys() & {topic.query_id for topic in train}:
+        return [f"train: {content['qrels']} has judgments for no topic of {content['train']}"]
+    if qrels and not qrels.keys() & {topic.query_id for topic in [*topics, *train]}:
+        return [f"qrels: {content['qrels']} has judgments for no topic of {content['topics']}"]
     return []
 
 

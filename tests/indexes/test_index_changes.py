@@ -140,13 +140,11 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("5 posts added, 0 replaced, 2 removed in ")
     assert done.out.endswith(f"305 posts (0 empty)\nindex: {place}\n")
-    done = command("index", "--index", place, "--remove", "2,007, 2", "--skip-unknown")
+    done = command("index", "--index", place, "--remove", "2, 007")
     assert done.code == 0 and "0 posts added, 0 replaced, 2 removed" in done.out
-    done = command("index", "--index", place, "--remove", "2", "--skip-unknown")
-    assert done.code == 0 and done.out.startswith("nothing to change: 303 posts")
     # Messages name the command's options.
     assert "with --replace the new texts" in command("index", "--index", place, "--add", more).err
-    assert "with --skip-unknown, unknown" in command("index", "--index", place, "--remove", "2").err
+    assert "expected ids of its posts" in command("index", "--index", place, "--remove", "2").err
     none = command("index", "--index", tmp_path / "none", "--remove", "2")
     assert f"python -m pipeline.index --posts FILE --index '{tmp_path / 'none'}'" in none.err
     # The commands in the manifest build the same index.
@@ -168,7 +166,6 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
         ),
         (["--remove", "1", "--topics", "mb2012"], 2, "found mb2012, expected the file of an own"),
         (["--index", "x", "--posts", __file__, "--replace"], 2, "--replace needs --add FILE"),
-        (["--index", "x", "--skip-unknown"], 2, "--skip-unknown needs --remove IDS"),
         (["--index", "x", "--remove", "1"], 1, "x: found no such folder, expected an index"),
         (["--index", "x", "--remove", __file__], 1, "expected one id"),
     ],
