@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from indexes.errors import CollectionError
     from indexes.lucene import build, open_index
-    from indexes.methods import BM25, METHODS, RM3, Axiomatic, QueryLikelihood
+    from indexes.methods import BM25, METHODS, RM3, Axiomatic, QueryLikelihood, Topic
     from indexes.posts import Post, read_posts
-    from indexes.search import Topic
 
 __all__ = [
     "BM25",
@@ -34,9 +33,8 @@ __all__ = [
 _MODULES = {
     "errors": ("CollectionError",),
     "lucene": ("build", "open_index"),
-    "methods": ("BM25", "METHODS", "RM3", "Axiomatic", "QueryLikelihood"),
+    "methods": ("BM25", "METHODS", "RM3", "Axiomatic", "QueryLikelihood", "Topic"),
     "posts": ("Post", "read_posts"),
-    "search": ("Topic",),
 }
 
 

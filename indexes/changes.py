@@ -15,6 +15,7 @@ from pathlib import Path
 from indexes import lucene
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
+from indexes.lines import listed
 from indexes.manifest import Change, IndexManifest, Source
 from indexes.posts import Post, places_of, read_posts
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
@@ -27,7 +28,6 @@ def change(
     remove: Iterable[str] = (),
     *,
     replace: bool = False,
-    skip_unknown: bool = False,
     finish: Callable[[Path], None] = lambda folder: None,
 ) -> IndexManifest:
     """Remove posts from an index, then add others; the old index is replaced at the very end.
@@ -41,7 +41,6 @@ def change(
         add: files of posts.
         remove: ids.
         replace: an added post takes the place of one with the same id; else that is an error.
-        skip_unknown: ids to remove that the index lacks are left out; else that is an error.
         finish: called with the folder of the complete new index, before it replaces the old one;
             for what else is in the old one's folder.
 
@@ -59,10 +58,10 @@ def change(
     sources = [Source.read(Path(path)) for path in add]
     new = _read(add)
     with PostStore(directory / POSTS_FILE) as old:
-        removed = _removed(old, remove, directory, skip_unknown)
+        removed = _removed(old, remove, directory)
         replaced = old.get_many(new).keys() - removed
         if replaced and not replace:
-            first = _first(doc_id for doc_id in new if doc_id in replaced)
+            first = listed([repr(doc_id) for doc_id in new if doc_id in replaced])
             raise CollectionError(
                 f"{directory}: found posts with the added ids {first}, expected new ids; with "
                 "`replace` the new texts replace the old ones"
@@ -115,27 +114,18 @@ def _read(files: Sequence[Path | str]) -> dict[str, Post]:
     return new
 
 
-def _removed(
-    old: PostStore, doc_ids: Iterable[str], directory: Path, skip_unknown: bool
-) -> set[str]:
-    """Those of ``doc_ids`` that the index has."""
+def _removed(old: PostStore, doc_ids: Iterable[str], directory: Path) -> set[str]:
+    """The ids to remove, all of which the index must have."""
     wanted = list(dict.fromkeys(doc_ids))
     known = old.get_many(wanted).keys()
-    if len(known) < len(wanted) and not skip_unknown:
-        first = _first(doc_id for doc_id in wanted if doc_id not in known)
+    if len(known) < len(wanted):
+        first = listed([repr(doc_id) for doc_id in wanted if doc_id not in known])
         raise CollectionError(
             f"{directory}: found no posts with the ids {first}, expected ids of its posts, or a "
-            "file of them, one a line; with `skip_unknown`, unknown ids are left out"
+            "file of them, one a line"
         )
     return set(known)
 
 
 def _kept(old: PostStore, gone: set[str]) -> Iterable[Post]:
     return (post for post in old if post.doc_id not in gone)
-
-
-def _first(doc_ids: Iterable[str], most: int = 3) -> str:
-    """The first of some ids, and the number of the others."""
-    doc_ids = list(doc_ids)
-    more = f" and {len(doc_ids) - most:,} more" if doc_ids[most:] else ""
-    return ", ".join(map(repr, doc_ids[:most])) + more

@@ -89,17 +89,6 @@ def java_version(home: Path) -> int | None:
     return None
 
 
-def java_environment() -> dict[str, str]:
-    """The environment for programs that call ``java``, like Pyserini's ``trec_eval``.
-
-    ``JAVA_HOME`` and the first entry of ``PATH`` are those of :func:`java_home`, which may raise
-    CollectionError.
-    """
-    home = java_home()
-    path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
-    return {**os.environ, "JAVA_HOME": str(home), "PATH": path}
-
-
 def fatjar() -> Path:
     """The jar of Anserini and Lucene in the installed Pyserini, which is not imported.
 
@@ -136,8 +125,9 @@ def start(is_long: bool = False) -> None:
 def _start(is_long: bool) -> None:
     jnius_config = _import("jnius_config")
     if not jnius_config.vm_running:
-        jar, environment = fatjar(), java_environment()
-        os.environ.update({key: environment[key] for key in ("JAVA_HOME", "PATH")})
+        jar, home = fatjar(), java_home()
+        path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
+        os.environ.update({"JAVA_HOME": str(home), "PATH": path})
         jnius_config.add_classpath(str(jar))
         jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
     try:

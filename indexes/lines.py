@@ -72,6 +72,11 @@ def parallel_lines(
         yield number, {name: line for name, (_, line) in zip(present, lines, strict=True)}
 
 
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and the number of the others, for messages."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if names[most:] else "")
+
+
 def short(text: str) -> str:
     """The beginning of a text in quotes, for messages."""
     text = text.strip()

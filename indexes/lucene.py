@@ -24,10 +24,9 @@ from indexes.manifest import (
     software_versions,
     unusable,
 )
-from indexes.methods import Method
+from indexes.methods import Method, Topic, id_limit
 from indexes.posts import Post, places_of
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
-from indexes.search import Topic, id_limit
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -272,23 +271,6 @@ class LuceneIndex:
             return None
         oldest, newest = self.posts.ids_at([self.size - 1, 0])
         return oldest, newest
-
-    def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
-        """Number of posts with each word, after text analysis (so with any word of its stem).
-
-        A word that is analyzed into several terms has the frequency of the rarest. Words without
-        terms (stop words, punctuation) are absent.
-        """
-        term_class = java_class("org.apache.lucene.index.Term")
-        frequencies = {}
-        with JAVA_LOCK:
-            for word in dict.fromkeys(words):
-                terms = analyze(word, self._analyzer)
-                if terms.size():
-                    frequencies[word] = min(
-                        self._reader.docFreq(term_class(CONTENTS, term)) for term in terms
-                    )
-        return frequencies
 
     def words(self, texts: Iterable[str]) -> list[dict[str, int]]:
         """The words of each text, after text analysis, and how often each is there."""

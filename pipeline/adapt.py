@@ -73,12 +73,12 @@ def main(options: Options) -> None:
 
 
 def _collection(options: Options) -> Collection:
-    from pipeline.collections.collection import TopicFileCollection
+    from pipeline.collections.collection import topic_file
     from pipeline.collections.named import find
 
     if options.index:
         # Nothing asks for its topics.
-        return TopicFileCollection(options.index, options.index)
+        return topic_file(options.index, options.index)
     collection = find(options.collection or "", options.data)
     if collection.index_directory is None:
         raise UsageError(

@@ -172,7 +172,7 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
         elif options.weight is not None:
             weight, origin = options.weight, "given"
         else:
-            tuned = tuned_weight(folder, options.normalize)
+            tuned = tuned_weight(folder)
             weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned: choose one by --lambda")
         reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
         is_read = weight < 1 or reads_prior or trained.model.reads_windows
@@ -181,7 +181,6 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
         options.reranker,
         version_of(folder),
         weight,
-        options.normalize,
         options.precision,
         *form,
         str(format_of(files[0])),

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pipeline.collections import named
-from pipeline.collections.own import is_own
+from pipeline.collections.collection import is_own
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run

@@ -26,8 +26,7 @@ computed anew.
 
 With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
 posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or
-deleted. An engine ranks with the parameters that the index has; --parameter sets others, without
-sending the posts again.
+deleted.
 """
 
 import itertools
@@ -40,7 +39,6 @@ from pathlib import Path
 
 from indexes.lines import numbered_lines, short
 from indexes.manifest import IndexManifest
-from indexes.methods import Method
 from indexes.posts import is_doc_id
 from pipeline.collections import named
 from pipeline.collections.collection import (
@@ -49,10 +47,10 @@ from pipeline.collections.collection import (
     engine_directory,
     engine_options,
 )
-from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import apply_changes, existing_file, option
+from pipeline.command.options import existing_file, option
+from pipeline.command.ranking import EngineOptions, engine_of
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,6 @@ class _LocalOptions:
     )
     replace: bool = option("added posts replace those with the same id", flag=True)
     check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
-    skip_unknown: bool = option("ids to remove that the index lacks are left out", flag=True)
     precompute: str | None = option(
         "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
         "and counts of the posts beforehand",
@@ -105,13 +102,6 @@ class _LocalOptions:
 @dataclass(frozen=True)
 class Options(EngineOptions, _LocalOptions):
     """The same, or where in a search engine."""
-
-    parameter: tuple[str, ...] = option(
-        "parameter of a method in the index of --engine, such as ql.mu=500, bm25.k1=0.9 or "
-        "rm3.mu=100; may be given several times",
-        many=True,
-        metavar="METHOD.NAME=VALUE",
-    )
 
 
 def main(options: Options) -> None:
@@ -165,8 +155,6 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
     if isinstance(collection, AnswerCollection):
         raise collection.not_searched()
     if not given and not (collection and collection.engine):
-        if options.parameter:
-            raise UsageError("--parameter: a local index has none; give them to pipeline.search")
         return False
     local = {
         "--index": options.index,
@@ -179,7 +167,6 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         f"{flag}: not with an index in a search engine" for flag, v in local.items() if v
     ]:
         raise UsageError(problems)
-    methods = _methods(options.parameter)
     start = time.perf_counter()
     if collection:
         collection = named.on_engine(collection, given)
@@ -187,7 +174,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         assert address is not None
         if not address.has_methods:
             raise UsageError(f"{collection.title}: {address} is searched as it is, not built")
-        manifest, sent = collection.build_engine_index(methods)
+        manifest, sent = collection.build_engine_index()
     else:
         from indexes.engines.building import build
         from indexes.posts import read_posts
@@ -196,7 +183,7 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         posts = itertools.chain.from_iterable(map(read_posts, options.posts))
         rebuild = _rebuild(options.posts, engine_options(address))
         directory = engine_directory(address)
-        manifest, sent = build(address, posts, options.posts, directory, rebuild, methods)
+        manifest, sent = build(address, posts, options.posts, directory, rebuild)
     seconds = time.perf_counter() - start
     print(
         f"{manifest.posts:,} posts ({manifest.empties:,} empty), {sent:,} of them sent in "
@@ -209,26 +196,6 @@ def _rebuild(posts: Sequence[Path], place: str) -> str:
     """The command that builds an index of one's own posts, with the options that say where."""
     words = [word for path in posts for word in ("--posts", str(path.absolute()))]
     return f"python -m pipeline.index {shlex.join(words)} {place}"
-
-
-def _methods(changes: Sequence[str]) -> dict[str, Method]:
-    """The methods of a search engine with the changes ``METHOD.NAME=VALUE``."""
-    from indexes.engines.layout import RANKED, parameters_of
-
-    known = {f"{m}.{p}" for m, one in RANKED.items() for p in parameters_of(one)}
-    problems = [
-        f"--parameter {text}: found {text.partition('=')[0]!r}, expected one of "
-        f"{', '.join(sorted(known))}"
-        for text in changes
-        if text.partition("=")[0] not in known
-    ]
-    if problems:
-        raise UsageError(problems)
-    found = {}
-    for name, method in RANKED.items():
-        own = [text.partition(".")[2] for text in changes if text.startswith(f"{name}.")]
-        found[name] = apply_changes(method, own, "--parameter")
-    return found
 
 
 def _own_collection(options: Options, name: str | None) -> SearchedCollection | None:
@@ -261,7 +228,6 @@ def _change(options: Options, directory: Path, own: SearchedCollection | None) -
         options.add,
         doc_ids,
         replace=options.replace,
-        skip_unknown=options.skip_unknown,
         finish=lambda folder: _keep_precomputed(directory, folder),
     )
     if after.changes == before.changes:
@@ -321,7 +287,7 @@ def _command(options: Options, directory: Path, own: SearchedCollection | None) 
     if options.remove is not None:
         path = Path(options.remove)
         words += ["--remove", str(path.absolute()) if _is_file(path) else options.remove]
-    words += ["--replace"] * options.replace + ["--skip-unknown"] * options.skip_unknown
+    words += ["--replace"] * options.replace
     return shlex.join(["python", "-m", "pipeline.index", *words])
 
 
@@ -381,8 +347,6 @@ def _is_change(options: Options) -> bool:
         problems.append("--add and --remove change an index; they cannot be combined with --posts")
     if options.replace and not options.add:
         problems.append("--replace needs --add FILE")
-    if options.skip_unknown and options.remove is None:
-        problems.append("--skip-unknown needs --remove IDS")
     if problems:
         raise UsageError(problems)
     return is_change

@@ -245,7 +245,6 @@ def _report(
             "collection": collection.name,
             "reranker": options.reranker,
             "lambda": ranker.weight,
-            "normalize": options.normalize,
             "checkpoint": "/".join(ranker.scorer.checkpoint.directory.resolve().parts[-2:]),
             **{name: made_by[name] for name in ("date", "commit", "machine")},
         }
@@ -264,7 +263,6 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
         weight=options.weight,
         default_weight=DEFAULT_WEIGHT,
         checkpoint=options.checkpoint,
-        normalize=options.normalize,
         **options.loading(),
     )
     assert found.scorer

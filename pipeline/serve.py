@@ -19,10 +19,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.engine import addresses
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, positive_float, positive_int, size
+from pipeline.command.ranking import addresses
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -268,14 +268,14 @@ def proxy_of(
 
 def collections_of(options: Options) -> Sequence[Collection]:
     """The collections or the index of the options, if they name some."""
-    from pipeline.collections.collection import TopicFileCollection
+    from pipeline.collections.collection import topic_file
     from pipeline.collections.named import open_collection
 
     if options.collection:
         names = options.collection
         return [open_collection(name, options.index, data=options.data) for name in names]
     # Without topics: the index stands in for their file.
-    return [TopicFileCollection(options.index, options.index)] if options.index else []
+    return [topic_file(options.index, options.index)] if options.index else []
 
 
 def read_keys(path: Path) -> list[str]:

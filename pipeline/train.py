@@ -33,9 +33,8 @@ from pipeline.collections.collection import (
     SearchedCollection,
     default_vectors,
     home_directory,
+    is_own,
 )
-from pipeline.collections.own import is_own
-from pipeline.command.engine import EngineOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -46,6 +45,7 @@ from pipeline.command.options import (
     option,
     positive_int,
 )
+from pipeline.command.ranking import EngineOptions, engine_of
 from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -148,15 +148,14 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         own: collection of one's own to train on, in place of the named ones.
     """
     from pipeline.command import runtime
-    from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
+    from pipeline.ranking.fusion import JUDGMENTS
+    from pipeline.ranking.judged_posts import JudgedPosts
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
         calibrated,
-        compare_fusion,
-        compare_windows,
+        compare,
         require_judgments,
         shipped_start,
-        tune_and_compare,
     )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
     from rerankers.checkpoint import ADAPTED_FILE
@@ -206,9 +205,6 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     if own and task.rankers and task.rankers.judged:
         extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
     if own:
-        compare = compare_fusion if task.rankers else tune_and_compare
-        if task.reads_windows:
-            compare = compare_windows
         tuning = compare(options.model, own, first_stage, outcome)
     elif task.reads_windows:
         tuning = calibrated(f"{options.model}/{directory.name}", training_set, outcome)

@@ -22,8 +22,7 @@ parts of other collections than TREC Microblog, on which it was not trained.
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.collections.own import is_own
-from pipeline.command.engine import EngineOptions, engine_of
+from pipeline.collections.collection import is_own
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -32,7 +31,7 @@ from pipeline.command.options import (
     output_file,
     positive_int,
 )
-from pipeline.ranking.interpolation import NORMALIZATIONS
+from pipeline.command.ranking import EngineOptions, engine_of
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,6 @@ class _TuningOptions:
     )
     measure: str | None = option(
         "measure to maximise, as ir_measures names it (default: AP, or the collection's)"
-    )
-    normalize: str = option(
-        "normalisation of scores before mixing", default="minmax", choices=NORMALIZATIONS
     )
     folds: int = option("parts of the cross-validation", default=5, parse=positive_int)
     seed: int = option("seed of the split into folds", default=1, parse=non_negative_int)
@@ -100,7 +96,7 @@ def main(options: Options) -> None:
         collection = named.on_engine(collection, engine_of(options))
         held_out = held_out_scores(options.reranker, collection, checkpoint)
     measure = options.measure or (collection.measures[0] if options.collection else "AP")
-    tuning = held_out.tune(measure, options.normalize, options.folds, options.seed)
+    tuning = held_out.tune(measure, options.folds, options.seed)
     print(f"λ     mean {tuning.measure} on {', '.join(tuning.collections)}")
     for weight, value in tuning.curve.items():
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")

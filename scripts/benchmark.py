@@ -2,13 +2,12 @@
 """Measure speed, alternative ways in one run and in turn: a ratio is steadier than a rate.
 
     python scripts/benchmark.py
-    python scripts/benchmark.py --parts scoring,fusion --rounds 2 --pairs 49879
+    python scripts/benchmark.py --parts scoring,search --rounds 2 --pairs 49879
     python scripts/benchmark.py --parts growth --sizes 100000,1000000 --rounds 1
 
 Parts:
 
 scoring  MP-HCNN as shipped and at the paper's size: its own forward pass, and the fast one
-fusion   the learned fusion over 1000 candidates, posts read now and precomputed
 search   the whole process "python -m pipeline.search": seconds and peak memory
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring
 batch    a batch job in one process, and on a Ray cluster of this machine
@@ -27,7 +26,7 @@ from pathlib import Path
 from pipeline.command.options import did_you_mean, option, positive_int, run_command
 from pipeline.command.runtime import keep_allocations
 
-PARTS = ("scoring", "fusion", "search", "service", "batch", "engines", "growth")
+PARTS = ("scoring", "search", "service", "batch", "engines", "growth")
 """Modules of ``benchmarks``."""
 
 ON_REQUEST = "growth"

@@ -84,3 +84,12 @@ def check_url(url: str) -> str:
 def index_name(text: str) -> str:
     """A valid name of an index that resembles ``text``."""
     return "tweetrerank-" + re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
+
+
+def query_file(text: str, folder: Path = Path()) -> Path | str:
+    """The file of a query, or the id of a search template; raises ValueError for a missing file."""
+    if (folder / text).is_file():
+        return folder / text
+    if text.endswith(".json"):
+        raise ValueError(f"found no file {text!r} of a query in {folder.resolve()}")
+    return text

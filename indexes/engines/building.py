@@ -19,12 +19,11 @@ from indexes import lucene
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import Engine, EngineError, refusal, repeated
 from indexes.engines.index import cache_file, describe
-from indexes.engines.layout import ENGLISH, ID, RANKED, Layout, cut_words, new_layout
+from indexes.engines.layout import ENGLISH, ID, Layout, cut_words, new_layout
 from indexes.engines.posts import adopt
 from indexes.engines.searching import all_hits
 from indexes.errors import CollectionError
 from indexes.manifest import IndexManifest, Source, software_versions
-from indexes.methods import Method
 from indexes.posts import Post
 from indexes.store import POSTS_FILE, PostStore
 
@@ -53,7 +52,6 @@ def build(
     sources: Sequence[Path | str],
     directory: Path,
     rebuild: str,
-    methods: Mapping[str, Method] | None = None,
     shards: int = 1,
 ) -> Built:
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
@@ -64,7 +62,6 @@ def build(
         sources: files of the posts, for checks when the index is opened.
         directory: folder where posts are kept (:mod:`indexes.engines.posts`).
         rebuild: command that builds this index, for messages.
-        methods: name -> method whose parameters the fields have; default :data:`RANKED`.
         shards: of a new index.
 
     Raises:
@@ -98,7 +95,7 @@ def build(
             versions=software_versions(**{engine.kind: version}),
         )
         plain_ids = summary.numeric_ids and are_plain
-        layout = new_layout(engine, manifest, methods or RANKED)
+        layout = new_layout(engine, manifest)
         wanted = replace(layout, shards=shards, plain_ids=plain_ids)
         layout = _prepared(engine, wanted)
         with PostStore(path) as store:
@@ -128,21 +125,7 @@ def _prepared(engine: Engine, wanted: Layout) -> Layout:
             "`address.index`, or delete that index if nobody needs it (DELETE "
             f"/{address.index}) and try again"
         )
-    if found.similarities != wanted.similarities:
-        _change_similarities(engine, wanted)
-        found = replace(found, similarities=wanted.similarities)
     return found
-
-
-def _change_similarities(engine: Engine, wanted: Layout) -> None:
-    """Set other parameters of the methods, for which the index is closed for a moment."""
-    path = f"/{engine.address.index}"
-    engine.patiently("POST", f"{path}/_close")
-    try:
-        settings = {"index": {"similarity": dict(wanted.similarities)}}
-        engine.patiently("PUT", f"{path}/_settings", settings)
-    finally:
-        engine.patiently("POST", f"{path}/_open", params={"wait_for_active_shards": 1})
 
 
 def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:

@@ -1,24 +1,25 @@
 """A search engine's server or cluster: which one it is, requests to it, and their errors.
 
-Both official clients are used through their transports, which keep connections and change over to
-another node when one is gone. Whether and when to try again is decided here, for both alike.
+Both engines are asked alike. Connections are kept; when a node is gone, another one is asked.
 """
 
 import json
 import os
 import time
 import tomllib
-import warnings
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
 
 from indexes.engines.address import EngineAddress
 from indexes.errors import CollectionError
+
+if TYPE_CHECKING:
+    import requests
 
 Result = TypeVar("Result")
 
@@ -151,16 +152,15 @@ class Engine:
 
         Raises:
             EngineError: nothing answers there, or no engine, or not ``expected``; the certificate
-                or the user is not accepted; the package of its client is not installed.
+                or the user is not accepted.
         """
-        credentials = Credentials.read(address.auth)
-        kind, version = _identify(address, credentials)
+        session = _session(Credentials.read(address.auth))
+        kind, version = _identify(address, session)
         if expected not in (None, kind):
             raise EngineError(
                 f"{address.urls[0]}: found {NAMES[kind]}, expected {NAMES[expected or '']}"
             )
-        send = (_opensearch if kind == "opensearch" else _elasticsearch)(address, credentials)
-        return cls(address, kind, version, send)
+        return cls(address, kind, version, _sender(address, session))
 
     def request(
         self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
@@ -261,16 +261,28 @@ def _reason(content: Any) -> tuple[str, str]:
     return str(error.get("type", "")), _cut(reason, 300)
 
 
-def _identify(address: EngineAddress, credentials: Credentials) -> tuple[str, tuple[int, ...]]:
+def _session(credentials: Credentials) -> "requests.Session":
+    """Connections that name the user."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    session.trust_env = False  # No proxy, and no other user, of the environment.
+    session.verify = credentials.ca or True
+    # Decompressing takes longer than a fast network.
+    session.headers.update({"accept-encoding": "identity", **credentials.headers})
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    return session
+
+
+def _identify(address: EngineAddress, session: "requests.Session") -> tuple[str, tuple[int, ...]]:
     """Name and version of the engine, from the first node that answers."""
     import requests
 
-    session = requests.Session()
-    session.trust_env = False  # as the official clients
-    session.verify = credentials.ca or True
     for number, url in enumerate(address.urls, start=1):
         try:
-            answer = session.get(url + "/", headers=credentials.headers, timeout=TIMEOUT)
+            answer = session.get(url + "/", timeout=TIMEOUT)
             break
         except requests.RequestException as error:
             if number == len(address.urls):
@@ -333,126 +345,46 @@ def _cut(text: object, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def _unreadable(address: EngineAddress, error: Exception) -> _Answer:
-    """An answer of another type; raises EngineError for one that breaks off."""
-    if str(error).startswith("Unknown mimetype"):
-        return _Answer(200, str(error))
-    raise _broken_off(address)
-
-
 def _broken_off(address: EngineAddress) -> EngineError:
     return EngineError(f"{', '.join(address.urls)}: the answer breaks off", kind=_LOST)
 
 
-def _missing(kind: str) -> EngineError:
-    return EngineError(
-        f"found {NAMES[kind]}, and its client is not installed; run "
-        f"`pip install 'tweetrerank[{kind}]'`"
-    )
+def _sender(address: EngineAddress, session: "requests.Session") -> _Send:
+    """Requests to the first node; after one that it does not answer, to the next."""
+    import requests
 
-
-def _opensearch(address: EngineAddress, credentials: Credentials) -> _Send:
-    """The transport of opensearch-py."""
-    try:
-        import opensearchpy
-    except ImportError:
-        raise _missing("opensearch") from None
-    # Of system indexes, which the engine's own plug-ins have; errors come as errors.
-    warnings.filterwarnings("ignore", category=opensearchpy.exceptions.OpenSearchWarning)
-
-    class Connection(opensearchpy.Urllib3HttpConnection):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.pool.urlopen = _bounded(self.pool.urlopen)
-
-    transport = opensearchpy.OpenSearch(
-        hosts=address.urls,
-        connection_class=Connection,
-        headers=credentials.headers,
-        ca_certs=credentials.ca,
-        timeout=TIMEOUT,
-        # Another node is tried with the next attempt, which is ours.
-        max_retries=0,
-        pool_maxsize=CONNECTIONS,
-    ).transport
+    nodes = deque(address.urls)
 
     def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
+        url, content = nodes[0], bytearray()
         try:
-            return _Answer(200, transport.perform_request(method, path, body=body, headers=headers))
-        except opensearchpy.SerializationError as error:
-            return _unreadable(address, error)
-        except opensearchpy.ConnectionError as error:
-            if isinstance(error.__context__, EngineError):
-                raise error.__context__ from None
-            cause = error.info if isinstance(error.info, Exception) else error
-            raise unreachable(address, cause) from None
-        except opensearchpy.TransportError as error:
-            return _Answer(int(error.status_code), error.info)
-
-    return send
-
-
-def _elasticsearch(address: EngineAddress, credentials: Credentials) -> _Send:
-    """The transport of elasticsearch: plain JSON, which every version of the server takes."""
-    try:
-        import elastic_transport
-        from elastic_transport.client_utils import url_to_node_config
-    except ImportError:
-        raise _missing("elasticsearch") from None
-
-    class Node(elastic_transport.Urllib3HttpNode):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            self.pool.urlopen = _bounded(self.pool.urlopen)  # type: ignore[method-assign]
-
-    secure: dict[str, Any] = {"ca_certs": credentials.ca} if credentials.ca else {}
-    nodes = [url_to_node_config(url, use_default_ports_for_scheme=True) for url in address.urls]
-    transport = elastic_transport.Transport(
-        [
-            node.replace(
-                headers=credentials.headers,
-                request_timeout=TIMEOUT,
-                connections_per_node=CONNECTIONS,
-                **(secure if node.scheme == "https" else {}),
-            )
-            for node in nodes
-        ],
-        node_class=Node,
-        max_retries=0,
-    )
-
-    def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
-        try:
-            answer = transport.perform_request(method, path, body=body, headers=headers)
-        except elastic_transport.SerializationError as error:
-            return _unreadable(address, error)
-        except elastic_transport.TransportError as error:
-            if isinstance(error.__context__, EngineError):
-                raise error.__context__ from None
+            with session.request(
+                method,
+                url + path,
+                data=body,
+                headers=headers,
+                timeout=TIMEOUT,
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                for part in answer.iter_content(1 << 20):
+                    content += part
+                    if len(content) > LARGEST:
+                        raise EngineError(
+                            f"found an answer of more than {LARGEST:,} bytes, expected less; name "
+                            "fewer hits"
+                        )
+        except requests.exceptions.ChunkedEncodingError:
+            raise _broken_off(address) from None
+        except requests.RequestException as error:
+            if nodes[0] == url:
+                nodes.rotate(-1)
             raise unreachable(address, error) from None
-        return _Answer(answer.meta.status, answer.body)
+        if "json" not in answer.headers.get("content-type", ""):
+            return _Answer(answer.status_code, content.decode(errors="replace"))
+        try:
+            return _Answer(answer.status_code, json.loads(content))
+        except ValueError:
+            raise _broken_off(address) from None
 
     return send
-
-
-def _bounded(urlopen: Callable[..., Any]) -> Callable[..., Any]:
-    """urllib3's request, which reads no more than :data:`LARGEST` of the answer."""
-
-    def opened(*args: Any, **options: Any) -> Any:
-        response = urlopen(*args, preload_content=False, **options)
-        data = response.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            response.close()
-            raise EngineError(
-                f"found an answer of more than {LARGEST:,} bytes, expected less; name fewer hits"
-            )
-        response.release_conn()
-        return SimpleNamespace(status=response.status, headers=response.headers, data=data)
-
-    return opened
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first of some names, and the number of the others."""
-    more = f" and {len(names) - most:,} more" if names[most:] else ""
-    return ", ".join(names[:most]) + more

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from indexes.engines import dsl, feedback
 from indexes.engines.address import EngineAddress
-from indexes.engines.client import Engine, EngineError, listed
+from indexes.engines.client import Engine, EngineError
 from indexes.engines.feedback import Term
 from indexes.engines.layout import (
     CUT_HERE,
@@ -24,10 +24,10 @@ from indexes.engines.layout import (
 from indexes.engines.posts import KeptPosts
 from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
+from indexes.lines import listed
 from indexes.manifest import Source
-from indexes.methods import RM3, EngineQuery, Method
+from indexes.methods import RM3, EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, is_doc_id, well_formed
-from indexes.search import Topic, id_limit
 
 _POSTS = 1000
 """Posts that are fetched by one search."""
@@ -70,7 +70,7 @@ def cache_file(directory: Path, uuid: str) -> Path:
 
 
 class EngineIndex(ABC):
-    """An index that is open for searching, as :class:`indexes.search.SearchIndex`.
+    """An index that is open for searching, as :class:`indexes.methods.SearchIndex`.
 
     Attributes:
         size: number of posts.
@@ -97,21 +97,7 @@ class EngineIndex(ABC):
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
-        """Query_id -> doc_id -> score, best first; see :class:`indexes.search.SearchIndex`."""
-
-    def document_frequencies(self, words: Iterable[str]) -> dict[str, int]:
-        """Number of posts with each word, after text analysis (so with any word of its stem).
-
-        A word that is analyzed into several terms has the frequency of the rarest. Words without
-        terms (stop words, punctuation) are absent.
-        """
-        words = list(dict.fromkeys(words))
-        analyzed = dict(zip(words, self._analyze(words), strict=True))
-        terms = list(dict.fromkeys(term for found in analyzed.values() for term in found))
-        counts = self._counts(terms)
-        return {
-            word: min(map(counts.__getitem__, found)) for word, found in analyzed.items() if found
-        }
+        """Query_id -> doc_id -> score, best first; see :class:`indexes.methods.SearchIndex`."""
 
     def close(self) -> None:
         """Close the file of posts."""
@@ -199,19 +185,6 @@ class EngineIndex(ABC):
             found.append(
                 {word: Term(t["term_freq"], t.get("doc_freq", 0)) for word, t in terms.items()}
             )
-        return found
-
-    def _counts(self, terms: Sequence[str]) -> dict[str, int]:
-        """The number of posts with each term."""
-        found: dict[str, int] = {}
-        for start in range(0, len(terms), _POSTS):
-            part = terms[start : start + _POSTS]
-            # Filters by name: one search counts many terms at a time.
-            filters = {str(n): {"term": {self._words_field: t}} for n, t in enumerate(part)}
-            body = {**self._keys, "size": 0, "aggs": {"terms": {"filters": {"filters": filters}}}}
-            answer = self._engine.patiently("POST", f"/{self._address.index}/_search", body)
-            buckets = answer["aggregations"]["terms"]["buckets"]
-            found |= {term: buckets[str(n)]["doc_count"] for n, term in enumerate(part)}
         return found
 
     def _require_ids(self, doc_ids: Iterable[str]) -> None:

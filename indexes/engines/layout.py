@@ -36,11 +36,6 @@ def similarity(method: Method) -> dict[str, Any]:
     return {"type": "LMDirichlet", "mu": method.mu}
 
 
-def parameters_of(method: Method) -> dict[str, float]:
-    """The parameters of a method that are its field's: name -> value."""
-    return {name: value for name, value in similarity(method).items() if name != "type"}
-
-
 @dataclass(frozen=True)
 class Layout:
     """An index of ours, as it is to be or as it is.
@@ -118,13 +113,10 @@ class Layout:
         for name in sorted(self.similarities, key=lambda name: name != method.name):
             if self.similarities[name] == wanted:
                 return self.field if name == QueryLikelihood.name else f"{self.field}.{name}"
-        parameters = parameters_of(method)
         found = self.similarities.get(method.name, {})
-        changes = " ".join(f"--parameter {method.name}.{k}={v:g}" for k, v in parameters.items())
         raise CollectionError(
             f"{index}: this index ranks {method.name} with {_parameters(found)}, expected "
-            f"{_parameters(parameters)}; search with the former, or change the index with\n"
-            f"  {self.manifest.rebuild.splitlines()[0]} {changes}"
+            f"{_parameters(wanted)}; search with the former, or in a local index"
         )
 
     def body(self) -> dict[str, Any]:
@@ -205,6 +197,8 @@ class Layout:
             found.append(f"posts of {', '.join(files[0])}, expected {', '.join(files[1])}{more}")
         elif mine.posts != theirs.posts:
             found.append(f"a collection of {theirs.posts:,} posts, expected {mine.posts:,}")
+        if self.similarities != other.similarities:
+            found.append("other parameters of its methods")
         if self.analyzer != other.analyzer:
             found.append(f"the analyzer {other.analyzer}, expected {self.analyzer}")
         return found
@@ -216,7 +210,7 @@ def default_pipeline(settings: Mapping[str, Any]) -> str | None:
     return None if found in (None, "_none") else str(found)
 
 
-def new_layout(engine: Engine, manifest: IndexManifest, methods: Mapping[str, Method]) -> Layout:
+def new_layout(engine: Engine, manifest: IndexManifest) -> Layout:
     """The layout of a new index in this engine."""
     try:
         engine.request("POST", "/_analyze", {"analyzer": ENGLISH, "text": "tests"})
@@ -225,7 +219,7 @@ def new_layout(engine: Engine, manifest: IndexManifest, methods: Mapping[str, Me
         if error.status != 400:
             raise
         analyzer = CUT_HERE
-    similarities = {name: similarity(method) for name, method in methods.items()}
+    similarities = {name: similarity(method) for name, method in RANKED.items()}
     words = "the engine's analyzer english" if analyzer == ENGLISH else "Lucene, before indexing"
     return Layout(replace(manifest, analyzer=words), analyzer, similarities)
 

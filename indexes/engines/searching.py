@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
-from indexes.engines.client import Engine, EngineError, encoded, listed, refusal, repeated
+from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
+from indexes.lines import listed
 
 Hit = dict[str, Any]
 """A post that was found, as the engine shows it."""
@@ -115,7 +116,7 @@ def single_precision(scores: Iterable[float]) -> list[float]:
 def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
     what = "topic" if len(labels) == 1 else "topics"
     return EngineError(
-        f"{what} {listed(labels)} without an answer: {error}", error.status, error.kind
+        f"{what} {listed(labels, 5)} without an answer: {error}", error.status, error.kind
     )
 
 

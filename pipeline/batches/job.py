@@ -22,7 +22,7 @@ from pipeline.batches.rows import Form
 from pipeline.batches.rows import check as check_row
 from pipeline.command.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, REJECTED = "_manifest.json", "_rejected"
 FIRST_ROWS = 1_000_000
 """Bytes in which a job looks for its first row at a time."""
@@ -49,7 +49,6 @@ class BatchSettings:
         reranker: name of the model.
         version: hash of its checkpoint.
         weight: λ; 1 where there are no first-stage scores.
-        normalization: of scores before mixing.
         precision: of the arithmetic.
         is_nested, has_first_stage: form of the rows.
         output: format of the output.
@@ -58,7 +57,6 @@ class BatchSettings:
     reranker: str
     version: str
     weight: float
-    normalization: str
     precision: str
     is_nested: bool
     has_first_stage: bool

@@ -74,7 +74,7 @@ class Worker:
             trained = load(folder, settings.reranker, device)
         self._model = trained.model
         scorer = ModelScorer(trained, job.batch_size, settings.precision)
-        self._ranker = Mixture(None, scorer, Mixing(settings.weight, settings.normalization))
+        self._ranker = Mixture(None, scorer, Mixing(settings.weight))
         self._reader = job.reader()
 
     @cached_property

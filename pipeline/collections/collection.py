@@ -1,8 +1,8 @@
 """Collections: topics, the posts that they search or the candidates that come with them, judgments.
 
-Three kinds answer the same questions: :class:`SearchedCollection` (named, or an own collection that
-a file describes; its posts are indexed once), :class:`AnswerCollection` (named, its candidates are
-given), and :class:`TopicFileCollection` (a file of topics and an index).
+Two kinds answer the same questions: :class:`SearchedCollection` (named, an own collection that a
+file describes, or a file of topics and an index), and :class:`AnswerCollection` (named, its
+candidates are given).
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from indexes.engines.address import EngineAddress, index_name
 from indexes.manifest import IndexManifest
-from indexes.methods import METHODS, Method
-from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
+from indexes.methods import METHODS
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
@@ -32,14 +30,31 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
+    from indexes.engines.address import EngineAddress
     from indexes.engines.building import Built
-    from indexes.search import Posts, SearchIndex
+    from indexes.methods import Posts, SearchIndex
+    from indexes.pairs import Answer
     from rerankers.text.spaces import AdaptedSpace
-    from rerankers.text.vocabulary import Idf
 
 
 OWN = "own/"
 """Folder of own collections among indexes and checkpoints."""
+
+ENDING = ".toml"
+"""Of the file of an own collection."""
+
+CORPUS = "corpus.jsonl"
+"""File of the posts of a folder in BEIR's form."""
+
+
+def is_own(name: str | Path) -> bool:
+    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
+    return str(name).endswith(ENDING) or beir_file(Path(name), CORPUS) is not None
+
+
+def beir_file(folder: Path, name: str) -> Path | None:
+    """A file of this name, or compressed; None without one."""
+    return next((p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None)
 
 
 def home_directory() -> Path:
@@ -215,21 +230,10 @@ class Collection(ABC):
             f"(python -m pipeline.search --topics {self.name} ranks them)"
         )
 
-    def idf(self) -> Idf:
-        """IDF of the topics' words, counted in the index."""
-        from rerankers.text.vocabulary import Idf
-        from rerankers.text.words import words
-
-        index = self.open_index()
-        vocabulary = sorted({word for topic in self.topics for word in words(topic.text)})
-        return Idf.from_document_frequencies(
-            index.document_frequencies(vocabulary), max(1, index.size), f"index of {self.name}"
-        )
-
 
 @dataclass(frozen=True)
 class SearchedCollection(Collection):
-    """A named collection with an index of its posts.
+    """A collection with an index of its posts; without files of them, the index is all there is.
 
     Attributes:
         index_group: collections of a group share their posts and so their index.
@@ -250,7 +254,7 @@ class SearchedCollection(Collection):
     topics_path: Path
     qrels_path: Path | None
     runs: Mapping[str, Path]
-    index_group: str
+    index_group: str = ""
     pair_folders: Sequence[Path] = ()
     post_paths: Sequence[Path] = ()
     measures: Sequence[str] = DEFAULT_MEASURES
@@ -344,7 +348,7 @@ class SearchedCollection(Collection):
 
         They may have been changed since by ``pipeline.index --add`` and ``--remove``.
         """
-        if self.file and self.engine:
+        if (self.file and self.engine) or not self.post_files():
             yield self.open_index().posts
         elif self.file and self.index_directory.exists():
             manifest = IndexManifest.read(self.index_directory)
@@ -361,6 +365,8 @@ class SearchedCollection(Collection):
             for path in self.post_paths:
                 yield from read_posts(path)
             return
+        from indexes.pairs import read_pair_folder
+
         posts: dict[str, Post] = {}
         for folder in self.pair_folders:
             for _, post in read_pair_folder(folder):
@@ -384,14 +390,16 @@ class SearchedCollection(Collection):
     def open_index(self) -> SearchIndex:
         """The index; one in a folder is built at the first use."""
         if self.engine:
-            return _open_engine(self.engine, self.post_files())
+            from indexes.engines.index import open_index
+
+            return open_index(self.engine, self.index_directory, self.post_files() or None)
         from indexes.lucene import LuceneIndex
 
         directory = self.index_directory
         if self.own_index is None and not directory.exists():
             print(f"building the index {directory} (once)", file=sys.stderr)
             self.build_index(directory)
-        return LuceneIndex.open(directory, self.post_files())
+        return LuceneIndex.open(directory, self.post_files() or None)
 
     def build_index(self, directory: Path) -> IndexManifest:
         """Index the posts in a folder."""
@@ -401,8 +409,8 @@ class SearchedCollection(Collection):
         rebuild = self._index_command(shlex.join(["--index", str(directory)]))
         return lucene.build(self._read_posts(), directory, self.post_files(), rebuild=rebuild)
 
-    def build_engine_index(self, methods: Mapping[str, Method]) -> Built:
-        """Index the posts in the search engine, with the parameters of ``methods``."""
+    def build_engine_index(self) -> Built:
+        """Index the posts in the search engine."""
         from indexes.engines.building import build
 
         assert self.engine is not None
@@ -413,7 +421,6 @@ class SearchedCollection(Collection):
             self.post_files(),
             engine_directory(self.engine),
             self._index_command(engine_options(self.engine)),
-            methods,
         )
 
     def _index_command(self, place: str) -> str:
@@ -425,6 +432,8 @@ class SearchedCollection(Collection):
     @property
     def engine_index(self) -> str:
         """Name of the collection's index in a search engine, unless another is given."""
+        from indexes.engines.address import index_name
+
         return index_name(self.index_group)
 
 
@@ -444,12 +453,6 @@ def engine_directory(address: EngineAddress) -> Path:
     """Folder of what is kept here of an index in a search engine."""
     place = f"{crc32(str(address).encode()):08x}"
     return home_directory() / "engines" / f"{address.index}-{place}"
-
-
-def _open_engine(address: EngineAddress, sources: Sequence[Path] | None) -> SearchIndex:
-    from indexes.engines.index import open_index
-
-    return open_index(address, engine_directory(address), sources)
 
 
 @dataclass(frozen=True)
@@ -506,6 +509,8 @@ class AnswerCollection(Collection):
         """
         if self.qrels_path:
             return read_qrels(self.qrels_path)
+        from indexes.pairs import LABELS
+
         if not (self.folder / LABELS).exists():
             return None
         qrels: Qrels = {}
@@ -517,6 +522,8 @@ class AnswerCollection(Collection):
     @property
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
+        from indexes.pairs import LABELS
+
         return (
             f"{self.name} has no judgments of its {self.part_name} part here "
             f"({self.folder / LABELS} is absent), so runs on it cannot be evaluated"
@@ -528,10 +535,14 @@ class AnswerCollection(Collection):
 
     def missing(self) -> list[Path]:
         """Absent files of this part; labels may be absent."""
+        from indexes.pairs import FILES
+
         return [path for name in FILES if not (path := self.folder / name).exists()]
 
     @cached_property
     def _answers(self) -> list[Answer]:
+        from indexes.pairs import read_answer_folder
+
         self.require_files()
         answers = list(read_answer_folder(self.folder))
         if not answers:
@@ -539,50 +550,12 @@ class AnswerCollection(Collection):
         return answers
 
 
-@dataclass(frozen=True)
-class TopicFileCollection(Collection):
+def topic_file(
+    topics: Path, index: Path, engine: EngineAddress | None = None, qrels: Path | None = None
+) -> SearchedCollection:
     """A file of topics and the index of their posts, in a folder or in a search engine.
 
     Without topics, the index stands in for their file.
     """
-
-    topics_path: Path
-    index_directory: Path
-    engine: EngineAddress | None = None
-    qrels_path: Path | None = None
-    measures: Sequence[str] = DEFAULT_MEASURES
-    runs: Mapping[str, Path] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The topic file's name without its ending."""
-        return self.topics_path.name.split(".")[0]
-
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        """The topic file."""
-        return str(self.topics_path)
-
-    @property
-    def missing_judgments(self) -> str:
-        """Why there are no judgments, for reports."""
-        return (
-            f"{self.topics_path} has no judgments; name them by --qrels to see how good the "
-            "ranking is"
-        )
-
-    def posts(self) -> Iterator[Post]:
-        """All posts of the index."""
-        yield from self.open_index().posts
-
-    def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
-        """doc_id -> post, from the index."""
-        return self.open_index().posts.get_many(doc_ids)
-
-    def open_index(self) -> SearchIndex:
-        """The index."""
-        if self.engine:
-            return _open_engine(self.engine, None)
-        from indexes.lucene import LuceneIndex
-
-        return LuceneIndex.open(self.index_directory)
+    name, title = topics.name.split(".")[0], str(topics)
+    return SearchedCollection(name, title, topics, qrels, {}, own_index=index, engine=engine)

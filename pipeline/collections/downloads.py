@@ -65,14 +65,17 @@ class Entry(NamedTuple):
 class Patience(NamedTuple):
     """Limits of retries: seconds without data (``timeout``) end an attempt.
 
-    The pause before the second attempt, in seconds, is doubled before each further one. A host
-    that is not reached within ``reach`` seconds is given up.
+    The pause before the second attempt, in seconds, is doubled before each further one. A host is
+    given up after ``unreached`` attempts that did not reach it.
     """
 
     attempts: int = 5
     timeout: float = 30.0
     pause: float = 1.0
-    reach: float = 8.0
+    unreached: int = 3
+
+
+PATIENCE = Patience()
 
 
 class _TryAgainError(Exception):
@@ -81,14 +84,6 @@ class _TryAgainError(Exception):
 
 class UnreachableError(DataError):
     """The host of a file cannot be reached; that of other files may be."""
-
-    def __init__(self, host: str, reason: str) -> None:
-        self.reason = reason
-        super().__init__(f"cannot reach {host} ({reason})")
-
-
-class _NoConnectionError(_TryAgainError):
-    """An attempt that did not reach the host."""
 
 
 @cache
@@ -143,7 +138,7 @@ def state(entry: Entry, folder: Path) -> str:
 
 
 def fetch_all(
-    entries: Iterable[Entry], folder: Path, patience: Patience | None = None
+    entries: Iterable[Entry], folder: Path, patience: Patience = PATIENCE
 ) -> tuple[int, list[str]]:
     """Fetch missing and damaged files, with a line for each on stderr.
 
@@ -154,15 +149,12 @@ def fetch_all(
     from tqdm import tqdm
 
     wanted = [entry for entry in entries if state(entry, folder) != "present"]
-    patience = patience or Patience()
-    fetched, failures, lost = 0, [], 0
-    unreachable: dict[str, str] = {}  # host -> reason
+    fetched, failures = 0, list[str]()
+    unreachable: dict[str, UnreachableError] = {}  # host -> error
     total = sum(entry.size for entry in wanted if entry.url)
     with tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
         for number, entry in enumerate(wanted, start=1):
-            host = urlsplit(entry.url or "").netloc
-            if host in unreachable:
-                lost += 1
+            if _host(entry) in unreachable:
                 continue
             bar.set_description(entry.path, refresh=False)
             try:
@@ -171,20 +163,21 @@ def fetch_all(
                 line = f"{number} of {len(wanted)}: {entry.path} ({entry.size / 1e6:.1f} MB)"
                 tqdm.write(line, file=sys.stderr)
             except UnreachableError as error:
-                unreachable[host] = error.reason
-                lost += 1
-                # Probably there is no network.
-                patience = patience._replace(reach=0.0)
+                unreachable[_host(entry)] = error
             except DataError as error:
                 failures.append(str(error))
-    if lost:
+    for host, problem in unreachable.items():
+        lost = sum(_host(each) == host for each in wanted)
         failures.append(
-            f"cannot reach {' and '.join(unreachable)} ({next(iter(unreachable.values()))}): "
-            f"{lost} files are missing. Try again later, or put them into {folder} by hand; "
-            "--list shows their paths and addresses"
+            f"{problem}: {lost} files are missing. Try again later, or put them into {folder} by "
+            "hand; --list shows their paths and addresses"
         )
     # Files of a folder that are made by hand have the same message.
     return fetched, list(dict.fromkeys(failures))
+
+
+def _host(entry: Entry) -> str:
+    return urlsplit(entry.url or "").netloc
 
 
 def fetch(
@@ -211,12 +204,10 @@ def fetch(
         )
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(place.name + ".part")
-    reason, is_lost, begun = "", False, time.monotonic()
+    reason, lost = "", 0
     for attempt in range(patience.attempts):
         if attempt:
             pause = patience.pause * 2 ** (attempt - 1)
-            if is_lost and time.monotonic() + pause > begun + patience.reach:
-                break
             say(f"{reason}; next attempt in {pause:.0f} s")
             time.sleep(pause)
         try:
@@ -224,9 +215,11 @@ def fetch(
             _accept(entry, part, place)
             return
         except _TryAgainError as error:
-            reason, is_lost = str(error), isinstance(error, _NoConnectionError)
-    if is_lost:
-        raise UnreachableError(urlsplit(entry.url).netloc, reason)
+            reason = str(error)
+        except UnreachableError as error:
+            reason, lost = str(error), lost + 1
+            if lost >= patience.unreached:
+                raise
     raise DataError(
         f"{entry.url}: {reason} (after {patience.attempts} attempts); try again later, or put "
         f"your own copy at {place}"
@@ -254,8 +247,10 @@ def _download(
         )
     except requests.ConnectionError as error:
         # The cause, without the pool and the address that it is wrapped in.
-        cause = getattr(error.args[0], "reason", error) if error.args else error
-        raise _NoConnectionError(str(cause).rpartition(": ")[2]) from None
+        cause = str(getattr(error.args[0], "reason", error) if error.args else error)
+        raise UnreachableError(
+            f"cannot reach {urlsplit(url).netloc} ({cause.rpartition(': ')[2]})"
+        ) from None
     except requests.RequestException as error:
         raise _TryAgainError(f"no answer: {error}") from None
     try:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from indexes.files import atomic_directory, atomic_file
 from indexes.posts import Post, id_under, post_of, short_json, well_formed
-from pipeline.collections.collection import SearchedCollection, home_directory
-from pipeline.collections.own import ENDING, read_collection
+from pipeline.collections.collection import ENDING, SearchedCollection, home_directory
+from pipeline.collections.own import read_collection
 from pipeline.collections.topics import Topic, topic_of
 from pipeline.collections.trec import QRELS_COLUMNS, Qrels
 from pipeline.command.errors import DataError, UsageError

@@ -8,21 +8,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from indexes.engines.address import EngineAddress
 from pipeline.collections.collection import (
+    ENDING,
     AnswerCollection,
     Collection,
     SearchedCollection,
-    TopicFileCollection,
     data_directory,
     engine_directory,
+    is_own,
+    topic_file,
 )
-from pipeline.collections.own import ENDING, is_own, missing_collection, read_collection
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 from pipeline.evaluation.measures import DEFAULT_MEASURES
+
+if TYPE_CHECKING:
+    from indexes.engines.address import EngineAddress
 
 EngineOptions = Mapping[str, Any]
 """Fields of an :class:`indexes.engines.address.EngineAddress` that a command's options give."""
@@ -74,6 +77,8 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
     Of answer selection it is the test part.
     """
     if is_own(name):
+        from pipeline.collections.own import missing_collection, read_collection
+
         if not Path(name).exists():
             raise UsageError(missing_collection(name))
         return read_collection(Path(name), [*names(), *_ALIASES])
@@ -205,17 +210,17 @@ def _from_memory(posts: Any, topics: Any, qrels: Any, ir_dataset: Any) -> Search
 
 def _topic_file(
     topics: Path, index: Path | None, qrels: Path | None, engine: EngineOptions | None
-) -> TopicFileCollection:
+) -> SearchedCollection:
     """The collection of a file of topics and an index."""
     if engine:
         address = engine_address(engine, None, None)
-        return TopicFileCollection(topics, engine_directory(address), address, qrels)
+        return topic_file(topics, engine_directory(address), address, qrels)
     if index is None:
         raise UsageError(
             f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    return TopicFileCollection(topics, index, qrels_path=qrels)
+    return topic_file(topics, index, qrels=qrels)
 
 
 def on_engine(found: SearchedCollection, options: EngineOptions | None) -> SearchedCollection:
@@ -245,6 +250,8 @@ def engine_address(
         problems.append("--engine-index NAME is missing: the index in the search engine")
     if problems:
         raise UsageError(problems)
+    from indexes.engines.address import EngineAddress
+
     return EngineAddress(**{"index": index, **options})
 
 

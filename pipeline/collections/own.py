@@ -38,12 +38,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
-from indexes.engines.address import EngineAddress, index_name
+from indexes.engines.address import EngineAddress, index_name, query_file
 from indexes.errors import CollectionError
-from pipeline.collections.collection import OWN, SearchedCollection
+from pipeline.collections.collection import CORPUS, ENDING, OWN, SearchedCollection, beir_file
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, read_qrels
 from pipeline.command.errors import DataError
@@ -52,9 +52,6 @@ from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 Content = TypeVar("Content")
 
-ENDING = ".toml"
-"""Of the file of a collection."""
-
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 KEYS = (
@@ -62,16 +59,8 @@ KEYS = (
     *_ENGINE,
 )
 
-_CORPUS = "corpus.jsonl"
-"""File of the posts of a folder in BEIR's form."""
-
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
-
-
-def is_own(name: str | Path) -> bool:
-    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
-    return str(name).endswith(ENDING) or _beir_file(Path(name), _CORPUS) is not None
 
 
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedCollection:
@@ -106,9 +95,10 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     train_qrels, train_qrels_path = _file(path.parent, content, "train_qrels", read_qrels, problems)
     if train_qrels and not qrels:
         problems.append("train_qrels: found without qrels, whose topics are searched")
-    files = TopicFiles(topics_path, topics or [], train_path, train or [])
     if topics:
-        problems += _topic_problems(files, qrels_path, (qrels or {}) | (train_qrels or {}))
+        problems += _topic_problems(
+            topics, train or [], content, (qrels or {}) | (train_qrels or {})
+        )
     language = _language(content.get("language"), problems)
     judged_only = content.get("judged_only", False)
     if not isinstance(judged_only, bool):
@@ -144,10 +134,10 @@ def _read_beir(folder: Path) -> SearchedCollection:
     Topics are those of the test part, without one of the development part, and models are trained
     on the next part of training and development that is there.
     """
-    queries, corpus = (_beir_file(folder, name) for name in ("queries.jsonl", _CORPUS))
+    queries, corpus = (beir_file(folder, name) for name in ("queries.jsonl", CORPUS))
     if queries is None or corpus is None:
-        raise DataError(f"{folder}: found no queries.jsonl, expected one beside {_CORPUS}")
-    parts = {part: _beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
+        raise DataError(f"{folder}: found no queries.jsonl, expected one beside {CORPUS}")
+    parts = {part: beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
     searched = next(filter(None, parts.values()), None)
     trained = [path for part in ("train", "dev") if (path := parts[part]) not in (None, searched)]
     return SearchedCollection(
@@ -161,11 +151,6 @@ def _read_beir(folder: Path) -> SearchedCollection:
         file=folder,
         training_qrels_path=next(iter(trained), None),
     )
-
-
-def _beir_file(folder: Path, name: str) -> Path | None:
-    """A file of this name, or compressed; None without one."""
-    return next((p for end in ("", ".gz") if (p := folder / f"{name}{end}").is_file()), None)
 
 
 def _engine(
@@ -197,40 +182,22 @@ def _engine(
     return address, []
 
 
-def query_file(text: str, folder: Path = Path()) -> Path | str:
-    """The file of a query, or the id of a search template; raises ValueError for a missing file."""
-    if (folder / text).is_file():
-        return folder / text
-    if text.endswith(".json"):
-        raise ValueError(f"found no file {text!r} of a query in {folder.resolve()}")
-    return text
-
-
-class TopicFiles(NamedTuple):
-    """Files of topics to search and of topics to train on (None without one), and both."""
-
-    topics_path: Path | None
-    topics: list[Topic]
-    train_path: Path | None
-    train: list[Topic]
-
-
-def _topic_problems(files: TopicFiles, qrels_path: Path | None, qrels: Qrels | None) -> list[str]:
-    """What is wrong between the files of topics and the judgments."""
-    texts = {topic.query_id: topic.text for topic in files.topics}
-    if different := [t for t in files.train if texts.get(t.query_id, t.text) != t.text]:
+def _topic_problems(
+    topics: Sequence[Topic], train: Sequence[Topic], content: Mapping[str, object], qrels: Qrels
+) -> list[str]:
+    """What is wrong between the files of topics, to search and to train on, and the judgments."""
+    texts = {topic.query_id: topic.text for topic in topics}
+    if different := [t for t in train if texts.get(t.query_id, t.text) != t.text]:
         first = different[0]
         return [
-            f"train: {files.train_path} has another text of topic {first.query_id} "
-            f"({first.text!r}) than {files.topics_path} ({texts[first.query_id]!r}), expected an "
+            f"train: {content['train']} has another text of topic {first.query_id} "
+            f"({first.text!r}) than {content['topics']} ({texts[first.query_id]!r}), expected an "
             "id of its own for each topic, as both share the judgments"
         ]
-    if not qrels:
-        return []
-    if files.train and not qrels.keys() & {topic.query_id for topic in files.train}:
-        return [f"train: {qrels_path} has judgments for no topic of {files.train_path}"]
-    if not qrels.keys() & {topic.query_id for topic in [*files.topics, *files.train]}:
-        return [f"qrels: {qrels_path} has judgments for no topic of {files.topics_path}"]
+    if train and qrels and not qrels.keys() & {topic.query_id for topic in train}:
+        return [f"train: {content['qrels']} has judgments for no topic of {content['train']}"]
+    if qrels and not qrels.keys() & {topic.query_id for topic in [*topics, *train]}:
+        return [f"qrels: {content['qrels']} has judgments for no topic of {content['topics']}"]
     return []
 
 

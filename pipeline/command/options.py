@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from indexes.errors import CollectionError
+from indexes.lines import listed as listed
 from pipeline.command.errors import DataError, UsageError
 from rerankers.errors import RerankerError
 
@@ -345,11 +346,6 @@ def did_you_mean(text: str, known: Sequence[str]) -> str:
     """``; did you mean 'x'?`` for a name close to a known one, else nothing."""
     close = difflib.get_close_matches(text, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """The first names of a long list, and the number of the others."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
 
 
 def _names(field: dataclasses.Field[Any]) -> Sequence[str]:

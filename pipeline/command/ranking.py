@@ -1,4 +1,4 @@
-"""Options of the commands that rank."""
+"""Options of collections, of indexes in search engines, and of the commands that rank."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from indexes.errors import CollectionError
 from pipeline.command import runtime
 from pipeline.command.defaults import (
     AUTO,
@@ -16,14 +17,83 @@ from pipeline.command.defaults import (
     METHODS,
     NONE,
 )
-from pipeline.command.engine import ForeignOptions, engine_of
 from pipeline.command.errors import UsageError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
-from pipeline.ranking.interpolation import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.ranking.ranker import Ranker
+
+
+def addresses(text: str) -> str:
+    """Addresses of nodes, separated by commas."""
+    from indexes.engines.address import check_url
+
+    try:
+        for url in text.split(","):
+            check_url(url.strip())
+    except CollectionError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def _query(text: str) -> Path | str:
+    from indexes.engines.address import query_file
+
+    return query_file(text, Path())
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of an index in a search engine."""
+
+    topic: ClassVar[str] = "search engine"
+
+    engine: str | None = option(
+        "search in OpenSearch or Elasticsearch at this address, in place of a local index; several "
+        "nodes are separated by commas",
+        parse=addresses,
+        metavar="URL",
+    )
+    engine_index: str | None = option(
+        "its index (default for a collection: tweetrerank-GROUP)", metavar="NAME"
+    )
+    engine_auth: Path | None = option(
+        'file of user and password, or api_key, and ca, as lines such as user = "reader" (default: '
+        "$TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, _CA)",
+        parse=existing_file,
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True)
+class ForeignOptions(EngineOptions):
+    """The same, and of an index that pipeline.index has not made."""
+
+    topic: ClassVar[str] = "search engine"
+
+    text_field: str | None = option(
+        "field of the texts in an index of --engine that is searched as it is", metavar="FIELD"
+    )
+    url_field: str | None = option("its field of links", metavar="FIELD")
+    time_field: str | None = option(
+        "its field of times, a date or a number, for topics with a time limit", metavar="FIELD"
+    )
+    id_field: str | None = option("its field of ids (default: _id)", metavar="FIELD")
+    query: Path | str | None = option(
+        "file of its query, JSON with {{query}} for the topic's text, or id of a search template "
+        "with the parameter query (default: match on the text field)",
+        parse=_query,
+        metavar="FILE|ID",
+    )
+
+
+def engine_of(options: EngineOptions) -> dict[str, Any]:
+    """The given fields of an :class:`indexes.engines.address.EngineAddress`."""
+    names = {"engine": "url", "engine_index": "index", "engine_auth": "auth"}
+    fields = (*names, "text_field", "url_field", "time_field", "id_field", "query")
+    found = {name: getattr(options, name, None) for name in fields}
+    return {names.get(name, name): value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -51,7 +121,6 @@ class ScoringOptions:
         parse=fraction,
         names=("--lambda",),
     )
-    normalize: str = option("of scores before mixing", default="minmax", choices=NORMALIZATIONS)
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     device: str = option(
@@ -79,7 +148,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         metavar="DIR",
     )
     idf: str | None = option(
-        "word frequencies: wordfreq, index (the collection's own) or a file (default: as trained)",
+        "word frequencies: wordfreq or a file (default: as trained)",
         metavar="SOURCE",
     )
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
@@ -153,14 +222,11 @@ class RankingOptions(ModelOptions):
             # The candidates of a run have ranks, and so best ones.
             "--hits": None if self.candidates else self.hits,
         }
-        problems = [
+        return [
             f"{flag}: {collection.name} is not searched, its candidates are given; leave {flag} out"
             for flag, value in given.items()
             if value
         ]
-        if self.idf == "index":
-            problems.append(f"--idf index: {collection.name} has no index; use wordfreq or a file")
-        return problems
 
     def _of_search(self) -> dict[str, object]:
         return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
@@ -186,7 +252,6 @@ class RankingOptions(ModelOptions):
             candidates=self.candidates,
             parameters=changes,
             checkpoint=self.checkpoint,
-            normalize=self.normalize,
             skip_unknown=self.skip_unknown,
             all_stages=all_stages,
             **self.loading(),

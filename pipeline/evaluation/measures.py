@@ -19,17 +19,7 @@ EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 
 # Other usual names, in lower case.
-_OTHER_NAMES = {
-    "map": "AP",
-    "map_cut": "AP",
-    "mrr": "RR",
-    "ndcg_cut": "nDCG",
-    "precision": "P",
-    "recall": "R",
-    "recip_rank": "RR",
-}
-_WITHOUT_CUTOFF = {"RR", "Rprec", "Bpref"}
-_WITH_CUTOFF = {"P", "R", "Success"}
+_OTHER_NAMES = {"map": "AP", "mrr": "RR", "recip_rank": "RR", "precision": "P", "recall": "R"}
 
 
 def evaluate(
@@ -149,17 +139,9 @@ def _parse(name: str) -> Any:
 
 def _suggestion(name: str) -> str:
     """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
-    ir_measures = _library()
-    known = sorted({str(measure.NAME) for measure in ir_measures.pytrec_eval.SUPPORTED_MEASURES})
-    parts = re.fullmatch(r"(.*?)([@._ ]?[0-9]+)?", name.strip())
-    base, cutoff = (parts[1], parts[2] or "") if parts else (name, "")
-    found = {measure.lower(): measure for measure in known} | _OTHER_NAMES
-    close = found.get(base.lower())
-    if close is None:
-        return did_you_mean(name, known)
-    if close in _WITHOUT_CUTOFF:
-        cutoff = ""
-    elif close in _WITH_CUTOFF:
-        cutoff = cutoff or "@30"
-    suggestion = close + re.sub(r"^[@._ ]?(?=.)", "@", cutoff)
-    return f"; did you mean {suggestion!r}?" if suggestion != name else ""
+    supported = _library().pytrec_eval.SUPPORTED_MEASURES
+    known = {str(measure.NAME).lower(): str(measure.NAME) for measure in supported} | _OTHER_NAMES
+    base, cutoff = re.fullmatch(r"(.*?)(?:_cut)?(?:[@._ ]?([0-9]+))?", name.strip()).groups()  # type: ignore
+    if close := known.get(base.lower()):
+        return f"; did you mean '{close}{'@' + cutoff if cutoff else ''}'?"
+    return did_you_mean(name, sorted(known.values()))

@@ -46,7 +46,6 @@ def ranker(
     candidates: str | None = None,
     parameters: Mapping[str, Any] | Sequence[str] = (),
     checkpoint: Path | str | None = None,
-    normalize: str = "minmax",
     default_weight: float | None = None,
     skip_unknown: bool = False,
     all_stages: bool = False,
@@ -64,7 +63,6 @@ def ranker(
         candidates: a TREC run to rerank, or the name of an official one, in place of a search.
         parameters: changes to the first stage's parameters, such as ``{"mu": 50}``.
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
-        normalize: of scores before mixing.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
         all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
@@ -86,13 +84,12 @@ def ranker(
         "first_stage": first_stage,
         "parameters": parameters,
         "weight": weight is not None,
-        "normalize": normalize != "minmax",
     }
     given = [name for name, value in chosen.items() if value]
     if reranker == defaults.AUTO:
-        has_weight = {"weight", "normalize"}.intersection(given) or default_weight is not None
+        has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
-        reranker = default_reranker(collection, is_mixed, folder, bool(has_weight))
+        reranker = default_reranker(collection, is_mixed, folder, has_weight)
     if models.reads_rankers(reranker):
         known = None
         if candidates:
@@ -106,9 +103,9 @@ def ranker(
     if weight is None and not scorer.checkpoint.model.reads_windows:
         weight = default_weight
     if weight is None:
-        mixing = _tuned(collection, scorer, normalize, has_scores=bool(candidates))
+        mixing = _tuned(collection, scorer, has_scores=bool(candidates))
     else:
-        mixing = Mixing(weight, normalize)
+        mixing = Mixing(weight)
     return Mixture(retriever, scorer, mixing, collection)
 
 
@@ -195,27 +192,24 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
         return fusion
     scorer = load_scorer(name, collection, folder, replace(loading, precomputed="none"))
     retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
-    mixing = _tuned(collection, scorer, "minmax", has_scores=True)
+    mixing = _tuned(collection, scorer, has_scores=True)
     return replace(fusion, beside=Mixture(retriever, scorer, mixing, collection))
 
 
-def _tuned(collection: Collection, scorer: ModelScorer, normalize: str, has_scores: bool) -> Mixing:
+def _tuned(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:
     """λ as tuned for the checkpoint."""
     if scorer.checkpoint.model.reads_windows:
-        return Mixing(1.0, normalize, "its score contains the first stage's")
+        return Mixing(1.0, "its score contains the first stage's")
     is_given = collection.given_candidates is not None
     if is_given and not has_scores:
-        reason = "nothing to mix: the candidates are given without scores"
-        return Mixing(1.0, normalize, reason)
-    if tuned := tuned_weight(scorer.checkpoint.directory, normalize, collection.key):
-        return Mixing(tuned[0], normalize, tuned[1])
+        return Mixing(1.0, "nothing to mix: the candidates are given without scores")
+    if tuned := tuned_weight(scorer.checkpoint.directory, collection.key):
+        return Mixing(*tuned)
     # There is no official run of a training part to tune it on.
     advice = (
-        "choose one by --lambda"
-        if is_given
-        else "run scripts/tune_lambda.py for this checkpoint and normalisation"
+        "choose one by --lambda" if is_given else "run scripts/tune_lambda.py for this checkpoint"
     )
-    return Mixing(defaults.UNTUNED_WEIGHT, normalize, f"not tuned: {advice}")
+    return Mixing(defaults.UNTUNED_WEIGHT, f"not tuned: {advice}")
 
 
 class Source(NamedTuple):

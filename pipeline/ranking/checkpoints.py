@@ -13,7 +13,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +25,6 @@ from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.runtime import bar, choose_device
-from pipeline.ranking.interpolation import check_normalization
 from pipeline.ranking.scorers import ModelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers import features, models, reranker
@@ -36,7 +35,6 @@ from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf
 
 if TYPE_CHECKING:
-    from indexes.posts import Post
     from pipeline.collections.collection import Collection
     from rerankers.reranker import TrainedReranker
 
@@ -108,7 +106,7 @@ class Loading:
 
     Attributes:
         device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
-        idf: ``index``, ``wordfreq`` or a file; None is the one used in training. From wordfreq
+        idf: ``wordfreq`` or a file; None is the one used in training. From wordfreq
             come the frequencies of the collection's language, if it names one.
         batch_size: pairs in a forward pass.
         precision: of the model's arithmetic, ``fp32`` or ``bf16``.
@@ -147,7 +145,7 @@ def load_scorer(
     frequencies = None
     if idf:
         source = named_frequencies(idf, collection.language)
-        frequencies = collection.idf() if idf == "index" else checkpoints.idf_from(source)
+        frequencies = checkpoints.idf_from(source)
     directory = checkpoint or directory_for(name, collection)
     trained = checkpoints.load(directory, name, device, frequencies)
     source = named_frequencies(trained.encoder.idf.source, collection.language)
@@ -256,7 +254,6 @@ class Tuning:
             weight = float(content["weight"])
             if not 0 <= weight <= 1:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
-            check_normalization(content["normalization"])
             if calibration := content.get("calibration"):
                 content["calibration"] = Calibration(*map(float, calibration))
             return cls(**{**content, **tuples, "curve": curve, "weight": weight})
@@ -282,15 +279,12 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
 
 
-def tuned_weight(
-    checkpoint: Path, normalization: str, collection: str = ""
-) -> tuple[float, str] | None:
-    """λ and its origin, or None if none was tuned with this normalisation."""
+def tuned_weight(checkpoint: Path, collection: str = "") -> tuple[float, str] | None:
+    """λ and its origin, or None if none was tuned."""
     for path in tuning_files(checkpoint, collection):
         if path.exists():
             tuning = Tuning.load(path)
-            if tuning.normalization in (normalization, "none"):  # The latter is not mixed.
-                return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
+            return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
     return None
 
 
@@ -410,17 +404,6 @@ def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None)
     ):
         return scorer
     found = stored.open_precomputed(checkpoint.directory, directory, remedy)
-    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
-
-
-def precomputed_for(scorer: ModelScorer, posts: Sequence[Post], directory: Path) -> ModelScorer:
-    """The scorer with posts precomputed into a new folder, if they make it faster."""
-    checkpoint = scorer.checkpoint
-    if not stored.can_precompute(checkpoint.model):
-        return scorer
-    texts = [(post.text, post.url) for post in posts]
-    stored.precompute(checkpoint.directory, checkpoint.encoder.idf, texts, directory)
-    found = stored.open_precomputed(checkpoint.directory, directory, "precompute them again")
     return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
 
 

@@ -26,21 +26,23 @@ from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking.checkpoints import precomputed_for
 from pipeline.ranking.interpolation import normalize
-from pipeline.ranking.judged_posts import JUDGMENTS, JudgedPosts
 from pipeline.ranking.ranker import Mixture, Ranking, Stopwatch, Topics, reranked_topic, topics_of
 from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
 from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
 from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
 
 if TYPE_CHECKING:
-    from indexes.search import SearchIndex
+    from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.explanation.contributions import FusionExplanation
+    from pipeline.ranking.judged_posts import JudgedPosts
     from pipeline.ranking.retrievers import Retriever
     from rerankers.base import Pairs
+
+JUDGMENTS = "judgments.json"
+"""File of a fusion's checkpoint, if it reads :class:`pipeline.ranking.judged_posts.JudgedPosts`."""
 
 JUDGED = "judged"
 """The family of features of :mod:`rerankers.features.judged`."""
@@ -237,7 +239,7 @@ def mean_of_normalized(runs: Sequence[Run]) -> Run:
     for run in runs:
         for query_id, scores in run.items():
             sums = total.setdefault(query_id, {})
-            for doc_id, score in normalize(scores, "minmax").items():
+            for doc_id, score in normalize(scores).items():
                 sums[doc_id] = sums.get(doc_id, 0.0) + score / len(runs)
     return total
 
@@ -315,8 +317,11 @@ class Fusion:
                 f"{directory}: found no {', '.join(missing)} in this folder, expected one folder "
                 "each: the fusion reads their scores; restore it, or train the fusion again"
             )
-        judgments = directory / JUDGMENTS
-        judged = JudgedPosts.read(judgments) if judgments.exists() else None
+        judged, judgments = None, directory / JUDGMENTS
+        if judgments.exists():
+            from pipeline.ranking.judged_posts import JudgedPosts
+
+            judged = JudgedPosts.read(judgments)
         neural = {name: load(name, folder) for name, folder in folders.items()}
         return cls(UnionRetriever(collection, rankers, judged), scorer, neural)
 
@@ -427,17 +432,6 @@ class Fusion:
             lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
             scores.update({doc_id: lowest - 1.0 + score for doc_id, score in rest.items()})
         return run
-
-    def precomputed_for(self, posts: Sequence[Post], directory: Path) -> Fusion:
-        """This fusion with posts precomputed into a folder."""
-        return replace(
-            self,
-            scorer=precomputed_for(self.scorer, posts, directory / "fusion"),
-            neural={
-                name: precomputed_for(scorer, posts, directory / name)
-                for name, scorer in self.neural.items()
-            },
-        )
 
 
 def _beside(ranking: Ranking, other: Ranking, name: str) -> Ranking:

@@ -18,9 +18,6 @@ from rerankers.features.judged import SIGNALS
 from rerankers.text.spaces import general
 from rerankers.text.words import words
 
-JUDGMENTS = "judgments.json"
-"""File of a fusion's checkpoint."""
-
 
 class JudgedPosts:
     """The topics that each post was judged for, and their nearness to queries.

@@ -164,12 +164,10 @@ class Mixing(NamedTuple):
 
     Attributes:
         weight: λ, the new score's share; 1 leaves it as it is.
-        normalization: one of :data:`pipeline.ranking.interpolation.NORMALIZATIONS`.
         origin: where λ is from, for reports.
     """
 
     weight: float = 1.0
-    normalization: str = "minmax"
     origin: str = "given"
 
     def __str__(self) -> str:
@@ -183,7 +181,7 @@ class Mixture:
     Attributes:
         retriever: finds the candidates; None if they are always given.
         scorer: gives the new scores; None keeps the first stage's ranking.
-        mixing: λ, and how scores are normalised before.
+        mixing: λ.
         collection: that the retriever searches.
     """
 
@@ -237,7 +235,7 @@ class Mixture:
             weight = self.mixing.weight
             if weight != 1:
                 name = f"{self.scorer.name} + {self._first_stage} (λ = {weight:g})"
-                stages[name] = interpolate(candidates, scores, weight, self.mixing.normalization)
+                stages[name] = interpolate(candidates, scores, weight)
                 watch.stop(name)
         return Ranking(stages, candidates, watch.seconds, self.collection)
 
@@ -263,23 +261,20 @@ class Mixture:
             "after": ranking.run,
         }
         topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
-        weight, normalization, origin = self.mixing
+        weight, origin = self.mixing
         # The page may be given away: without the path that follows.
-        mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by "
-        mixing += normalization
+        mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by minmax"
         return matches.explain(topic, scorer.checkpoint, self._first_stage, mixing)
 
 
-def interpolate(
-    candidates: Candidates, scores: Run, weight: float, normalization: str = "minmax"
-) -> Run:
+def interpolate(candidates: Candidates, scores: Run, weight: float) -> Run:
     """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2).
 
     A weight of 1 gives the neural scores as they are.
     """
     if weight == 1:
         return scores
-    return interpolation.interpolate(candidates.run, scores, weight, normalization)
+    return interpolation.interpolate(candidates.run, scores, weight)
 
 
 def reranked_topic(

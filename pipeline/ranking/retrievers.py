@@ -22,7 +22,7 @@ from pipeline.command.options import apply_changes, listed
 from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
-    from indexes.search import SearchIndex
+    from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from rerankers.base import Pairs
     from rerankers.text.spaces import WordSpace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -27,17 +27,6 @@ def silent(done: int) -> None:
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
     """Show no progress bar."""
     return nullcontext(silent)
-
-
-class Scorer(Protocol):
-    """Scores candidates."""
-
-    @property
-    def name(self) -> str:
-        """Name of the stage."""
-
-    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate, higher is better."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
+from rerankers import models
 
 _OF_JUDGED = f",{JUDGED}"
 """What training on an own collection adds to a fusion's families."""
@@ -76,79 +77,46 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
     return qrels
 
 
-def tune_and_compare(
+def compare(
     model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
 ) -> Tuning:
-    """The tuned λ; prints the rankings of the held-out topics beside each other.
+    """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
 
-    λ is 0, the first stage's ranking, if there are fewer than :data:`FEWEST` topics or no gain.
+    λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
+    else it is 1 for a model that is not mixed. ``training_set`` has the first stage's candidates.
     """
-    candidates, neural = training_set.training.candidates, outcome.held_out_run
-    qrels = {q: grades for q, grades in training_set.training.qrels.items() if q in neural}
-    lexical = {query_id: candidates.run[query_id] for query_id in qrels}
-    name = f"{model}/{collection.name}"
-    held_out = HeldOut([collection.name], lexical, neural, qrels, name, training_set.candidates)
-    tuning = held_out.tune(collection.measures[0], folds=min(5, len(qrels)))
-    runs: dict[str, Run] = {"first stage": lexical}
-    if model != DEFAULT_FUSION:
-        runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
-    if shipped := _shipped(model):
-        weight, _ = tuned_weight(shipped, tuning.normalization) or (UNTUNED_WEIGHT, "")
+    found, held_out = training_set.training.candidates, outcome.held_out_run
+    judgments = collection.training_qrels or {}
+    qrels = {q: grades for q, grades in judgments.items() if q in held_out}
+    first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
+    topics = [topic for topic in found.topics if topic.query_id in qrels]
+    candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
+    name, measure = f"{model}/{collection.name}", collection.measures[0]
+    runs: dict[str, Run] = {"first stage": first}
+    if not models.reads_windows(model):
+        runs |= _default_run(collection, topics)
+    shipped = None if f"shipped {model}" in runs else _shipped(model)
+    if shipped:
         scores = load_scorer(model, collection, shipped).score(candidates)
-        runs[f"shipped {model}"] = interpolate(lexical, scores, weight, tuning.normalization)
-    runs[f"trained {model}"] = cross_validated(lexical, neural, tuning)
+    if models.reads_lists(model):
+        trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
+        attempt = "--checkpoint"
+    else:
+        parts = HeldOut([collection.name], first, held_out, qrels, name, training_set.candidates)
+        tuning = parts.tune(measure, folds=min(5, len(qrels)))
+        trained = cross_validated(first, held_out, tuning)
+        attempt = f"--reranker {model} --lambda {tuning.weight:g}"
+        if shipped:
+            weight, _ = tuned_weight(shipped) or (UNTUNED_WEIGHT, "")
+            scores = interpolate(first, scores, weight)
+    if shipped:
+        runs[f"shipped {model}"] = scores
+    runs[f"trained {model}"] = trained
     best = _print_held_out(collection, qrels, runs)
-    return without_gain(tuning, best, f"--reranker {model} --lambda {tuning.weight:g}")
-
-
-def compare_fusion(
-    model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
-) -> Tuning:
-    """:func:`tune_and_compare` of a fusion, whose λ is 1, or 0 if searches should not use it.
-
-    ``training_set`` has the first stage's candidates, not the fusion's.
-    """
-    candidates, fused = (
-        training_set.training.candidates,
-        best_of(outcome.held_out_run, DEFAULT_HITS),
-    )
-    qrels = {q: grades for q, grades in training_set.training.qrels.items() if q in fused}
-    runs: dict[str, Run] = {"first stage": {q: candidates.run.get(q, {}) for q in qrels}}
-    runs |= _default_run(collection, [t for t in candidates.topics if t.query_id in qrels])
-    runs[f"trained {model}"] = fused
-    return _whole(model, collection, qrels, runs, training_set.candidates, len(outcome.folds))
-
-
-def compare_windows(
-    model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
-) -> Tuning:
-    """:func:`compare_fusion` of a model of windows, on those that it reranks when it is served."""
-    own = collection.training_qrels or {}
-    found, fused = training_set.training.candidates, outcome.held_out_run
-    topics = [topic for topic in found.topics if topic.query_id in own]
-    run = {topic.query_id: found.run.get(topic.query_id, {}) for topic in topics}
-    candidates = dataclasses.replace(found, topics=topics, run=run, memo={})
-    qrels = {q: own[q] for q in run if q in fused}
-    runs: dict[str, Run] = {"first stage": {q: run[q] for q in qrels}}
-    if shipped := _shipped(model):
-        runs[f"shipped {model}"] = load_scorer(model, collection, shipped).score(candidates)
-    runs[f"trained {model}"] = {q: fused[q] for q in qrels}
-    return _whole(model, collection, qrels, runs, training_set.candidates, len(outcome.folds))
-
-
-def _whole(
-    model: str,
-    collection: SearchedCollection,
-    qrels: Qrels,
-    runs: dict[str, Run],
-    first_stage: str,
-    folds: int,
-) -> Tuning:
-    """The tuning of a model whose score is not mixed, the last of ``runs``; the first is λ = 0."""
-    best, measure = _print_held_out(collection, qrels, runs), collection.measures[0]
-    name, names = f"{model}/{collection.name}", (collection.name,)
-    tuning = unmixed(measure, qrels, runs, folds, name, names, first_stage)
-    return without_gain(tuning, best, "--checkpoint")
+    if models.reads_lists(model):
+        names, folds = (collection.name,), len(outcome.folds)
+        tuning = unmixed(measure, qrels, runs, folds, name, names, training_set.candidates)
+    return without_gain(tuning, best, attempt)
 
 
 def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> Tuning:
@@ -311,5 +279,5 @@ def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:
     folds = fold_topics(tuning.topics, tuning.folds, tuning.seed)
     for query_ids, weight in zip(folds, tuning.fold_weights, strict=True):
         part = {query_id: lexical[query_id] for query_id in query_ids}
-        found |= interpolate(part, neural, weight, tuning.normalization)
+        found |= interpolate(part, neural, weight)
     return found

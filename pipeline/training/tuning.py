@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,14 @@ from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.ranking.checkpoints import Calibration, Tuning
-from pipeline.ranking.interpolation import ManyScores, check_normalization, mix, normalized_pair
+from pipeline.ranking.interpolation import ManyScores, mix, normalized_pair
 from rerankers.training.logistic import logistic_regression
 
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
+
+STEPS = 20
+"""Of λ, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,9 @@ class HeldOut:
             )
         return cls(names, lexical, neural, qrels, f"{checkpoint.parent.name}/{checkpoint.name}")
 
-    def tune(
-        self, measure: str = "AP", normalization: str = "minmax", folds: int = 5, seed: int = 1
-    ) -> Tuning:
+    def tune(self, measure: str = "AP", folds: int = 5, seed: int = 1) -> Tuning:
         """:func:`tune_weight` on these topics, with its provenance."""
-        tuning = tune_weight(
-            self.lexical, self.neural, self.qrels, folds, 0.05, measure, normalization, seed
-        )
+        tuning = tune_weight(self.lexical, self.neural, self.qrels, folds, measure, seed)
         return dataclasses.replace(
             tuning,
             collections=tuple(self.collections),
@@ -137,35 +135,28 @@ def tune_weight(
     neural: ManyScores,
     qrels: Qrels,
     folds: int = 5,
-    step: float = 0.05,
     measure: str = "AP",
-    normalization: str = "minmax",
     seed: int = 1,
 ) -> Tuning:
-    """The λ of the grid 0, ``step``, … 1 with the best mean over all judged topics.
+    """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
 
     Among equally good weights the middle of their longest stretch is taken, the one least
     sensitive to the topics at hand. Judged topics without results count as 0, whatever λ.
 
     Raises:
-        UsageError: more folds than topics or fewer than 2, a step that does not divide 1, or an
-            unknown measure or normalisation.
+        UsageError: more folds than topics or fewer than 2, or an unknown measure.
         DataError: as :func:`pipeline.ranking.interpolation.interpolate` does.
     """
-    check_normalization(normalization)
     if not 2 <= folds <= len(qrels):
         raise UsageError(f"found {folds} folds, expected 2 to {len(qrels)}, the number of topics")
-    parts = round(1 / step) if 0 < step <= 1 else 0
-    if not parts or not math.isclose(parts * step, 1):
-        raise UsageError(f"step of λ: found {step}, expected one that divides 1, such as 0.05")
     evaluator = Evaluator(qrels, [measure])
     normalized = {
-        query_id: normalized_pair(query_id, lexical[query_id], neural, normalization)
+        query_id: normalized_pair(query_id, lexical[query_id], neural)
         for query_id in evaluator.query_ids
         if query_id in lexical
     }
     values: dict[float, dict[str, float]] = {}  # λ -> query_id -> measure
-    for weight in (part / parts for part in range(parts + 1)):
+    for weight in (part / STEPS for part in range(STEPS + 1)):
         run = {query_id: mix(*pair, weight) for query_id, pair in normalized.items()}
         (values[weight],) = evaluator(run).values()
     fold_weights, held_out = [], []
@@ -179,7 +170,7 @@ def tune_weight(
         cross_validated=mean(held_out),
         fold_weights=tuple(fold_weights),
         measure=measure,
-        normalization=normalization,
+        normalization="minmax",
         folds=folds,
         seed=seed,
         topics=tuple(qrels),

@@ -26,7 +26,7 @@ from benchmarks.workload import Workload
 from indexes.engines import building, dsl
 from indexes.engines.client import Engine, EngineError
 from indexes.engines.index import OwnIndex, describe
-from indexes.engines.layout import CUT_HERE, NUMBER, RANKED, Layout, cut_words
+from indexes.engines.layout import CUT_HERE, NUMBER, Layout, cut_words
 from indexes.methods import QueryLikelihood
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection, engine_directory
@@ -75,7 +75,7 @@ def _filling(workload: Workload, collection: SearchedCollection, engine: Engine)
 
     def filled() -> None:
         _delete(engine)
-        collection.build_engine_index(RANKED)
+        collection.build_engine_index()
 
     filled()
     layout, posts = _layout(engine), list(collection.posts())

@@ -305,8 +305,8 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
         return _means(qrels, scores, measures), {}, None
     held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
     folds = min(5, len(held_out.qrels))
-    weight = held_out.tune("AP", "minmax", folds, seed=1).weight
-    mixed = interpolate(read_run(collection.runs["ql"]), scores, weight, "minmax")
+    weight = held_out.tune("AP", folds, seed=1).weight
+    mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
     write_run(mixture, mixed, "interpolated")
     return _means(qrels, scores, measures), _means(qrels, mixed, measures), weight
 

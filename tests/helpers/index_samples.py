@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from indexes.methods import Topic
 from indexes.posts import Post
-from indexes.search import Topic
 
 # None of these is a stop word or changes under stemming.
 _NAMES = "alpha bravo delta echo foxtrot golf hotel juliet kilo lima oscar papa romeo tango"

@@ -123,15 +123,6 @@ def test_nothing_answers() -> None:
             connect(url.replace("http", "https"))
 
 
-def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "opensearchpy", None)
-    with (
-        stub(lambda request: (200, OPENSEARCH)) as url,
-        pytest.raises(EngineError, match=r"pip install 'tweetrerank\[opensearch\]'"),
-    ):
-        connect(url)
-
-
 @pytest.mark.parametrize("version", [OPENSEARCH, {"version": {"number": "9.1.0"}}])
 @pytest.mark.parametrize(
     ("status", "content", "message"),

@@ -86,7 +86,7 @@ def test_no_java_is_one_clear_message(
         jvm.java_home()
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(CollectionError, match=r"needs Java 21 .* JAVA_HOME is not set; "):
-        jvm.java_environment()
+        jvm.java_home()
     with pytest.raises(CollectionError, match="needs the package pyserini, and there is none"):
         jvm.fatjar()
 

@@ -18,9 +18,8 @@ from helpers.index_samples import POSTS, WORDS, random_posts
 from indexes import lucene
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
-from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood
+from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood, Topic
 from indexes.posts import Post
-from indexes.search import Topic
 from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
 
@@ -208,17 +207,6 @@ def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
     for limit in ("soon", "-1", "1.5e17", "", str(2**63)):
         with pytest.raises(CollectionError, match=f"topic q: found the time limit '{limit}', exp"):
             index.search([Topic("q", "alpha", None, limit)], BM25())
-
-
-def test_document_frequencies(index: LuceneIndex) -> None:
-    found = index.document_frequencies([*WORDS, "the", "?", "zebra", "Alpha", "alpha-tango"])
-    for word in WORDS:
-        assert found[word] == sum(word in post.text.split() for post in POSTS), word
-    assert found["zebra"] == 0
-    assert found["Alpha"] == found["alpha"]
-    assert found["alpha-tango"] == found["tango"] < found["alpha"]
-    assert "the" not in found
-    assert "?" not in found
 
 
 @pytest.mark.parametrize(

@@ -247,11 +247,10 @@ def test_a_run_of_ones_own_is_mixed(search: Search) -> None:
 def test_nothing_says_how_to_search(search: Search) -> None:
     options = {"--method": "ql", "--mu": 5, "--parameter": "mu=1", "--index": ".", "--hits": 5}
     words = [word for option in options.items() for word in option]
-    result = search("trecqa-raw", *words, "--idf", "index")
+    result = search("trecqa-raw", *words)
     assert result.code == 2, result.err
     for flag in options:
         assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.err
-    assert "--idf index: trecqa-raw has no index" in result.err
     assert not Path("run").exists()
 
 

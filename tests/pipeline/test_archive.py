@@ -4,9 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from helpers.reranking_samples import POSTS, QUERIES, encoder, small_model
 
 from indexes.posts import Post
@@ -14,10 +12,9 @@ from pipeline import retrieve
 from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import read_run
-from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking.archive import ArchivedPair, QuestionArchive, archived_pairs, mix
+from pipeline.command.errors import UsageError
+from pipeline.ranking.archive import ArchivedPair, QuestionArchive, mix
 from rerankers import checkpoint
-from rerankers.base import Pairs
 from rerankers.reranker import TrainedReranker
 
 # Every post's first words as a question, with one answer; the first two have a second one.
@@ -35,54 +32,6 @@ def trained(model: str = "cntn", configuration: str = "cntn_v", seed: int = 0) -
     return TrainedReranker(
         model, small_model(model, configuration, seed), encoder(), {}, Path("checkpoint")
     )
-
-
-@pytest.fixture(scope="module")
-def opened() -> QuestionArchive:
-    return QuestionArchive.build(PAIRS, trained())
-
-
-@cache
-def vector(text: str) -> np.ndarray:
-    """Normalized vector of one question, computed alone."""
-    model = trained().model
-    inputs = encoder().queries([text], model.query_inputs)
-    with torch.no_grad():
-        batch = {n: each.batch(np.array([0]), torch.device("cpu")) for n, each in inputs.items()}
-        found = model.encode_queries(batch)[0].double().numpy()
-    return found / np.linalg.norm(found)
-
-
-def brute_force(alpha: float, topic: Topic) -> Any:
-    """The archive's query_id -> equation 4 of its best answer."""
-    best: dict[str, float] = {}
-    zero = np.zeros(1, dtype=np.int64)
-    for query_id, question, answer in PAIRS:
-        alone = Pairs([topic.text], [answer.text], [""], zero, zero)
-        similarity = float(vector(topic.text) @ vector(question))
-        mixed = alpha * similarity + (1 - alpha) * float(trained().score(alone)[0])
-        best[query_id] = max(best.get(query_id, mixed), mixed)
-    return best
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.35, 1.0])
-def test_the_whole_archive_is_ranked_as_by_brute_force(
-    opened: QuestionArchive, alpha: float
-) -> None:
-    run = mix(opened.search(TOPICS, hits=12), alpha)
-    assert list(run) == [topic.query_id for topic in TOPICS]
-    for topic in TOPICS:
-        expected = brute_force(alpha, topic)
-        assert run[topic.query_id] == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_pairs_that_make_no_archive_are_refused() -> None:
-    with pytest.raises(DataError, match="no question–answer pair"):
-        QuestionArchive.build([], trained())
-    with pytest.raises(DataError, match="question q0: found the texts"):
-        QuestionArchive.build([PAIRS[0], PAIRS[0]._replace(question="else")], trained())
-    with pytest.raises(DataError, match="no sentence vectors"):
-        QuestionArchive.build(PAIRS, trained("mp_hcnn", "robust"))
 
 
 class Answers:
@@ -114,13 +63,6 @@ class Answers:
     @property
     def missing_judgments(self) -> str:
         return "answers has no judgments here"
-
-
-def test_the_archive_is_the_questions_with_relevant_answers() -> None:
-    found = archived_pairs(Answers())  # type: ignore[arg-type]
-    assert sorted(found) == sorted(PAIRS[2:])
-    with pytest.raises(DataError, match="no judgments here"):
-        archived_pairs(Answers(judged=False))  # type: ignore[arg-type]
 
 
 @pytest.fixture

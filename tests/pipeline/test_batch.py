@@ -105,10 +105,6 @@ def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: A
     alone = tmp_path / "alone"
     score(tmp_path / "rows.jsonl", alone, "--lambda", 1)
     np.testing.assert_allclose(scores(read_lines(alone)), neural, atol=1e-5)
-    other = tmp_path / "other"
-    score(tmp_path / "rows.jsonl", other, "--lambda", 0, "--normalize", "none")
-    first_stage = [post["first_stage_score"] for post in pairs(rows)]
-    assert scores(read_lines(other)) == first_stage
 
 
 def test_a_model_with_a_prior_reads_the_ranks_of_the_first_stage(

@@ -16,7 +16,6 @@ from conftest import Result
 
 from indexes.errors import CollectionError
 from pipeline.command import main, options
-from pipeline.command.engine import EngineOptions
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
     apply_changes,
@@ -27,6 +26,7 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
+from pipeline.command.ranking import EngineOptions
 from pipeline.command.runtime import bar, choose_device, device_name, print_posts
 from rerankers.errors import RerankerError
 

@@ -84,12 +84,6 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
         ("search", ["--topics", "sample", "--engine", "http://u:hush@x"], "user or password in"),
         ("search", ["--topics", "sample", "--query", "no.json"], "found no file 'no.json'"),
         ("index", ["--collection", "sample", *engine, "--remove", "1"], "--remove: not with an"),
-        ("index", ["--collection", "sample", "--parameter", "ql.mu=1"], "a local index has none"),
-        (
-            "index",
-            ["--collection", "sample", *engine, "--parameter", "mu=1"],
-            "expected one of bm25",
-        ),
         ("index", ["--posts", SAMPLE / "posts.jsonl", *engine], "--engine-index NAME is missing"),
     ):
         found = command(name, *options)

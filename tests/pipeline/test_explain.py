@@ -119,7 +119,7 @@ def test_mistakes(arguments: str, code: int, message: str, command: Command, run
 
 @pytest.mark.parametrize("kind", ["fusion", "linear_fusion"])
 def test_options_without_use_for_a_fusion(kind: str, command: Command) -> None:
-    given = {"--method": "bm25", "--lambda": "0", "--normalize": "none"}
+    given = {"--method": "bm25", "--lambda": "0"}
     arguments = [text for pair in given.items() for text in pair]
     code, output, errors = command("explain", *SAMPLE, "--reranker", kind, *arguments)
     assert (code, output) == (2, "")

@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pipeline.adaptation import fit as fits
-from pipeline.adaptation.fit import RIDGE, ROUNDS, check, fit
+from pipeline.adaptation.fit import RIDGE, ROUNDS, fit
 from pipeline.command.errors import DataError
 from rerankers.text.spaces import general
 from rerankers.text.words import words
@@ -64,28 +63,3 @@ def test_posts_without_words_or_encodings_are_left_out() -> None:
     assert not other.knows("zebra")
     with pytest.raises(DataError, match="found no posts with words"):
         fit(["", "..."], encodings(2))
-
-
-def test_of_many_posts_rare_words_have_general_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [*posts(40), "storm zebra zebra"]
-    assert fit(texts, encodings(41)).knows("zebra")
-    monkeypatch.setattr(fits, "FEW_POSTS", 40)
-    space = fit(texts, encodings(41))
-    assert space.knows("storm") and not space.knows("zebra")
-    expected = general().vectors(["zebra"]) @ space.linear
-    np.testing.assert_array_equal(space.vectors(["zebra"]), expected)
-
-
-def test_a_teacher_that_adds_word_vectors_is_learnt() -> None:
-    """Posts are of equal length, so that the mean is a sum of word vectors too."""
-    texts = posts(600, length=6)
-    exact = counts(texts) @ np.random.default_rng(4).normal(size=(len(WORDS), SIZE))
-    assert check(texts, exact) == pytest.approx((1.0, 1.0), abs=0.01)
-    explained, agreement = check(texts, np.random.default_rng(5).normal(size=exact.shape))
-    assert explained < 0.1 and abs(agreement) < 0.1
-
-
-@pytest.mark.parametrize("count", [2, 3, 11])
-def test_a_check_of_few_posts(count: int) -> None:
-    explained, agreement = check(posts(count), encodings(count))
-    assert explained <= 1 and -1 <= agreement <= 1

@@ -1,13 +1,11 @@
 """The fusion of trees: learning, contributions of features, and its checkpoint."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.data_samples import write_microblog
 from helpers.fusion_samples import (
     fit,
     pairs_that_rm3_orders,
@@ -16,20 +14,11 @@ from helpers.fusion_samples import (
 )
 from helpers.reranking_samples import all_pairs, encoder, small_config, vocabulary
 
-from pipeline.collections import named
-from pipeline.collections.trec import Run
-from pipeline.ranking.scorers import ModelScorer
-from pipeline.training.training_set import JudgedCandidates, load_training_data
 from rerankers import checkpoint, features, models
 from rerankers.errors import RerankerError
 from rerankers.models.fusion import Model
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring import batches as scoring
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.text.inputs import TextEncoder
-from rerankers.text.vectors import read_vectors
-from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.examples import CachedInteractions
 
 NAME = "fusion"
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
@@ -72,32 +61,6 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str, share: f
     assert sum(of_signal) > share * sum(shares.values())
 
 
-def test_scores_are_the_mean_over_objectives(model: Model) -> None:
-    """Each list of trees is that of its objective and seed alone; importances are, too."""
-    pairs, _ = pairs_that_rm3_orders()
-    values = represented(model, pairs)
-    families = model.config.families
-    alone = [
-        fitted(families=families, objectives=objective, seed=seed)
-        for seed, objective in enumerate(TWO.split(","), start=1)
-    ]
-    first, second = (each.head(values) for each in alone)
-    assert not torch.equal(first, second)
-    torch.testing.assert_close(model.head(values), (first + second) / 2)
-    assert model.files() == {
-        "model.txt": alone[0].files()["model.txt"],
-        "model_2.txt": alone[1].files()["model.txt"],
-    }
-
-
-def test_scores_are_sums_of_leaves(model: Model) -> None:
-    """Of all objectives: the one of pairs gives no probabilities."""
-    values = represented(model, pairs_that_rm3_orders()[0])
-    raw = [booster.predict(values.numpy(), raw_score=True) for booster in model.boosters]
-    expected = torch.from_numpy(np.mean(raw, axis=0).astype(np.float32))
-    torch.testing.assert_close(model.head(values), expected)
-
-
 def test_trees_that_extend_those_of_fewer_features(tmp_path: Path) -> None:
     """Half as many are added; the first ones are those of the start, which reads no RM3."""
     start = fitted(families="signal:ql,first_stage", objectives=TWO)
@@ -126,25 +89,6 @@ def test_trees_that_extend_those_of_fewer_features(tmp_path: Path) -> None:
 def test_training_is_deterministic(model: Model) -> None:
     again = fitted(families=model.config.families, objectives=TWO)
     assert again.files() == model.files()
-
-
-def test_unknown_signals_reach_the_trees_as_nan(model: Model) -> None:
-    """In scoring, and in the cached interactions of training."""
-    pairs, _ = pairs_that_rm3_orders()
-    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
-    unknown = np.isnan(pairs.signals["rm3"])
-    assert 0 < unknown.sum() < len(pairs)
-    for scorable in (tokenized, CachedInteractions.compute(model, tokenized)):
-        values = scoring.represent_tokenized(model, scorable).numpy()
-        assert tokenized.features is not None
-        np.testing.assert_array_equal(values, tokenized.features)
-        found = np.isnan(values)
-        for column, name in enumerate(model.names):
-            wanted = {"signal:rm3": unknown, "signal:unknown": True}.get(name.split(".")[0], False)
-            assert (found[:, column] == wanted).all(), name
-    scores = scoring.score(model, pairs, encoder())
-    assert np.isfinite(scores).all()
-    np.testing.assert_array_equal(scoring.score(model, pairs, encoder(), batch_size=1), scores)
 
 
 def test_contributions_add_up_to_the_scores(model: Model) -> None:
@@ -181,42 +125,3 @@ def test_scores_are_the_same_after_loading(model: Model, tmp_path: Path) -> None
     loaded: Any = saved.model
     assert loaded.importances() == model.importances()
     np.testing.assert_array_equal(represented(loaded, all_pairs()), represented(model, all_pairs()))
-
-
-@pytest.mark.parametrize("name", ["fusion", "linear_fusion"])
-def test_candidates_with_the_scores_of_another_ranker(name: str, tmp_path: Path) -> None:
-    """Two made-up years to learn from and one to rank; an unknown ranker changes nothing."""
-    data = write_microblog(tmp_path / "data")
-    known = load_training_data([named.find(year, data) for year in ("mb2011", "mb2013")])
-    texts = [post.text for post in known.candidates.posts.values()]
-    words = Vocabulary.build(texts, read_vectors(data / "vectors.txt"))
-    reader = TextEncoder(words, encoder().idf)
-    config = small_config(name, "general", families="signal:rm3,signal:bm25,first_stage,overlap")
-    model = models.find(name)(config, words)
-    # A perfect ranker, but for a few posts that it lacks.
-    candidates = dataclasses.replace(known.candidates, signals={"rm3": _perfect(known)})
-    tokenized = Tokenized.from_pairs(candidates.pairs(), reader, model)
-    assert tokenized.features is not None
-    assert 0 < np.isnan(tokenized.features[:, model.names.index("signal:rm3.z")]).mean() < 0.3
-    queries = torch.from_numpy(tokenized.query_index)
-    values = scoring.represent_tokenized(model, tokenized)
-    model.fit(values, torch.from_numpy(known.relevant()), queries)
-    checkpoint.save(tmp_path / "saved", name, model, reader, {})
-    reranker = ModelScorer(checkpoint.load(tmp_path / "saved", name, idf=encoder().idf))
-
-    new = load_training_data([named.find("mb2012", data)])
-    candidates = dataclasses.replace(new.candidates, signals={"rm3": _perfect(new)})
-    run = reranker.score(candidates)
-    assert new.mean_of("AP", run) > 0.95 > new.mean_of("AP", reranker.score(new.candidates))
-    other = dataclasses.replace(candidates, signals={**candidates.signals, "bm25": candidates.run})
-    assert reranker.score(other) == run
-
-
-def _perfect(data: JudgedCandidates) -> Run:
-    """A run with every relevant post above the others, and a seventh of the others missing."""
-    run: Run = {}
-    rows = zip(data.candidates.keys(), data.relevant().tolist(), strict=True)
-    for row, ((query_id, doc_id), relevant) in enumerate(rows):
-        if relevant or row % 7:
-            run.setdefault(query_id, {})[doc_id] = 10.0 * relevant + row % 7
-    return run

@@ -14,12 +14,8 @@ from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
 from pipeline.ranking.judged_posts import JudgedPosts
-from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.scorers import ModelScorer
-from pipeline.training.fusion import MOST_TOPICS, fusion_training_set
-from pipeline.training.training_set import searched_training_set
 from rerankers.features.judged import SIGNALS
-from rerankers.text.spaces import ADAPTED
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -84,45 +80,6 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
 
 
-def judged(name: str, topics: int = 2, space: Any = None) -> Any:
-    """A collection with the topics 1, 2, 3, …, of which the second has no candidate by ql."""
-    found = source()
-    found.name, found.adapted_space = name, space
-    found.training_topics = [Topic(str(n + 1), f"storm {name}") for n in range(topics)]
-    found.training_qrels = {t.query_id: {"a": 1, name: 0} for t in found.training_topics}
-    return found
-
-
-def test_collections_with_equal_query_ids_are_joined() -> None:
-    """Judgments, scores and word vectors stay those of each topic's collection."""
-    collections = [judged("one"), judged("two", space="adapted to two"), judged("three", 1000)]
-    asked: list[str] = []
-
-    def unseen(name: str, pairs: Any, query_ids: Any) -> Any:
-        asked.extend(query_ids)
-        return np.arange(len(pairs), dtype=np.float32)
-
-    found = fusion_training_set(
-        Rankers(["ql", "rm3"], ["sm_cnn"], ["ql"], 2),
-        searched_training_set(["one", "two", "three"], None),
-        collections,
-        unseen,
-    )
-    data, candidates = found.training, found.training.candidates
-    ids = ["1", "2", "two/1", "two/2", *(f"three/{n + 1}" for n in range(MOST_TOPICS))]
-    assert [t.query_id for t in candidates.topics] == asked == [*data.qrels] == ids
-    assert data.qrels["1"] == {"a": 1, "one": 0} and data.qrels["two/1"] == {"a": 1, "two": 0}
-    assert candidates.topics[2].text == "storm two"
-    assert set(candidates.run["two/1"]) == set(candidates.run["1"]) == {"a", "b"}
-    assert candidates.signals["ql"]["two/1"] == {"a": 3.0, "b": 2.0}
-    assert candidates.signals["sm_cnn"]["1"] != candidates.signals["sm_cnn"]["two/1"]
-    spaces = {q: of_query for q, of_query in candidates.spaces.items() if of_query}
-    assert spaces == {q: {ADAPTED: "adapted to two"} for q in ("two/1", "two/2")}
-    pairs = candidates.pairs()
-    assert [bool(each) for each in pairs.spaces[:4]] == [False, False, True, True]
-    assert found.candidates == "the best 2 of each of ql"
-
-
 def test_what_judgments_of_other_topics_say() -> None:
     rankers = Rankers(["ql"], [], ["ql"], judged=True)
     judged = JudgedPosts([Topic("7", "storms"), TOPICS[0]], {"7": {"a": 1}})
@@ -155,22 +112,6 @@ class Lengths:
         lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
         told = np.nan_to_num(pairs.signals.get("mp_hcnn", np.zeros(len(pairs))))
         return (lengths[pairs.post_index] + 100 * told + self.told).astype(np.float32)
-
-
-def test_a_fusion_reads_what_its_rerankers_say() -> None:
-    """Of a post without a text they say nothing, and one that ranks it last does not hide it."""
-    posts = {"a": Post("a", "four"), "z": Post("z", ""), "x": Post("x", "xx")}
-    run = {"1": {"a": 1.0, "z": 2.0}, "2": {"x": 3.0}}
-    candidates = Candidates(TOPICS, run, posts, {}, {"ql": run})
-    neural, whole = Lengths(), Lengths()
-    rankers = Rankers(["ql"], ["mp_hcnn"], ["ql"])
-    reranker: Any = ModelScorer(whole)  # type: ignore[arg-type]
-    retriever = UnionRetriever(source(), rankers)
-    fusion = Fusion(retriever, reranker, {"mp_hcnn": ModelScorer(neural)})  # type: ignore[arg-type]
-    read = fusion.read(candidates)
-    assert read.signals == {"ql": run, "mp_hcnn": {"1": {"a": 4.0}, "2": {"x": 2.0}}}
-    assert fusion.score(read) == {"1": {"a": 404.0, "z": 0.0}, "2": {"x": 202.0}}
-    assert neural.signals == [set()] and {"ql", "mp_hcnn"} <= whole.signals[0]
 
 
 def test_rankers_are_read_from_the_settings() -> None:

@@ -6,29 +6,17 @@ import pytest
 
 from pipeline.collections.trec import Run, ranked
 from pipeline.command.errors import DataError, UsageError
-from pipeline.ranking.interpolation import NORMALIZATIONS, interpolate, normalize
+from pipeline.ranking.interpolation import interpolate, normalize
 
 
-def test_normalizations_by_hand() -> None:
+def test_normalization_by_hand() -> None:
     scores = {"a": 1.0, "b": 4.0, "c": 2.0, "d": 1.0}
-    assert normalize(scores) == normalize(scores, "minmax")
-    assert normalize(scores, "minmax") == pytest.approx({"a": 0, "b": 1, "c": 1 / 3, "d": 0})
-    assert normalize(scores, "none") == scores
-
-
-@pytest.mark.parametrize("method", NORMALIZATIONS)
-def test_equal_scores_no_scores_and_one_score(method: str) -> None:
-    assert normalize({}, method) == {}
-    constant = {"minmax": 0.5, "none": 0.1}[method]
-    assert normalize({"a": 0.1, "b": 0.1}, method) == {"a": constant, "b": constant}
-    assert normalize({"a": 0.1}, method) == {"a": constant}
-
-
-@pytest.mark.parametrize("method", NORMALIZATIONS)
-def test_the_widest_and_the_narrowest_range(method: str) -> None:
-    for scores in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
-        found = normalize(scores, method)
-        assert all(map(math.isfinite, found.values()))
+    assert normalize(scores) == pytest.approx({"a": 0, "b": 1, "c": 1 / 3, "d": 0})
+    assert normalize({}) == {}
+    assert normalize({"a": 0.1, "b": 0.1}) == {"a": 0.5, "b": 0.5}
+    assert normalize({"a": 0.1}) == {"a": 0.5}
+    for widest in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
+        assert all(map(math.isfinite, normalize(widest).values()))
 
 
 LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
@@ -43,15 +31,11 @@ def test_mixing_by_hand() -> None:
     assert run["2"] == {"x": 0.5}
     assert run["3"] == {}
     assert list(run) == ["1", "2", "3"]
-    assert interpolate(LEXICAL, NEURAL, 0.5, "none")["1"] == pytest.approx(
-        {"a": 4.95, "b": 2.8, "c": 0.45}
-    )
 
 
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_the_ends_are_the_two_rankings(normalization: str) -> None:
+def test_the_ends_are_the_two_rankings() -> None:
     for weight, source in ((0.0, LEXICAL), (1.0, NEURAL)):
-        run = interpolate(LEXICAL, NEURAL, weight, normalization)
+        run = interpolate(LEXICAL, NEURAL, weight)
         expected = {doc_id: source["1"][doc_id] for doc_id in LEXICAL["1"]}
         assert [d for d, _ in ranked(run["1"])] == [d for d, _ in ranked(expected)]
 
@@ -71,16 +55,10 @@ def test_every_document_needs_a_neural_score() -> None:
         interpolate(LEXICAL, {"1": NEURAL["1"]}, 0.5)
 
 
-def test_unknown_normalization() -> None:
-    with pytest.raises(UsageError, match="'softmax', expected one of minmax, none"):
-        interpolate(LEXICAL, NEURAL, 0.5, "softmax")
-
-
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
-def test_scores_that_are_no_numbers_are_refused(normalization: str, score: float) -> None:
+def test_scores_that_are_no_numbers_are_refused(score: float) -> None:
     """On either side, and such as single precision does not hold."""
     bad = {"1": {**NEURAL["1"], "b": score}, "2": {"x": 0.0}}
     for pair in ((LEXICAL, bad), ({"1": LEXICAL["1"] | {"b": score}}, NEURAL)):
         with pytest.raises(DataError, match="topic 1, document b: found the score"):
-            interpolate(*pair, 0.5, normalization)
+            interpolate(*pair, 0.5)

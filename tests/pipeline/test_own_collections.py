@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
+import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import click_log
 import pytest
 from conftest import Command
 
@@ -20,10 +20,8 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import DEFAULT_MEASURES
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import Loading, Tuning, load_scorer
-from pipeline.training.own import (
-    FEWEST,
-    own_training_set,
-)
+from pipeline.ranking.retrievers import retriever_for
+from pipeline.training.own import FEWEST, own_training_set
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -347,15 +345,23 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
     assert default_reranker(find("sample")) == DEFAULT_FUSION
 
 
+def clicks() -> Iterator[dict[str, object]]:
+    """Twenty lists a topic in random orders; users look at position k with a chance of 1 / k."""
+    users, collection = random.Random(1), find("sample")
+    found = retriever_for(collection).search(collection.topics, 30)
+    for topic in [topic for topic in found.topics if found.run.get(topic.query_id)] * 20:
+        posts, qrels = [*found.run[topic.query_id]], (collection.qrels or {})[topic.query_id]
+        shown = users.sample(posts, min(10, len(posts)))
+        chances = [1.0 if qrels.get(doc_id, 0) > 0 else 0.05 for doc_id in shown]
+        ranked = enumerate(zip(shown, chances, strict=True), start=1)
+        clicked = [d for place, (d, chance) in ranked if users.random() * place < chance]
+        yield {"query": topic.text, "query_id": topic.query_id, "shown": shown, "clicked": clicked}
+
+
 @pytest.mark.slow
 def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable[..., Any]) -> None:
     log, qrels = sample / "log.jsonl", sample / "clicks.txt"
-    options = click_log.Options(collection=str(sample / "sample2.toml"), output=log, click=1.0)
-    click_log.main(options)
-    first = log.read_bytes()
-    assert len(first.splitlines()) == 20 * 20
-    click_log.main(options)
-    assert log.read_bytes() == first
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in clicks()))
     assert command("clicks", log, "--output", qrels).code == 0
     truth, found = find("sample").qrels or {}, read_qrels(qrels)
     right = [

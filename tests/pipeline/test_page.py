@@ -14,7 +14,7 @@ from helpers.page_samples import HOSTILE, ServedPage, seen_model
 from helpers.service_samples import client_of, models
 
 from indexes.methods import METHODS, EngineQuery
-from pipeline.collections.collection import Collection, TopicFileCollection
+from pipeline.collections.collection import Collection, SearchedCollection, topic_file
 from pipeline.collections.named import SAMPLE, find
 from pipeline.command.errors import UsageError
 from pipeline.explanation.rank_changes import visible
@@ -246,7 +246,7 @@ def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage
 
 def test_an_index_without_topics(served_page: ServedPage) -> None:
     directory = served_page.page.index.directory
-    with opened(TopicFileCollection(directory, directory)) as page:
+    with opened(topic_file(directory, directory)) as page:
         assert describe(page)["topics"] == []
         posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
         assert posts
@@ -272,7 +272,7 @@ class OwnQuery:
         return self._index.search(topics, METHODS["ql"](), **options)
 
 
-class OwnQueryCollection(TopicFileCollection):
+class OwnQueryCollection(SearchedCollection):
     methods = ()
 
     def open_index(self) -> Any:
@@ -280,7 +280,8 @@ class OwnQueryCollection(TopicFileCollection):
 
 
 def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
-    collection = OwnQueryCollection(SAMPLE / "topics.txt", served_page.page.index.directory)
+    topics, index = SAMPLE / "topics.txt", served_page.page.index.directory
+    collection = OwnQueryCollection("topics", "topics", topics, None, {}, own_index=index)
     with opened(collection, mp_hcnn=models().default) as page:
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")

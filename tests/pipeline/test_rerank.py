@@ -120,7 +120,7 @@ def test_runs_are_reranked_as_a_search_does_it(
     rerank: Rerank, command: Command, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "mine", backwards(official()), "mine")
-    code, _, errors = rerank("rm3", "mine", "--normalize", "none")
+    code, _, errors = rerank("rm3", "mine")
     assert code == 0, errors
     alone = (
         "--topics",
@@ -132,7 +132,7 @@ def test_runs_are_reranked_as_a_search_does_it(
         "--output",
         "one",
     )
-    done = command("search", *alone, "--lambda", "0.3", "--normalize", "none")
+    done = command("search", *alone, "--lambda", "0.3")
     assert done.code == 0, done.err
     assert list(read_run("runs/reranked/mine.sm_cnn").items()) == list(read_run("one").items())
     # Without the model's share the order stays.

@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.evaluation.run_report import (
-    Change,
     compare,
     groups,
     place,
     print_report,
-    reranked_name,
     write_csv,
 )
 
@@ -44,14 +42,6 @@ def test_runs_are_placed_among_the_others_as_they_were() -> None:
     # Equal runs share a place, in spite of rounding.
     assert place(0.5, [0.5, 0.6, 0.4]) == 2
     assert place(0.1 + 0.2, [0.3]) == place(0.3, [0.1 + 0.2]) == 1
-
-
-@pytest.mark.parametrize(
-    ("after", "p", "mark"),
-    [(0.6, 0.0099, "▲"), (0.6, 0.01, "△"), (0.6, 0.05, ""), (0.4, 0.0099, "▼"), (0.4, 0.0499, "▽")],
-)
-def test_marks(after: float, p: float, mark: str) -> None:
-    assert Change(0.5, after, p).mark == mark
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,9 +101,3 @@ def test_groups_are_the_top_the_middle_and_the_bottom_of_the_runs(
     with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
         of_run = {line["run"]: line["group"] for line in csv.DictReader(stream)}
     assert (of_run["9"], of_run["5"], of_run["4"], of_run["1"]) == ("top", "middle", "", "bottom")
-
-
-def test_names_of_reranked_runs() -> None:
-    assert reranked_name("ql", "sm_cnn") == "ql.sm_cnn"
-    assert reranked_name("a.run", "sm_cnn") == "a.run.sm_cnn"
-    assert reranked_name("input.x.GZ", "pwim") == "input.x.pwim.GZ"

@@ -119,7 +119,7 @@ def test_ones_own_posts_with_strange_texts(
     assert "pipeline.index --posts" in refused.err
     built = command("index", "--posts", posts, "--index", index)
     assert built.code == 0, built.err
-    result = search(topics, "--index", index, "--idf", "index", "--output", output)
+    result = search(topics, "--index", index, "--output", output)
     assert result.code == 0, result.err
     assert {q: set(s) for q, s in read_run(output).items()} == {"1": {"a", "d", "e", "f"}}
     assert "no judgments" in result.out

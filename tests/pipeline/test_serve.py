@@ -134,7 +134,7 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
         return
     assert answer.headers["x-mix"] == "interpolated"
     assert not wire.fields or content["mix"] == "interpolated"
-    weight, _ = tuned_weight(models().default.checkpoint.directory, "minmax") or (0, "")
+    weight, _ = tuned_weight(models().default.checkpoint.directory) or (0, "")
     assert 0 < weight < 1
     neural = {str(n): float(score) for n, score in enumerate(logits(POSTS))}
     first = {str(n): float(post["first_stage_score"]) for n, post in enumerate(SCORED)}

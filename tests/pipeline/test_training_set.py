@@ -9,7 +9,6 @@ from helpers.data_samples import write_answers, write_microblog
 from pipeline.collections import named
 from pipeline.command.errors import DataError, UsageError
 from pipeline.training.training_set import (
-    JudgedCandidates,
     PriorRuns,
     answer_training_set,
     draw_answers,
@@ -91,22 +90,6 @@ def test_microblog_training_set(
     assert sorted(training_set.texts) == sorted(everything)
 
 
-def test_priors_of_training_pairs_are_means_over_the_official_runs(microblog: Path) -> None:
-    """The first topic's six posts: RM3 lacks the second and has ties, later ids first."""
-    data = microblog_training_set("mb2012", microblog).training
-    pairs, keys = data.candidates.pairs(), data.candidates.keys()
-    found = dict(zip(keys, pairs.signals[PRIOR].tolist(), strict=True))
-    # Scores rank // 2: 0 for 1, 1 for 3, 2 for 4 and 5, 3 for 6.
-    second = {6: 1, 5: 2, 4: 3, 3: 4, 1: 5}
-    for rank, (_, doc_id) in enumerate(keys[:6], start=1):
-        expected = (worth(rank) + (worth(second[rank]) if rank in second else 0.0)) / 2
-        assert found["1", doc_id] == pytest.approx(expected)
-    third = [prior for (query_id, _), prior in found.items() if query_id == "3"]
-    assert third == pytest.approx([worth(rank) / 2 for rank in range(1, 7)])
-    last = [prior for (query_id, _), prior in found.items() if query_id == "12"]
-    assert last == pytest.approx([worth(rank) for rank in range(1, 7)])
-
-
 def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_path: Path) -> None:
     folder = microblog / "microblog"
     relevant = {
@@ -142,46 +125,6 @@ def test_unjudged_years_cannot_be_trained_on(microblog: Path) -> None:
         load_training_data([named.find("mb2014", microblog)])
     with pytest.raises(UsageError, match="--collection trecqa-raw"):
         microblog_training_set("trecqa-raw", microblog)
-
-
-# Collection -> folders of its parts.
-FOLDERS = {
-    "trecqa-raw": ["trecqa/train", "trecqa/raw-dev", "trecqa/raw-test"],
-    "trecqa-clean": ["trecqa/train", "trecqa/clean-dev", "trecqa/clean-test"],
-    "trecqa-all-raw": ["trecqa/train-all", "trecqa/raw-dev", "trecqa/raw-test"],
-    "trecqa-all-clean": ["trecqa/train-all", "trecqa/clean-dev", "trecqa/clean-test"],
-    "wikiqa": ["wikiqa/train", "wikiqa/dev", "wikiqa/test"],
-}
-
-
-def assert_is_part(data: JudgedCandidates, folder: Path) -> None:
-    """All answers in the order of the file, with their labels and without priors."""
-    pairs = data.candidates.pairs()
-    found = [
-        (pairs.queries[query], pairs.texts[post])
-        for query, post in zip(pairs.query_index, pairs.post_index, strict=True)
-    ]
-    questions, texts = ((folder / name).read_text().splitlines() for name in ("a.toks", "b.toks"))
-    assert found == list(zip(questions, texts, strict=True))
-    labels = (folder / "sim.txt").read_text().split()
-    assert data.relevant().tolist() == [label == "1" for label in labels]
-    assert not pairs.signals[PRIOR].any()
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_answer_training_set(answers: Path, name: str) -> None:
-    training_set = answer_training_set(named.find_answers(name, answers))
-    train, development, test = (answers / folder for folder in FOLDERS[name])
-    assert (training_set.left_out, training_set.trained_on) == (None, [name])
-    assert training_set.minimum_count == 1
-    assert_is_part(training_set.training, train)
-    assert training_set.development is not None
-    assert_is_part(training_set.development, development)
-    texts = set()
-    for folder in (train, development, test):
-        for file in ("a.toks", "b.toks"):
-            texts |= set((folder / file).read_text().splitlines())
-    assert set(training_set.texts) == texts
 
 
 def test_a_part_without_labels_is_not_trained_on(answers: Path) -> None:

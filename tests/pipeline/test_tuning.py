@@ -12,9 +12,11 @@ from pipeline.collections.trec import Qrels, Run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import Tuning, calibration_of
-from pipeline.ranking.interpolation import NORMALIZATIONS, interpolate
+from pipeline.ranking.interpolation import interpolate
 from pipeline.training.tuning import calibrate, tune_weight
 from rerankers.checkpoint import SHIPPED
+
+WEIGHTS = [step / 20 for step in range(21)]
 
 
 def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
@@ -32,35 +34,30 @@ def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
     return lexical, neural, qrels
 
 
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("measure", ["AP", "P@5"])
-def test_curve_equals_separate_interpolations(normalization: str, measure: str) -> None:
+def test_curve_equals_separate_interpolations(measure: str) -> None:
     lexical, neural, qrels = random_task(13, seed=1)
     qrels["without results"] = {"a": 1}
     lexical["not judged"] = {"a": 1.0}
-    tuning = tune_weight(
-        lexical, neural, qrels, step=0.1, measure=measure, normalization=normalization
-    )
+    tuning = tune_weight(lexical, neural, qrels, measure=measure)
     del lexical["not judged"]
     expected = {
-        weight: mean(
-            evaluate(qrels, interpolate(lexical, neural, weight, normalization), [measure])[measure]
-        )
-        for weight in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+        weight: mean(evaluate(qrels, interpolate(lexical, neural, weight), [measure])[measure])
+        for weight in WEIGHTS
     }
     assert tuning.curve == pytest.approx(expected, abs=1e-12)
     assert tuning.curve[tuning.weight] == max(tuning.curve.values())
     assert tuning.topics == tuple(qrels)
-    assert (tuning.measure, tuning.normalization) == (measure, normalization)
+    assert tuning.measure == measure
 
 
 def test_cross_validation_chooses_without_the_fold_that_it_scores() -> None:
     """With a topic a fold, the split is known and the estimate can be made naively."""
     lexical, neural, qrels = random_task(8, seed=2)
-    tuning = tune_weight(lexical, neural, qrels, folds=8, step=0.25)
+    tuning = tune_weight(lexical, neural, qrels, folds=8)
     values = {
         weight: evaluate(qrels, interpolate(lexical, neural, weight), ["AP"])["AP"]
-        for weight in (0.0, 0.25, 0.5, 0.75, 1.0)
+        for weight in WEIGHTS
     }
     held_out, chosen = [], []
     for query_id in qrels:
@@ -77,11 +74,11 @@ def test_middle_of_equal_weights_is_chosen() -> None:
     lexical = {str(n): {"good": 1.0, "bad": 0.0} for n in range(4)}
     neural = {str(n): {"good": 0.0, "bad": 1.0} for n in range(4)}
     qrels = {str(n): {"good": 1} for n in range(4)}
-    # Min-max makes it 1 - λ against λ: good wins at 0, 0.1, …, 0.5, where the tie goes to it.
-    tuning = tune_weight(lexical, neural, qrels, folds=2, step=0.1)
+    # Min-max makes it 1 - λ against λ: good wins at 0, 0.05, …, 0.5, where the tie goes to it.
+    tuning = tune_weight(lexical, neural, qrels, folds=2)
     best = [weight for weight, value in tuning.curve.items() if value == 1.0]
-    assert best == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert tuning.weight == 0.2
+    assert best == WEIGHTS[:11]
+    assert tuning.weight == 0.25
     flat = tune_weight(lexical, lexical, qrels, folds=4)
     assert (flat.weight, flat.fold_weights) == (0.5, (0.5,) * 4)
     assert flat.cross_validated == 1.0
@@ -91,10 +88,7 @@ def test_middle_of_equal_weights_is_chosen() -> None:
     ("options", "message"),
     [
         ({"folds": 6}, "found 6 folds, expected 2 to 5"),
-        ({"step": 0.3}, "step of λ: found 0.3"),
-        ({"step": -0.5}, "step of λ"),
         ({"measure": "map"}, "did you mean 'AP'"),
-        ({"normalization": "softmax"}, "'softmax', expected one of minmax, none"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -126,7 +120,6 @@ def test_tuning_is_saved_and_loaded(tmp_path: Path) -> None:
         {"weight": 1.5},
         {"weight": math.nan},
         {"curve": {"x": 1}},
-        {"normalization": "softmax"},
         {"unknown": 1},
         {"topics": None},
     ],

@@ -14,10 +14,7 @@ from pipeline.collections.named import find
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
 from rerankers.text.vectors import (
-    WordVectors,
-    concatenated,
     read_vectors,
-    word2vec_bytes,
 )
 
 # Two subjects that share no word.
@@ -27,28 +24,6 @@ POSTS = [
     "goal match cup final",
     "final cup match referee",
 ] * 60
-
-
-def nearness(path: Path, one: str, other: str) -> float:
-    found = read_vectors(path)
-    rows = dict(zip(found.words, found.matrix, strict=True))
-    a, b = rows[one], rows[other]
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-
-
-def test_words_of_one_subject_are_near(tmp_path: Path) -> None:
-    done: list[int] = []
-    found = train(POSTS, size=10, window=3, epochs=30, progress=done.append)
-    assert done == [1] * 30
-    assert set(found.words) == {word for post in POSTS for word in post.split()}
-    assert found.matrix.shape == (len(found.words), 10)
-    path = tmp_path / "posts.bin"
-    path.write_bytes(word2vec_bytes(found))
-    for near, far in (("wind", "cup"), ("coast", "goal"), ("wind", "match")):
-        assert nearness(path, "storm", near) > nearness(path, "storm", far)
-    again = read_vectors(path)
-    assert again.words == found.words
-    np.testing.assert_array_equal(again.matrix, found.matrix)
 
 
 def test_the_same_posts_give_the_same_vectors_and_they_are_trained_once(
@@ -62,21 +37,6 @@ def test_the_same_posts_give_the_same_vectors_and_they_are_trained_once(
     assert vectors.cached_vectors(POSTS, None, tmp_path) == path
     assert (path.stat().st_mtime_ns, capsys.readouterr().err) == (written, "")
     assert vectors.cached_vectors([*POSTS, "one more"], None, tmp_path) != path
-
-
-def test_two_vectors_of_a_word_side_by_side(tmp_path: Path) -> None:
-    own = train(POSTS, size=8, epochs=2)
-    general = WordVectors(["storm", "wind"], np.array([[3, 4], [0, 2]], dtype=np.float32))
-    both = concatenated(own, general)
-    assert both.words == own.words and both.matrix.shape == (len(own.words), 10)
-    rows = dict(zip(both.words, both.matrix, strict=True))
-    assert rows["storm"][8:] == pytest.approx([0.6, 0.8])
-    assert rows["cup"][8:].tolist() == [0, 0]
-    np.testing.assert_allclose(np.linalg.norm(both.matrix[:, :8], axis=1), 1, rtol=1e-6)
-    (tmp_path / "general.bin").write_bytes(word2vec_bytes(general))
-    path = vectors.cached_vectors(POSTS, tmp_path / "general.bin", tmp_path)
-    assert read_vectors(path).matrix.shape[1] == 102
-    assert path != vectors.cached_vectors(POSTS, tmp_path / "none.bin", tmp_path)
 
 
 def test_what_cannot_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

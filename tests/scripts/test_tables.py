@@ -2,21 +2,15 @@
 
 import dataclasses
 import gzip
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from experiments.cells import Cell, Result, Setup, run_cells
-from experiments.extras import finished, marked, recall
+from experiments.extras import finished, marked
 from experiments.rendering import render
 from experiments.reports import (
-    EXACT_PHRASE,
-    EXACT_WORD,
-    PARAPHRASE,
     REPORTS,
-    URL,
-    categories_of,
     draw,
 )
 from experiments.results import add_to_csv, read_csv
@@ -24,12 +18,9 @@ from experiments.tables import System, Table, read_tables
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import result, row_of, run_commands_here
 
-from indexes.posts import Post
 from pipeline.collections.trec import read_run, write_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator, evaluate, mean
-from rerankers.models._mp_hcnn_matches import PairMatches, PerspectiveMatches
-from rerankers.text.spans import Word
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
@@ -157,13 +148,6 @@ def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) ->
     assert second.measures == {name: round(mean(v), 4) for name, v in expected.items()}
 
 
-def test_recall_counts_relevant_posts_alike_and_as_deep_as_asked() -> None:
-    qrels = {"1": {"a": 1, "b": 2, "c": 0}, "2": {"x": 1}, "3": {"y": 0}}
-    run = {"1": {"c": 3.0, "a": 2.0, "b": 1.0}, "2": {"z": 1.0}, "9": {"x": 1.0}}
-    assert recall(qrels, run) == pytest.approx(2 / 3)
-    assert recall(qrels, run, depth=2) == pytest.approx(1 / 3)
-
-
 def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
     """A perfect run against the reversed one, and against itself."""
     setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data", topics=8))
@@ -222,37 +206,6 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
 
 
-def evidence(query: str, post: str, phrases: Sequence[Sequence[float]]) -> PairMatches:
-    post_words, query_words = post.split(), query.split()
-    similarity = np.array([[float(a == b) for b in post_words] for a in query_words], np.float32)
-    return PairMatches(
-        query_words,
-        np.ones(len(query_words), np.float32),
-        [Word(word, ((0, 1),)) for word in post_words],
-        (),
-        {"words": PerspectiveMatches((similarity, np.array(phrases, np.float32)), 2)},
-    )
-
-
-@pytest.mark.parametrize(
-    ("post", "url", "phrase", "expected"),
-    [
-        ("stripes of white", "", 0.5, [EXACT_WORD]),
-        # The same two words are no paraphrase.
-        ("white stripes here", "", 1.0, [EXACT_WORD, EXACT_PHRASE]),
-        ("zebra band quits", "", 0.85, [PARAPHRASE]),
-        ("zebra band quits", "http://x.com/the-stripe-story", 0.5, [URL]),
-        ("the band quits", "http://x.com/a?q=stripes", 0.5, []),
-    ],
-)
-def test_categories_of_matches(post: str, url: str, phrase: float, expected: list[str]) -> None:
-    query = "the white stripes"
-    phrases = np.full((3, 3), 0.1)
-    phrases[1, 0] = phrase  # "white stripes" against the post's first two words
-    pair = evidence(query, post, phrases.tolist())
-    assert list(categories_of(query, Post("1", post, url), pair)) == expected
-
-
 @pytest.fixture(scope="module")
 def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """QL and a hardly trained MP-HCNN on a small collection."""
@@ -290,15 +243,12 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
         REPORTS["gains"](table, results[:1], setup)
 
 
-def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
+def test_categories_are_read_from_the_cells(mp_hcnn: Finished) -> None:
     setup, results = mp_hcnn
     shares = REPORTS["categories"](TABLES["table5"], results, setup)
     # Every made-up post has a word of its query.
     assert row_of(shares, "exact word match") == "| exact word match | 100 | 100 |"
     assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
-    rows = REPORTS["samples"](TABLES["table6"], results, setup).splitlines()
-    assert sum("(#1)" in line for line in rows) >= 2
-    assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
 
 
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:

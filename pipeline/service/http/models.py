@@ -35,9 +35,6 @@ from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 from rerankers.scoring.precomputed import version_of
 
-NORMALIZATION = "minmax"
-"""Of scores before they are mixed."""
-
 Scores = npt.NDArray[np.float64]
 
 Scorer = CachedScorer | ParallelScorer
@@ -141,7 +138,7 @@ class ServedModel:
         rows = [str(row) for row in range(len(logits))]
         first = dict(zip(rows, request.first_stage or (), strict=True))
         neural = dict(zip(rows, logits.tolist(), strict=True))
-        mixed = interpolate({"": first}, {"": neural}, self.weight, NORMALIZATION)[""]
+        mixed = interpolate({"": first}, {"": neural}, self.weight)[""]
         return np.fromiter(mixed.values(), dtype=np.float64)
 
 
@@ -152,7 +149,7 @@ def probability(value: float) -> str:
 
 def _tuned(directory: Path) -> tuple[float, Calibration]:
     """λ and calibration of a checkpoint."""
-    tuned = tuned_weight(directory, NORMALIZATION)
+    tuned = tuned_weight(directory)
     weight = tuned[0] if tuned else UNTUNED_WEIGHT
     return weight, calibration_of(directory) or Calibration()
 

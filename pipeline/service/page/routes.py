@@ -240,7 +240,7 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
     """A search's results, best first by the first stage."""
     is_kept, result, topic = page.is_kept(request), page.search(request), request.topic
     neural = {topic.query_id: result.neural}
-    units = normalized_pair(topic.query_id, result.first, neural, "minmax")
+    units = normalized_pair(topic.query_id, result.first, neural)
     grades = (page.collection.qrels or {}).get(topic.query_id, {})
     posts = result.ranking.candidates.posts
     return {

@@ -107,7 +107,7 @@ class PageModel(NamedTuple):
         """λ, None for a fusion, and its origin."""
         if self.reads_lists:
             return None, ""
-        tuned = tuned_weight(self.directory, "minmax", collection.key)
+        tuned = tuned_weight(self.directory, collection.key)
         return tuned or (UNTUNED_WEIGHT, "not tuned")
 
 
