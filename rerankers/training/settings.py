@@ -21,9 +21,7 @@ class Settings:
     """How to train; each model declares its own defaults."""
 
     loss: str = "listwise"
-    """``listwise``, ``pairwise`` (hinge) or ``pointwise`` (cross-entropy)."""
-    margin: float = 1.0
-    """Margin of the pairwise loss."""
+    """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
     optimizer: str = "adamw"
     """``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd``."""
     momentum: float = 0.9
