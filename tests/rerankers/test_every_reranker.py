@@ -250,10 +250,8 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("c_dssm", {"width": 2}),
     ("cntn", {"bilinear": "none", "linear": False}),
     ("drmm", {"bins": 1}),
-    ("drmm", {"bound": 0.0}),
     ("dssm", {"trigram_buckets": 0}),
     ("dssm", {"trigram_buckets": 64_001}),
     ("duet", {"region": 0}),
@@ -262,9 +260,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("fusion", {"families": "signal:,links"}),
     ("fusion", {"feature_fraction": 0.0}),
     ("fusion", {"objectives": "binary,map"}),
-    ("knrm", {"bound": 0.0}),
-    ("knrm", {"sigma": 0.0}),
-    ("knrm", {"soft_kernels": 0}),
     ("knrm", {"vectors": "dynamic"}),
     ("lambdamart", {"families": "overlap,urls"}),
     ("lambdamart", {"learning_rate": 0.0}),
@@ -272,7 +267,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("lambdamart", {"parts": 1}),
     ("linear_fusion", {"families": "urls"}),
     ("linear_fusion", {"penalty": 0}),
-    ("match_pyramid", {"deep_width": 4}),
     ("match_pyramid", {"pooled_rows": 1}),
     ("match_pyramid", {"similarity": "gaussian"}),
     ("mp_cnn", {"l1": "other"}),
