@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -123,12 +124,19 @@ def places_of(
 
     Equal scores keep their order. The signal ``ORDER``.
     """
-    order = np.lexsort((-scores, query_index))
-    first = np.concatenate([[0], np.flatnonzero(np.diff(query_index[order])) + 1])
-    sizes = np.diff(np.append(first, len(order)))
-    places = np.empty(len(order), dtype=np.float32)
-    places[order] = np.arange(len(order)) - np.repeat(first, sizes) + 1
+    places = np.empty(len(query_index), dtype=np.float32)
+    for rows in lists_of(query_index, -scores):
+        places[rows] = np.arange(1, len(rows) + 1)
     return places
+
+
+def lists_of(
+    query_index: npt.NDArray[np.int64], key: npt.NDArray[Any] | None = None
+) -> list[npt.NDArray[np.int64]]:
+    """The rows of each query's pairs, by an ascending ``key`` [P]; equal ones keep their order."""
+    order = np.lexsort((query_index,) if key is None else (key, query_index))
+    borders = np.flatnonzero(np.diff(query_index[order])) + 1
+    return np.split(order, borders) if len(order) else []
 
 
 Inputs = Mapping[str, Terms]
@@ -293,6 +301,6 @@ class Reranker(nn.Module, ABC):
         """Read what :meth:`files` returned from a checkpoint's folder."""
 
     def device_of(self) -> torch.device:
-        """Device of the parameters; the CPU if there are none."""
-        first = next(self.parameters(), None)
+        """Device of parameters and buffers; the CPU if there are none."""
+        first = next(chain(self.parameters(), self.buffers()), None)
         return torch.device("cpu") if first is None else first.device

@@ -41,12 +41,5 @@ def require_above_zero(settings: Any, *names: str) -> None:
             _refuse(name, given, "one above 0")
 
 
-def require_odd(settings: Any, *names: str) -> None:
-    """Raise RerankerError for a setting that is not an odd number above 0."""
-    for name in names:
-        if (given := getattr(settings, name)) < 1 or given % 2 == 0:
-            _refuse(name, given, "an odd number")
-
-
 def _refuse(name: str, given: object, expected: str) -> NoReturn:
     raise RerankerError(f"setting {name}: found {given}, expected {expected}")

@@ -19,6 +19,7 @@ from rerankers.base import (
     PRIOR,
     Pairs,
     Reranker,
+    lists_of,
     places_of,
     prior_of_rank,
 )
@@ -157,7 +158,7 @@ class TrainedReranker:
         if first is None or share == 1:
             return values
         mixed = np.zeros(len(known))
-        for own in _lists(known.query_index):
+        for own in lists_of(known.query_index):
             neural, lexical = (minmax(each[own].tolist()) for each in (values, first))
             mixed[own] = mix(lexical, neural, share)
         return mixed
@@ -226,12 +227,6 @@ def _checked(scores: Sequence[float], count: int) -> npt.NDArray[np.float64]:
             f"finite, expected a finite one for each of {count} posts"
         )
     return values
-
-
-def _lists(query_index: Rows) -> list[Rows]:
-    """The rows of each query's pairs, in their order."""
-    order = np.argsort(query_index, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(query_index[order])) + 1)
 
 
 def _signals(

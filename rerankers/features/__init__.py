@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from rerankers.base import lists_of
 from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
@@ -147,9 +148,7 @@ class CandidateLists:
         self._families = [find(family) for family in chosen]
         self._pairs = pairs
         # A fixed order, as rounding of sums depends on it.
-        order = np.lexsort((pairs.post_index, pairs.query_index))
-        borders = np.flatnonzero(np.diff(pairs.query_index[order])) + 1
-        self.rows = np.split(order, borders) if len(order) and chosen else []
+        self.rows = lists_of(pairs.query_index, pairs.post_index) if chosen else []
         if self.rows:
             if known:
                 self._words = known.words(idf)

@@ -171,6 +171,20 @@ def minmax(values: npt.NDArray[np.floating]) -> Floats:
     return (values - lowest) / (highest - lowest)
 
 
+def z_score(values: npt.NDArray[np.floating]) -> Floats:
+    """[N] (v − mean) / standard deviation (with the divisor N) of each value v; 0 if all are equal.
+
+    Min–max and standard scores are those of Montague & Aslam (2001), "Relevance score normalization
+    for metasearch".
+    """
+    return (values - values.mean()) / (values.std() or np.inf)
+
+
 def higher(values: npt.NDArray[np.floating]) -> Rows:
     """[N] number of values higher than each."""
     return len(values) - np.searchsorted(np.sort(values), values, side="right")
+
+
+def normalised(scores: Floats) -> tuple[Floats, Floats, Floats]:
+    """Three of [N], for N ≥ 1 scores: :func:`minmax`, :func:`z_score` and ln(1 + higher ones)."""
+    return minmax(scores), z_score(scores), np.log1p(higher(scores))

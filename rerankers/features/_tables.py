@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,6 @@ import numpy.typing as npt
 from rerankers.text import words
 from rerankers.text.inputs import Lexicon
 from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
-from rerankers.text.spaces import WordSpace
 from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
@@ -72,11 +70,6 @@ class KnownWords:
         """Stem -> number."""
         return {stem: number for number, stem in enumerate(self.stems)}
 
-    @cached_property
-    def places(self) -> WeakKeyDictionary[WordSpace, Rows]:
-        """Space -> row [V] of each word's vector there, -1 if it was not looked up yet."""
-        return WeakKeyDictionary()
-
 
 NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fi??")))
 
@@ -115,7 +108,6 @@ class WordTable:
         self._lock = Lock()
         self._words, self._stems = _Numbers(known.rows), _Numbers(known.stem_numbers)
         self._columns = known.columns
-        self._places: WeakKeyDictionary[WordSpace, Rows] = WeakKeyDictionary()
 
     def rows(self, tokens: Iterable[str]) -> Rows:
         """[L] rows of words."""
@@ -126,26 +118,6 @@ class WordTable:
         """[L] words of rows."""
         spelling = [*self._known.words, *self._words.new]
         return [*map(spelling.__getitem__, rows.tolist())]
-
-    def rows_in(self, space: WordSpace, rows: Rows) -> Rows:
-        """[L] rows of the vectors that a space has for the words of rows [L]."""
-        with self._lock:
-            # The known words' rows stay for other tables, the new ones' for this.
-            border = len(self._known.words)
-            known = self._known.places.setdefault(space, np.full(border, -1))
-            new = self._places.get(space, np.zeros(0, dtype=np.int64))
-            if len(new) < len(self._words.new):
-                more = np.full(len(self._words.new) - len(new), -1)
-                new = self._places[space] = np.concatenate([new, more])
-        is_new = rows >= border
-        result = np.empty(len(rows), dtype=np.int64)
-        result[~is_new], result[is_new] = known[rows[~is_new]], new[rows[is_new] - border]
-        if len(missing := np.unique(rows[result < 0])):
-            places = space.rows(self.spelled(missing))
-            first = np.searchsorted(missing, border)
-            known[missing[:first]], new[missing[first:] - border] = places[:first], places[first:]
-            result[result < 0] = places[np.searchsorted(missing, rows[result < 0])]
-        return result
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE, ORDER
-from rerankers.features._candidates import CandidateList, higher, minmax
+from rerankers.features._candidates import CandidateList, higher, minmax, z_score
 
 NAMES = ("minmax", "z", "log_rank", "rank_share")
 """
@@ -29,7 +29,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     scores, order = candidates.known(FIRST_STAGE), candidates.known(ORDER)
     if scores is not None:
         known = scores.astype(np.float64)
-        columns[:2] = minmax(known), (known - known.mean()) / (known.std() or np.inf)
+        columns[:2] = minmax(known), z_score(known)
         order = -scores
     if order is not None:
         before = higher(-order)

@@ -7,7 +7,7 @@ of a collection are those of the source of IDF: an index's own, or a list of wor
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._candidates import CandidateList, higher, minmax
+from rerankers.features._candidates import CandidateList, normalised
 from rerankers.features._tables import Floats
 
 NAMES = (
@@ -36,12 +36,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     columns = [
         column
         for scores in (candidates.bm25, _likelihood(candidates))
-        for column in (
-            scores,
-            minmax(scores),
-            (scores - scores.mean()) / (scores.std() or np.inf),
-            np.log1p(higher(scores)),
-        )
+        for column in (scores, *normalised(scores))
     ]
     return np.stack(columns, axis=1).astype(np.float32)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
 from rerankers.errors import RerankerError
-from rerankers.features._candidates import CandidateList, minmax
+from rerankers.features._candidates import CandidateList, minmax, z_score
 from rerankers.features._tables import Floats
 from rerankers.features.feedback import likeness, weights_of
 from rerankers.text.ragged import Ragged, Rows
@@ -93,7 +93,7 @@ class Family:
         columns = [
             cosine,
             minmax(cosine),
-            (cosine - cosine.mean()) / (cosine.std() or np.inf),
+            z_score(cosine),
             idf_cosine,
             *_best(candidates, words),
             *_feedback(sums, np.concatenate(parts, axis=1)).T,
@@ -131,7 +131,7 @@ def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     length = len(candidates.query_tokens)
     return _Words(
         rows,
-        *space.at(candidates.words.rows_in(space, rows)),
+        *space.take(candidates.words.spelled(rows)),
         candidates.words.columns().idf[rows],
         Ragged(places[length:], candidates.posts.column("words").starts),
         Ragged(places[:length], np.array([0, length])),

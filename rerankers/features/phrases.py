@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rerankers.features._candidates import CandidateList, Tokens
 from rerankers.features._tables import Floats
-from rerankers.text.ragged import among, distinct_trigrams
+from rerankers.text.ragged import distinct_trigrams
 from rerankers.text.words import words
 
 NAMES = ("pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share")
@@ -94,6 +94,7 @@ def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     query = f" {' '.join(words(candidates.query))} "
     of_query = distinct_trigrams([query]).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post.
-    common = np.bincount(posts.owners[among(posts.values, of_query)], minlength=len(posts))
+    is_common = np.isin(posts.values, of_query)
+    common = np.bincount(posts.owners[is_common], minlength=len(posts))
     either = posts.lengths + len(of_query) - common
     return common / np.maximum(either, 1), common / max(1, len(of_query))

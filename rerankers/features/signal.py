@@ -1,8 +1,6 @@
 """Scores of a ranker: ``signal:NAME`` reads the signal NAME.
 
-Scores of different rankers or topics have no common scale. The features normalise them as runs are
-normalised for fusion: min–max and standard score (Montague & Aslam 2001, "Relevance score
-normalization for metasearch", which calls them standard and ZMUV).
+Scores of different rankers or topics have no common scale, so they are normalised.
 """
 
 import re
@@ -11,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
-from rerankers.features._candidates import CandidateList, higher, minmax
+from rerankers.features._candidates import CandidateList, normalised
 
 NAMES = ("gap", "minmax", "z", "log_rank")
 """
 Over the topic's candidates with a score:
 ``gap``: highest score − s, in the run's own unit; 0 or more.
-``minmax``: (s − min) / (max − min), in [0, 1]; 0 if all are equal.
-``z``: (s − mean) / standard deviation (with the divisor N); 0 if all are equal.
+``minmax``: (s − min) / (max − min), in [0, 1], and ``z``: the standard score; 0 if all are equal.
 ``log_rank``: ln(1 + number of candidates with a higher score), 0 or more.
 All are NaN for a candidate whose signal is NaN, and for all candidates if the signal is missing.
 """
@@ -56,12 +53,6 @@ class Family:
             return values
         known = ~np.isnan(signal)
         if known.any():
-            values[known] = _features(signal[known].astype(np.float64))
+            scores = signal[known].astype(np.float64)
+            values[known] = np.stack([scores.max() - scores, *normalised(scores)], axis=1)
         return values
-
-
-def _features(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """[N, 4] features of N ≥ 1 scores."""
-    z = (scores - scores.mean()) / (scores.std() or np.inf)
-    columns = [scores.max() - scores, minmax(scores), z, np.log1p(higher(scores))]
-    return np.stack(columns, axis=1)

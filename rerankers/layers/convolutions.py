@@ -248,7 +248,7 @@ def windows_from(terms: Tensor, width: int) -> Tensor:
 
 def square_convolution(before: int, after: int, width: int) -> nn.Conv2d:
     """Convolution of ``width`` × ``width``, initialised for a ReLU (He et al. 2015)."""
-    layer = nn.Conv2d(before, after, width, padding=width // 2)
+    layer = nn.Conv2d(before, after, width, padding="same")
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     layer.bias = nn.Parameter(torch.zeros(after))
     return layer
@@ -285,6 +285,6 @@ def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Seq
     )
 
 
-def bounded(scores: Tensor, bound: float) -> Tensor:
-    """Scores of any shape, limited to (-bound, bound) by tanh; about linear near 0."""
-    return bound * torch.tanh(scores / bound)
+def bounded(scores: Tensor) -> Tensor:
+    """Scores of any shape, limited to (-10, 10) by tanh; about linear near 0."""
+    return 10.0 * torch.tanh(scores / 10.0)

@@ -33,20 +33,12 @@ class GaussianKernels(nn.Module):
     """Soft counts of matches at levels of similarity (Xiong et al. 2017, section 3.1).
 
     A kernel of mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s. The first
-    has the mean 1 and is so narrow that it counts exact matches; the ``soft`` others have means
-    that divide [-1, 1] evenly: 0.9, 0.7 … -0.9 for ten.
-
-    Args:
-        soft: number of the kernels after the first; there are K = soft + 1.
-        sigma: their width.
-        exact_sigma: width of the first.
+    has the mean 1 and is so narrow that it counts exact matches; the ten others have means
+    that divide [-1, 1] evenly: 0.9, 0.7 … -0.9.
     """
 
-    def __init__(self, soft: int = 10, sigma: float = 0.1, exact_sigma: float = 1e-3) -> None:
-        super().__init__()
-        means = [1.0, *(1.0 - (2 * place + 1) / soft for place in range(soft))]
-        widths = [exact_sigma, *[sigma] * soft]
-        self.kernels = tuple(zip(means, widths, strict=True))
+    size = 11  # K
+    kernels = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
 
     def forward(self, similarity: Tensor, post_mask: Tensor) -> Tensor:
         """Sum over the post's terms: [P, Lq, K], from cosines [P, Lq, Ld] and a mask [P, Ld]."""

@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,17 @@ class BoostedTrees(FeatureModel):
 
     def __init__(self, config: BoostingConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self.boosters: list[Booster] = []
-        """A list of trees for each objective; empty before fitting."""
+        self._stored: list[str] = []
         self.start: list[Booster] = []
         """Lists that fitting extends by half as many trees as it grows otherwise."""
+
+    @cached_property
+    def boosters(self) -> list[Booster]:
+        """A list of trees for each objective; empty before fitting.
+
+        Those of a checkpoint are parsed when they are used first, as LightGBM's import takes long.
+        """
+        return [_lightgbm().Booster(model_str=trees) for trees in self._stored]
 
     def head(self, representations: Tensor) -> Tensor:
         """Sum of the trees' values, mean over the objectives: [P]."""
@@ -255,12 +263,8 @@ class BoostedTrees(FeatureModel):
 
     def read_files(self, directory: Path) -> None:
         """Read the trees."""
-        lightgbm = _lightgbm()
-
-        self.boosters = [
-            lightgbm.Booster(model_file=directory / file_of(number))
-            for number, _ in enumerate(self._objectives(), start=1)
-        ]
+        numbers = range(1, len(self._objectives()) + 1)
+        self._stored = [(directory / file_of(n)).read_text(encoding="utf-8") for n in numbers]
 
     def _objectives(self) -> list[str]:
         return self.config.objectives.split(",")

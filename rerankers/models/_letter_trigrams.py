@@ -5,6 +5,7 @@ layer over these counts is a sum of one vector for each trigram, so the counts, 
 are zero, are never computed.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from rerankers.layers.embeddings import mask_of_lengths
 from rerankers.layers.similarity import unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
-from rerankers.training.settings import Settings
+from rerankers.training.settings import RAO_2019, Settings
 
 # Knuth's multiplicative hash (2³² divided by the golden ratio, made odd): it spreads trigrams that
 # differ in their last letter only.
@@ -39,6 +40,7 @@ class SemanticModel(Reranker):
         learning_rate=1e-3,
         negatives=4,
     )
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     query_inputs = (TRIGRAMS,)
     post_inputs = (TRIGRAMS,)
 

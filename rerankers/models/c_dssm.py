@@ -37,10 +37,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import require_odd
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.words import TRIGRAM_COUNT
-from rerankers.training.settings import RAO_2019, Settings
+
+WIDTH = 3
+"""Words in a window."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,9 @@ class Config:
 
     trigram_buckets: int = 16_384  # Rows of weights for each position in a window, at most 64,000
     filters: int = 64  # F, features of a window (paper: 300)
-    width: int = 3  # Words in a window, odd (paper: 3)
     sentence_size: int = 64  # Dimensions of a text vector (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine
     dropout: float = 0.0  # Share of the pooled features dropped in training (paper: none)
-
-    def __post_init__(self) -> None:
-        require_odd(self, "width")
 
 
 PAPER = Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128)
@@ -67,9 +64,8 @@ class ConvolutionalNetwork(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.width = config.width
         # Columns: F for the first position in the window, F for the second, …
-        self.trigrams = TrigramSums(config.width * config.filters, config.trigram_buckets)
+        self.trigrams = TrigramSums(WIDTH * config.filters, config.trigram_buckets)
         self.dropout = nn.Dropout(config.dropout)
         self.semantic = nn.Linear(config.filters, config.sentence_size, bias=False)
         nn.init.xavier_uniform_(self.semantic.weight)
@@ -85,14 +81,8 @@ class ConvolutionalNetwork(nn.Module):
 
     def windows(self, sums: Tensor) -> Tensor:
         """Sum of the words of each window, its own word in the middle: [B, W, F]."""
-        middle, words = self.width // 2, sums.shape[1]
-        # The first position of a window is the word ``middle`` words before its own.
-        padded = F.pad(sums, (0, 0, middle, middle))
-        parts = padded.chunk(self.width, dim=2)
-        total = parts[0][:, :words]
-        for place in range(1, self.width):
-            total = total + parts[place][:, place : place + words]
-        return total
+        before, own, after = F.pad(sums, (0, 0, 1, 1)).chunk(WIDTH, dim=2)
+        return before[:, :-2] + own[:, 1:-1] + after[:, 2:]
 
 
 class Model(SemanticModel):
@@ -104,4 +94,3 @@ class Model(SemanticModel):
         "compact": Config(),
         "rao2019": PAPER,
     }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

@@ -23,7 +23,7 @@ Deviations, and choices where the paper is silent:
 * Exact matches are equal word identifiers, not cosines of 1. A word without a pre-trained vector
   matches itself exactly; its hashed vector has about random cosines with other words.
 * The paper's tanh limits scores to [-1, 1], which only suits its hinge loss of margin 1. Ours has
-  the same slope at 0 and the limits ±``bound``; ``bound=1`` is the paper's.
+  the same slope at 0 and the limits ±10.
 * IDF is in [0, 1], so the initial weight of the gate is 5, not about 0; with the paper's ln N/n
   (``idf="classical"``) it is 5/16, for gates that are about the same.
 * A query without words scores 0.
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
-from rerankers.errors import require_above_zero, require_at_least, require_choice
+from rerankers.errors import require_at_least, require_choice
 from rerankers.layers.convolutions import bounded
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import unit_length
@@ -57,14 +57,12 @@ class Config:
     idf: str = "relative"
     """Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n."""
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
-    bound: float = 10.0  # Limit of scores, ± (paper: 1)
     vectors: str = "static"  # One of ``VECTOR_KINDS``, never trained
 
     def __post_init__(self) -> None:
         require_choice("vectors", self.vectors, VECTOR_KINDS)
         require_choice("idf", self.idf, tuple(GATE_START))
         require_at_least(self, bins=2)
-        require_above_zero(self, "bound")
 
 
 class TermVectors(NamedTuple):
@@ -120,7 +118,7 @@ class Model(Reranker):
     def represent(self, interactions: Interactions) -> Tensor:
         """Sum of the words' values, weighted by the gate: [P, 1]."""
         mask, weights = interactions["words"].unbind(dim=2)
-        evidence = bounded(self.evidence(interactions["histograms"]), self.config.bound)
+        evidence = bounded(self.evidence(interactions["histograms"]))
         shares = gates(self.gate * weights, mask)
         return torch.bmm(shares.unsqueeze(1), evidence).squeeze(2)
 

@@ -43,7 +43,6 @@ from torch import Tensor, nn
 from rerankers.layers.convolutions import xavier_linear
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.words import TRIGRAM_COUNT
-from rerankers.training.settings import RAO_2019, Settings
 
 
 @dataclass(frozen=True)
@@ -95,4 +94,3 @@ class Model(SemanticModel):
         "compact": Config(),
         "rao2019": PAPER,
     }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}

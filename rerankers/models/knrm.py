@@ -29,7 +29,7 @@ Deviations, and choices where the papers are silent:
 * Counts are at least 1e-10 before the logarithm.
 * Logarithms are multiplied by 0.1, so that the initial linear layer gives small scores.
 * The papers' tanh limits scores to [-1, 1], which only suits their hinge loss of margin 1. Ours has
-  the same slope at 0 and the limits ±``bound``; ``bound=1`` is the papers'.
+  the same slope at 0 and the limits ±10.
 * An n-gram begins at every word, with zeros after the text's end.
 * Padding of the query adds nothing; padding of the post is not counted.
 """
@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
-from rerankers.errors import require_above_zero, require_at_least, require_choice
+from rerankers.errors import require_at_least, require_choice
 from rerankers.layers.convolutions import MaskedConvolution, bounded
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.layers.similarity import GaussianKernels, unit_length
@@ -64,16 +64,11 @@ class Config:
     """h_max, words of the longest n-grams (Conv-KNRM: 3); 0 compares word vectors without
     convolutions (K-NRM)."""
     filters: int = 128  # F of each convolution (Conv-KNRM: 128)
-    soft_kernels: int = 10  # Kernels in addition to the exact one (papers: 10)
-    sigma: float = 0.1  # Their width σ, in units of cosine (papers: 0.1)
-    exact_sigma: float = 1e-3  # Width σ of the exact kernel (papers: 0.001)
-    bound: float = 10.0  # Limit of scores, ± (papers: 1)
     vectors: str = "static"  # One of ``VECTOR_KINDS``
 
     def __post_init__(self) -> None:
         require_choice("vectors", self.vectors, VECTOR_KINDS)
-        require_at_least(self, longest_ngram=0, soft_kernels=1)
-        require_above_zero(self, "sigma", "exact_sigma", "bound")
+        require_at_least(self, longest_ngram=0)
 
 
 class NgramVectors(NamedTuple):
@@ -105,9 +100,8 @@ class Model(Reranker):
         self.convolutions = nn.ModuleList(
             MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
         )
-        self.kernels = GaussianKernels(config.soft_kernels, config.sigma, config.exact_sigma)
-        matrices = max(1, longest) ** 2
-        self.score = nn.Linear(matrices * (config.soft_kernels + 1), 1)
+        self.kernels = GaussianKernels()
+        self.score = nn.Linear(max(1, longest) ** 2 * GaussianKernels.size, 1)
 
     def encode(self, inputs: Inputs) -> NgramVectors:
         """N-grams of B texts."""
@@ -126,12 +120,8 @@ class Model(Reranker):
             for query in queries.levels
             for post in turned
         ]
-        return self.logarithms(torch.cat(counts, dim=2), queries.mask[query_of_post])
-
-    def logarithms(self, counts: Tensor, mask: Tensor) -> Interactions:
-        """Interactions of soft counts [P, Lq, K] and the query's mask [P, Lq]."""
-        logarithms = torch.log(counts.clamp_min(LEAST_COUNT))
-        return {"matches": LOG_SCALE * logarithms * mask.unsqueeze(2)}
+        logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
+        return {"matches": LOG_SCALE * logarithms * queries.mask[query_of_post].unsqueeze(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """φ, the sum over the words of the query: [P, K]."""
@@ -139,7 +129,7 @@ class Model(Reranker):
 
     def head(self, representations: Tensor) -> Tensor:
         """The linear ranker: [P]."""
-        return bounded(self.score(representations).squeeze(1), self.config.bound)
+        return bounded(self.score(representations).squeeze(1))
 
     def interactions_are_fixed(self) -> bool:
         """Whether neither convolutions nor word vectors are trained."""

@@ -44,7 +44,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker
-from rerankers.errors import require_at_least, require_choice, require_odd
+from rerankers.errors import require_at_least, require_choice
 from rerankers.layers.convolutions import perceptron, square_convolution
 from rerankers.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, word_vectors
 from rerankers.layers.similarity import unit_length
@@ -59,9 +59,9 @@ class Config:
     similarity: str = "cosine"  # ``cosine`` or ``dot``
     vectors: str = "static"  # One of ``VECTOR_KINDS``
     filters: int = 8  # Feature maps of the first convolution
-    width: int = 5  # Words on each side of its window, odd
+    width: int = 5  # Words on each side of its window
     deep_filters: int = 16  # Feature maps of the second convolution
-    deep_width: int = 3  # Positions on each side of its window, odd
+    deep_width: int = 3  # Positions on each side of its window
     pooled_rows: int = 5  # Parts of a query after dynamic pooling
     pooled_columns: int = 10  # Parts of a post after dynamic pooling
     query_words: int = 32  # Words of a query, at most
@@ -72,7 +72,6 @@ class Config:
     def __post_init__(self) -> None:
         require_choice("similarity", self.similarity, ("cosine", "dot"))
         require_choice("vectors", self.vectors, VECTOR_KINDS)
-        require_odd(self, "width", "deep_width")
         require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
@@ -57,7 +56,3 @@ class Model(Reranker):
     def interactions_are_fixed(self) -> bool:
         """Always: nothing is trained."""
         return True
-
-    def device_of(self) -> torch.device:
-        """Device of the table of stop words; there are no parameters."""
-        return self.overlap.content_words.is_stop.device

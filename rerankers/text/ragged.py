@@ -166,19 +166,3 @@ def distinct_trigrams(texts: Sequence[str]) -> Ragged:
     shift = np.uint64(21)  # bits of a code point
     trigrams = (first << (shift + shift)) | (second << shift) | third
     return Ragged.from_lengths(trigrams, np.bincount(owners.astype(np.int64), minlength=len(texts)))
-
-
-def among(
-    identifiers: npt.NDArray[np.uint64], chosen: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.int64]:
-    """Places [H] of ``identifiers`` [G] that are among the few ``chosen`` ones [A]."""
-    # 16 bits of a hash exclude most of the others.
-    possible = np.zeros(1 << 16, dtype=np.bool_)
-    possible[_upper_bits(chosen)] = True
-    places = np.flatnonzero(possible[_upper_bits(identifiers)])
-    kept: npt.NDArray[np.int64] = places[np.isin(identifiers[places], chosen)]
-    return kept
-
-
-def _upper_bits(identifiers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    return ((identifiers * GOLDEN) >> np.uint64(48)).astype(np.int64)

@@ -65,18 +65,11 @@ class WordSpace:
 
     def take(self, words: Sequence[str]) -> Known:
         """Vectors of V words and their lengths."""
-        return self.at(self.rows(words))
-
-    def rows(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Rows [V] of words, which stay the same."""
         with self._lock:
             if new := [word for word in dict.fromkeys(words) if word not in self._rows]:
                 self._add(new)
-            return np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
-
-    def at(self, rows: npt.NDArray[np.int64]) -> Known:
-        """The vectors of rows [V] and their lengths."""
-        known = self._known
+            rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
+            known = self._known
         return Known(known.vectors[rows], known.lengths[rows])
 
     def _add(self, words: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.base import Interactions, Reranker
+from rerankers.base import Interactions, Reranker, lists_of
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
@@ -41,8 +41,7 @@ class Examples:
     def topics(self) -> list[TopicRows]:
         """Topics with at least one positive and one negative: no others can be learned from."""
         topics = []
-        for query in np.unique(self.pairs.query_index):
-            rows = np.flatnonzero(self.pairs.query_index == query)
+        for rows in lists_of(self.pairs.query_index):
             positives, negatives = rows[self.relevant[rows]], rows[~self.relevant[rows]]
             if len(positives) and len(negatives):
                 topics.append(TopicRows(positives, negatives))

@@ -19,7 +19,7 @@ from rerankers.errors import RerankerError
 from rerankers.layers.convolutions import ConvolutionTower
 from rerankers.scoring.batches import represent_tokenized, score_tokenized
 from rerankers.training.examples import Examples, Rows
-from rerankers.training.losses import loss_of, pointwise_loss
+from rerankers.training.losses import LOSSES, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
 from rerankers.training.optimizers import clip_gradients, make_optimizer, steps_of
 from rerankers.training.settings import Settings
@@ -210,7 +210,7 @@ def _loss(
 ) -> Tensor:
     """The loss over lists of pairs: ``rows`` [lists, candidates], positives first."""
     scores = examples.pairs.scores_of(model, rows.ravel(), model.device_of())
-    return loss_of(settings)(scores.view(rows.shape), positives)
+    return LOSSES[settings.loss](scores.view(rows.shape), positives)
 
 
 def _validation_loss(model: Reranker, validation: Examples, settings: Settings) -> float:

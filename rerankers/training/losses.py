@@ -4,15 +4,12 @@ Every loss takes scores [lists, positives + negatives] (logits) and the number o
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-
-from rerankers.training.settings import Settings
 
 Loss = Callable[[Tensor, int], Tensor]
 
@@ -30,13 +27,10 @@ def pointwise_loss(scores: npt.NDArray[np.float32], relevant: npt.NDArray[np.boo
     return F.binary_cross_entropy_with_logits(torch.from_numpy(scores), labels).item()
 
 
-def pairwise(scores: Tensor, positives: int, margin: float = 1.0) -> Tensor:
-    """Hinge loss of each positive against each negative.
-
-    Rao et al. (2016), section 3.1, with margin 1; Qiu & Huang (2015), equation 2, with margin γ.
-    """
+def pairwise(scores: Tensor, positives: int) -> Tensor:
+    """Hinge loss of each positive against each negative: Rao et al. (2016), section 3.1."""
     differences = scores[:, :positives, None] - scores[:, None, positives:]
-    return F.relu(margin - differences).mean()
+    return F.relu(1.0 - differences).mean()
 
 
 def listwise(scores: Tensor, positives: int) -> Tensor:
@@ -50,10 +44,3 @@ def listwise(scores: Tensor, positives: int) -> Tensor:
 
 
 LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}
-
-
-def loss_of(settings: Settings) -> Loss:
-    """The loss of the settings, with their margin."""
-    if settings.loss == "pairwise":
-        return partial(pairwise, margin=settings.margin)
-    return LOSSES[settings.loss]

@@ -1,7 +1,7 @@
 """Training settings of a reranker; scoring does not need them."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from rerankers.errors import RerankerError
 
@@ -21,9 +21,7 @@ class Settings:
     """How to train; each model declares its own defaults."""
 
     loss: str = "listwise"
-    """``listwise``, ``pairwise`` (hinge) or ``pointwise`` (cross-entropy)."""
-    margin: float = 1.0
-    """Margin of the pairwise loss."""
+    """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
     optimizer: str = "adamw"
     """``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd``."""
     momentum: float = 0.9
@@ -134,19 +132,14 @@ converges in 10 epochs; the authors' code of MP-HCNN takes at most 15, and stops
 lower loss.
 """
 
-RAO_2016 = Settings(
-    loss="pointwise",
-    sampling="pairs",
+RAO_2016 = replace(
+    RAO_2019,
     batch_pairs=1,
-    steps=0,
     epochs=10,
     patience=3,
-    optimizer="sgd",
-    momentum=0.0,
     learning_rate=1e-3,
-    schedule="constant",
-    clipping=0.0,
     weight_decay=1e-4,
     select="mrr",
+    held_out=0.15,
 )
 """MP-CNN in Rao et al. (2016); the size of a batch is that of the authors' code."""

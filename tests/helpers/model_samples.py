@@ -1,11 +1,13 @@
 """Comparison of models with their papers' formulas, written out for one pair in the tests."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.signal import correlate
 
 from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, small_model
 from rerankers.base import Pairs, Reranker
@@ -57,6 +59,34 @@ def word_vectors(model: Reranker, text: str) -> Vector:
     ids = encoder().vocabulary.ids(words(text))
     vectors = lookup(torch.tensor(ids, dtype=torch.long)).detach().double().numpy()
     return np.asarray(vectors).reshape(-1, VECTOR_SIZE)
+
+
+def naive_windows(vectors: Vector, width: int, margin: int = 0) -> Vector:
+    """Rows of ``width`` vectors [L, E] from each on, zeros beyond; ``margin`` zeros come before."""
+    if not len(vectors):
+        return np.zeros((0, width * vectors.shape[1]))
+    padded = np.pad(vectors, ((margin, width - 1), (0, 0)))
+    return np.stack([padded[i : i + width].ravel() for i in range(len(vectors) + margin)])
+
+
+def naive_squares(maps: Vector, weight: Vector, bias: Vector) -> Vector:
+    """ReLU of convolutions [F, C, w, w] of maps [C, rows, columns]; beyond them are zeros."""
+    if not maps.size:
+        return np.zeros((len(weight), *maps.shape[1:]))
+    sums = [sum(map(partial(correlate, mode="same"), maps, each)) for each in weight]
+    return np.maximum(np.stack(sums) + bias[:, None, None], 0)
+
+
+def naive_cosine(x: Vector, y: Vector) -> float:
+    """0 for a vector of zeros."""
+    lengths = np.linalg.norm(x) * np.linalg.norm(y)
+    return float(x @ y / lengths) if lengths > 1e-9 else 0.0
+
+
+def naive_perceptron(weights: Weights, prefix: str, x: Vector) -> Vector:
+    """Two linear layers with a ReLU between them."""
+    hidden = weights[f"{prefix}.0.weight"] @ x + weights[f"{prefix}.0.bias"]
+    return weights[f"{prefix}.3.weight"] @ np.maximum(hidden, 0) + weights[f"{prefix}.3.bias"]
 
 
 def assert_naive_scores(

@@ -6,7 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
+from helpers.model_samples import (
+    CASES,
+    assert_naive_scores,
+    naive_windows,
+    varied,
+    weights_of,
+    word_vectors,
+)
 
 from rerankers.base import Reranker
 from rerankers.models.cntn import Model, dynamic_k
@@ -25,18 +32,7 @@ def naive_sentence(weights: dict[str, np.ndarray], vectors: np.ndarray) -> np.nd
     depth, maps, s = 3, vectors, len(vectors)
     for layer in range(1, depth + 1):
         filters = weights[f"convolutions.{layer - 1}.weight"]  # [3 · inputs, F]
-        inputs = filters.shape[0] // 3
-        if s:
-            edge = np.zeros((2, inputs))
-            padded = np.concatenate([edge, maps, edge])
-            maps = np.array(
-                [
-                    sum(padded[i + j] @ filters[j * inputs : (j + 1) * inputs] for j in range(3))
-                    for i in range(len(padded) - 2)
-                ]
-            )
-        else:
-            maps = np.zeros((0, filters.shape[1]))
+        maps = naive_windows(maps, 3, margin=2) @ filters
         k = max(4, math.ceil((depth - layer) * s / depth))
         columns = [naive_k_max(maps[:, f].tolist(), k) for f in range(maps.shape[1])]
         maps = np.array(columns).T.reshape(-1, filters.shape[1])
@@ -59,20 +55,14 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     q, a = sides
     if config.bilinear == "identity":
         q, a = q / max(np.linalg.norm(q), 1e-6), a / max(np.linalg.norm(a), 1e-6)
-    score = 0.0
-    for i in range(config.slices):
-        inner = 0.0
-        if config.bilinear == "tensor":
-            m = everything["tensor"][i]
-            inner += sum(q[x] * m[x, y] * a[y] for x in range(len(q)) for y in range(len(a)))
-        elif config.bilinear == "identity":
-            inner += q @ a
-        if config.linear:
-            row = everything["linear.weight"][i]
-            inner += row @ np.concatenate([q, a]) + everything["linear.bias"][i]
-        outer = math.tanh(inner) if config.activation == "tanh" else inner
-        score += everything["weights"][i] * outer
-    return float(score)
+    inner = np.zeros(config.slices)
+    if config.bilinear == "tensor":
+        inner += [q @ m @ a for m in everything["tensor"]]
+    elif config.bilinear == "identity":
+        inner += q @ a
+    if config.linear:
+        inner += everything["linear.weight"] @ [*q, *a] + everything["linear.bias"]
+    return float(everything["weights"] @ (np.tanh(inner) if config.activation == "tanh" else inner))
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)

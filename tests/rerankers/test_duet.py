@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.model_samples import Weights, assert_naive_scores, varied, weights_of
+from helpers.model_samples import (
+    Weights,
+    assert_naive_scores,
+    naive_windows,
+    varied,
+    weights_of,
+)
 from helpers.reranking_samples import encoder
 
 from rerankers.base import Reranker
@@ -37,12 +43,10 @@ def naive_regions(
     """Convolution, max pooling of regions and a fully connected layer."""
     if not rows:
         return []
-    filters, size = weights[f"{name}.convolution.weight"], len(rows[0])
-    padded = [np.zeros(size)] * 2 + rows + [np.zeros(size)] * 2
-    windows = [
-        np.tanh(np.concatenate(padded[i : i + 3]) @ filters + weights[f"{name}.bias"])
-        for i in range(len(padded) - 2)
-    ]
+    filters = weights[f"{name}.convolution.weight"]
+    windows = np.tanh(
+        naive_windows(np.stack(rows), 3, margin=2) @ filters + weights[f"{name}.bias"]
+    )
     found = []
     for start in range(0, len(windows), region):
         pooled = np.max(windows[start : start + region], axis=0)
@@ -65,12 +69,8 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
     config, weights = model.config, weights_of(model)
     query_ids, query_rows = naive_words(model, query, 16)
     post_ids, post_rows = naive_words(model, post, 62)
-    local = []
-    for q in query_ids:
-        row = np.zeros(62)
-        for place, d in enumerate(post_ids):
-            row[place] = 1.0 if q == d else 0.0
-        local.append(np.tanh(weights["places.weight"] @ row + weights["places.bias"]))
+    matches = [[float(q == d) for d in post_ids] + [0.0] * (62 - len(post_ids)) for q in query_ids]
+    local = [np.tanh(weights["places.weight"] @ row + weights["places.bias"]) for row in matches]
     whole = naive_regions(weights, "query", query_rows, 1000)
     regions = naive_regions(weights, "post", post_rows, 8)
     products = [whole[0] * row for row in regions] if whole else []

@@ -5,7 +5,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
+from helpers.model_samples import (
+    CASES,
+    assert_naive_scores,
+    naive_cosine,
+    naive_windows,
+    varied,
+    weights_of,
+    word_vectors,
+)
 
 from rerankers.base import Reranker
 from rerankers.models.knrm import Model
@@ -18,24 +26,11 @@ def naive_ngrams(model: Reranker, text: str) -> list[np.ndarray]:
     vectors = word_vectors(model, text)
     if not model.config.longest_ngram:
         return [vectors]
-    weights = weights_of(model)
-    levels = []
+    weights, levels = weights_of(model), []
     for width in range(1, model.config.longest_ngram + 1):
-        matrix = weights[f"convolutions.{width - 1}.weight"]
-        rows = []
-        for start in range(len(vectors)):
-            window = np.zeros((width, 10))
-            inside = vectors[start : start + width]
-            window[: len(inside)] = inside
-            bias = weights[f"convolutions.{width - 1}.bias"]
-            rows.append(np.maximum(window.ravel() @ matrix + bias, 0.0))
-        levels.append(np.array(rows).reshape(len(vectors), model.config.filters))
+        matrix, bias = (weights[f"convolutions.{width - 1}.{key}"] for key in ("weight", "bias"))
+        levels.append(np.maximum(naive_windows(vectors, width) @ matrix + bias, 0))
     return levels
-
-
-def cosine(first: np.ndarray, second: np.ndarray) -> float:
-    lengths = np.linalg.norm(first) * np.linalg.norm(second)
-    return float(first @ second / lengths) if lengths > 1e-9 else 0.0
 
 
 def naive_features(model: Reranker, query: str, post: str) -> list[float]:
@@ -48,7 +43,8 @@ def naive_features(model: Reranker, query: str, post: str) -> list[float]:
                 total = 0.0
                 for q in left:
                     count = sum(
-                        math.exp(-((cosine(q, d) - mean) ** 2) / (2 * sigma**2)) for d in right
+                        math.exp(-((naive_cosine(q, d) - mean) ** 2) / (2 * sigma**2))
+                        for d in right
                     )
                     total += math.log(max(count, 1e-10))
                 features.append(0.1 * total)

@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.fusion_samples import (
-    fit,
-    pairs_that_rm3_orders,
-    represented,
-)
+from helpers.fusion_samples import fit, pairs_that_rm3_orders, represented
 from helpers.reranking_samples import all_pairs, encoder, vocabulary
 from scipy.optimize import minimize
 
@@ -100,23 +96,6 @@ def test_contributions_add_up_to_the_scores(model: Model) -> None:
     parts = model.contributions(values)
     assert parts.shape == values.shape
     torch.testing.assert_close(parts.sum(dim=1), model.head(values), rtol=1e-5, atol=1e-5)
-    column = model.names.index("first_stage.score")
-    mean, deviation = values[:, column].mean(), values[:, column].std(correction=0)
-    weighted = model.weights[column].float() * (values[:, column] - mean) / deviation
-    torch.testing.assert_close(parts[:, column], weighted, rtol=1e-4, atol=1e-5)
-
-
-def test_weights_are_deterministic_and_scores_independent_of_the_batch(model: Model) -> None:
-    again = fitted(model.config.families).state_dict()
-    for name, value in model.state_dict().items():
-        assert torch.equal(again[name], value), name
-    pairs, _ = pairs_that_rm3_orders()
-    scores = scoring.score(model, pairs, encoder())
-    for size in (1, 7):
-        found = scoring.score(model, pairs, encoder(), batch_size=size)
-        np.testing.assert_allclose(found, scores, rtol=1e-6, atol=1e-6)
-    narrow = scoring.score(model, pairs, encoder(), precision="bf16")
-    np.testing.assert_array_equal(narrow, scores)
 
 
 def test_weights_that_are_nan_are_an_error(model: Model) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.model_samples import CASES, assert_naive_scores, varied, weights_of, word_vectors
+from helpers.model_samples import (
+    CASES,
+    assert_naive_scores,
+    naive_windows,
+    varied,
+    weights_of,
+    word_vectors,
+)
 from helpers.reranking_samples import VECTOR_SIZE
 
 from rerankers.base import Reranker
@@ -25,39 +32,22 @@ class Naive:
             return pool(sentence, pooling)
         weight = self.weights[f"holistic.{int(width) - 1}.weight"]  # [F, width · E]
         bias = self.weights[f"holistic.{int(width) - 1}.bias"]
-        padded = np.vstack([sentence, np.zeros((int(width) - 1, VECTOR_SIZE))])
-        maps = np.zeros((len(sentence), len(bias)))
-        for place in range(len(sentence)):
-            window = np.concatenate([padded[place + j] for j in range(int(width))])
-            maps[place] = np.tanh(weight @ window + bias)
-        return pool(maps, pooling)
+        return pool(np.tanh(naive_windows(sentence, int(width)) @ weight.T + bias), pooling)
 
     def group_b(self, sentence: np.ndarray, width: int, pooling: str) -> np.ndarray:
         """Block B: [dimensions, filters]."""
         weight = self.weights[f"by_dimension.{width - 1}.weight"]  # [width, filters, E]
         bias = self.weights[f"by_dimension.{width - 1}.bias"]
-        padded = np.vstack([sentence, np.zeros((width - 1, VECTOR_SIZE))])
-        result = np.zeros((VECTOR_SIZE, bias.shape[0]))
-        for dimension in range(VECTOR_SIZE):
-            for number in range(bias.shape[0]):
-                values = []
-                for place in range(len(sentence)):
-                    total = bias[number, dimension]
-                    for j in range(width):
-                        total += weight[j, number, dimension] * padded[place + j, dimension]
-                    values.append(math.tanh(total))
-                result[dimension, number] = pool(np.array(values)[:, None], pooling)[0]
-        return result
+        windows = naive_windows(sentence, width).reshape(-1, width, 1, VECTOR_SIZE)
+        maps = np.tanh((windows * weight).sum(axis=1) + bias)  # [L, filters, E]
+        return pool(maps.reshape(len(maps), bias.size), pooling).reshape(bias.shape).T
 
     def unit_2(self, x: np.ndarray, y: np.ndarray) -> list[float]:
-        cosine = sum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(
-            (sum(x * x) + 1e-8) * (sum(y * y) + 1e-8)
-        )
-        distance = math.sqrt(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
-        return [cosine, distance]
+        cosine = x @ y / math.sqrt((x @ x + 1e-8) * (y @ y + 1e-8))
+        return [cosine, float(np.linalg.norm(x - y))]
 
     def unit_1(self, x: np.ndarray, y: np.ndarray) -> list[float]:
-        differences = [abs(a - b) for a, b in zip(x, y, strict=True)]
+        differences = np.abs(x - y).tolist()
         if self.config.l1 == "sum":
             differences = [sum(differences)]
         return self.unit_2(x, y) + differences
@@ -98,12 +88,7 @@ def pool(maps: np.ndarray, pooling: str) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"dimension_filters": 1},
-        {"widths": 1},
-        {"widths": 5},
-    ],
+    [{}, {"dimension_filters": 1, "widths": 1}, {"widths": 5}],
     ids=str,
 )
 @pytest.mark.parametrize("configuration", Model.configurations)

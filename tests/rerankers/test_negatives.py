@@ -1,142 +1,109 @@
-"""Sampling of the pairs of a training step."""
+"""The pairs of training steps, as the sampler draws them."""
 
 import sys
-from collections import Counter
-from itertools import pairwise
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.reranking_samples import all_pairs, encoder, small_model
 
 from rerankers.errors import RerankerError
-from rerankers.training.examples import Examples, TopicRows
-from rerankers.training.negatives import (
-    corrupted_pairs,
-    mined_lists,
-    nearest_negatives,
-    random_lists,
-    shuffled_pairs,
-)
+from rerankers.scoring.tokenized import Tokenized
+from rerankers.training import negatives
+from rerankers.training.examples import Examples
+from rerankers.training.negatives import BatchSampler
 from rerankers.training.settings import Settings
 
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
 QUERY_INDEX = np.array([4, 0, 0, 1, 2, 3, 3, 0, 1, *[4] * 30])
 RELEVANT = np.array([0, 1, 0, 0, 1, 1, 0, 0, 0, *[1] * 25, *[0] * 5], dtype=bool)
+VECTORS = np.random.default_rng(3).normal(size=(len(QUERY_INDEX), 5))
 
 
-def topics_of(query_index: np.ndarray, relevant: np.ndarray) -> list[TopicRows]:
-    pairs: Any = SimpleNamespace(query_index=query_index)
-    return Examples(pairs, relevant).topics()
+def sampler_of(sampling: str, relevant: np.ndarray = RELEVANT, **changes: Any) -> BatchSampler:
+    pairs: Any = SimpleNamespace(query_index=QUERY_INDEX)
+    loss = "pointwise" if sampling == "pairs" else "listwise"
+    options = {"batch_topics": 30, "positives": 2, "seed": 3} | changes
+    return BatchSampler(Examples(pairs, relevant), Settings(loss, sampling=sampling, **options))
 
 
-@pytest.fixture
-def topics() -> list[TopicRows]:
-    return topics_of(QUERY_INDEX, RELEVANT)
+def drawn(sampler: BatchSampler, steps: int = 1) -> Iterator[list[int]]:
+    """The lists of some steps."""
+    random = np.random.default_rng(0)
+    for step in range(steps):
+        yield from sampler.draw(step, random)[0].tolist()
 
 
-def test_positives_are_relevant_and_negatives_are_not(topics: list[TopicRows]) -> None:
-    rows = random_lists(topics, 40, 3, 8, np.random.default_rng(0))
-    assert rows.shape == (40, 11)
-    assert RELEVANT[rows[:, :3]].all()
-    assert not RELEVANT[rows[:, 3:]].any()
-    queries = QUERY_INDEX[rows]
-    assert (queries == queries[:, :1]).all(), "a list mixes topics"
+def test_lists_have_positives_and_negatives_of_one_topic() -> None:
+    rows = np.array([*drawn(sampler_of("random", positives=3, negatives=2))])
+    assert rows.shape == (30, 9)
+    assert RELEVANT[rows[:, :3]].all() and not RELEVANT[rows[:, 3:]].any()
+    assert {*map(len, map(set, QUERY_INDEX[rows]))} == {1}
+    assert {*QUERY_INDEX[rows[:, 0]]} == {0, 3, 4}
 
 
-REPRESENTATIONS = torch.from_numpy(np.random.default_rng(3).normal(size=(len(QUERY_INDEX), 5)))
-
-
-def naive_nearest(positive: int, negatives: list[int]) -> list[int]:
-    """Negatives by descending cosine with the positive, all as rows."""
-
-    def cosine(row: int) -> float:
-        a, b = REPRESENTATIONS[positive].tolist(), REPRESENTATIONS[row].tolist()
-        product = sum(x * y for x, y in zip(a, b, strict=True))
-        return product / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
-
-    return sorted(negatives, key=cosine, reverse=True)
-
-
-@pytest.mark.parametrize("count", [1, 4, 50])
-def test_nearest_negatives_are_those_of_highest_cosine(topics: list[TopicRows], count: int) -> None:
-    before = REPRESENTATIONS.clone()
-    found = nearest_negatives(REPRESENTATIONS.float(), topics, count)
-    assert torch.equal(REPRESENTATIONS, before)
-    assert set(found) == {row for topic in topics for row in topic.positives.tolist()}
-    for topic in topics:
-        for positive in topic.positives.tolist():
-            expected = naive_nearest(positive, topic.negatives.tolist())[:count]
-            assert found[positive].tolist() == expected
+def nearest(positive: int) -> list[int]:
+    """Its topic's negatives, most similar first."""
+    unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    rows = np.flatnonzero((QUERY_INDEX[positive] == QUERY_INDEX) & ~RELEVANT)
+    return rows[np.argsort(-unit[rows] @ unit[positive])].tolist()
 
 
 @pytest.mark.parametrize("sampling", ["max", "mix"])
-@pytest.mark.parametrize("negatives", [1, 5])
+@pytest.mark.parametrize("count", [1, 5])
 def test_mined_lists_hold_the_nearest(
-    topics: list[TopicRows], sampling: str, negatives: int
+    monkeypatch: pytest.MonkeyPatch, sampling: str, count: int
 ) -> None:
-    settings = Settings(sampling=sampling, batch_topics=30, positives=2, negatives=negatives)
-    nearest = nearest_negatives(REPRESENTATIONS.float(), topics, negatives)
-    lists = mined_lists(topics, settings, nearest, np.random.default_rng(2))
-    assert lists.shape == (30, 2 + 2 * negatives)
-    mined = {"max": negatives, "mix": (negatives + 1) // 2}[sampling]
-    own = {row: topic.negatives.tolist() for topic in topics for row in topic.positives.tolist()}
-    others = Counter[int]()
-    for row in lists.tolist():
-        assert QUERY_INDEX[row[0]] == QUERY_INDEX[row[1]]
+    model: Any = None
+    vectors = torch.from_numpy(VECTORS).float()
+    monkeypatch.setattr(negatives, "represent_tokenized", lambda model, pairs: vectors)
+    sampler = sampler_of(sampling, negatives=count)
+    sampler.start_epoch(model, 2)
+    mined, others = {"max": count, "mix": (count + 1) // 2}[sampling], set[int]()
+    for row in drawn(sampler):
         for number, positive in enumerate(row[:2]):
-            block = row[2 + number * negatives : 2 + (number + 1) * negatives]
-            expected = naive_nearest(positive, own[positive])
-            while len(expected) < mined:  # a topic with few negatives gives them again
-                expected += naive_nearest(positive, own[positive])
-            assert block[:mined] == expected[:mined]
-            assert set(block) <= set(own[positive])
+            block = row[2 + number * count : 2 + (number + 1) * count]
+            # A topic with few negatives gives them again.
+            assert block[:mined] == np.resize(nearest(positive)[:count], mined).tolist()
+            assert {*block} <= {*nearest(positive)}
             others.update(block[mined:])
-    assert others.total() == 60 * (negatives - mined)
-    if others.total() >= 60:
-        assert set(others) == {row for topic in topics for row in topic.negatives.tolist()}
+    assert len(others) == (9 if mined < count else 0)
+    assert torch.equal(vectors, torch.from_numpy(VECTORS).float())
 
 
-def test_missing_faiss_is_explained(
-    topics: list[TopicRows], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_faiss_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(negatives, "represent_tokenized", lambda model, pairs: torch.ones(39, 5))
+    model: Any = None
     with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"):
-        nearest_negatives(REPRESENTATIONS.float(), topics, 3)
+        sampler_of("max").start_epoch(model, 2)
 
 
-POST_INDEX = 100 + np.arange(len(QUERY_INDEX))  # every pair has a post of its own
+def test_corrupted_pairs_have_posts_of_other_topics() -> None:
+    model = small_model("sm_cnn", "text")
+    pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    # Each topic has other posts.
+    pairs = pairs.take(np.flatnonzero(pairs.post_index % 4 == pairs.query_index))
+    relevant = np.arange(len(pairs.query_index)) % 3 == 0
+    settings = Settings(sampling="corrupted", positives=1, negatives=4, batch_topics=4)
+    sampler = BatchSampler(Examples(pairs, relevant), settings)
+    found, count = sampler.examples, len(pairs.query_index)
+    assert len(found.relevant) == count + 4 * relevant.sum()
+    for row in drawn(sampler, 10):
+        queries, posts = found.pairs.query_index[row], found.pairs.post_index[row]
+        assert len({*queries}) == 1 and found.relevant[row[0]] and min(row[1:]) >= count
+        assert (posts[1:] % 4 != posts[0] % 4).all()
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_corrupted_pairs_have_posts_of_other_topics(topics: list[TopicRows], count: int) -> None:
-    queries, posts, corrupted = corrupted_pairs(
-        QUERY_INDEX, POST_INDEX, topics, count, np.random.default_rng(1)
-    )
-    assert len(queries) == len(posts) == count * (1 + 1 + 25)
-    query_of_post = dict(zip(POST_INDEX.tolist(), QUERY_INDEX.tolist(), strict=True))
-    rows: list[int] = []
-    for before, after in zip(topics, corrupted, strict=True):
-        query = QUERY_INDEX[before.positives[0]]
-        assert after.positives.tolist() == before.positives.tolist()
-        assert len(after.negatives) == count * len(before.positives)
-        for row in after.negatives.tolist():
-            assert queries[row - len(QUERY_INDEX)] == query
-            of_post = query_of_post[int(posts[row - len(QUERY_INDEX)])]
-            assert of_post != query and of_post in {0, 3, 4}
-        rows += after.negatives.tolist()
-    assert rows == list(range(len(QUERY_INDEX), len(QUERY_INDEX) + len(queries)))
-
-
-@pytest.mark.parametrize(("pairs", "batch"), [(10, 4), (7, 7), (5, 12), (1, 3)])
-def test_every_pair_comes_once_in_a_pass(pairs: int, batch: int) -> None:
+@pytest.mark.parametrize("batch", [4, 39, 50])
+def test_every_pair_comes_once_in_a_pass(batch: int) -> None:
     """Steps follow each other through the passes, across their borders too."""
-    steps = [shuffled_pairs(pairs, batch, step, seed=3) for step in range(4 * pairs)]
+    steps = [*drawn(sampler_of("pairs", batch_pairs=batch), 39)]
     assert {len(step) for step in steps} == {batch}
-    rows = np.concatenate(steps).tolist()
-    passes = [rows[first : first + pairs] for first in range(0, len(rows), pairs)]
-    assert len(passes) == 4 * batch
-    assert all(sorted(one) == list(range(pairs)) for one in passes)
-    if pairs > 6:
-        assert all(one != following for one, following in pairwise(passes))
+    # 39 pairs: as many passes as pairs in a batch. Those of a step come with positives first.
+    assert (np.bincount(np.concatenate(steps)) == batch).all()
+    if batch == 39:
+        assert sorted(steps[0]) == sorted(steps[1]) != steps[0] != steps[1]

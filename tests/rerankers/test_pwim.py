@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from helpers.model_samples import (
     CASES,
     Weights,
     assert_naive_scores,
+    naive_squares,
     varied,
     weights_of,
     word_vectors,
@@ -80,40 +82,14 @@ def naive_cube(model: Reranker, query: str, post: str) -> np.ndarray:
     return cube
 
 
-def naive_convolution(image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """3 × 3 places around each, zeros beyond the edge; ReLU."""
-    _, height, width = image.shape
-    padded = np.pad(image, ((0, 0), (1, 1), (1, 1)))
-    output = np.zeros((len(weight), height, width))
-    for t in range(height):
-        for s in range(width):
-            window = padded[:, t : t + 3, s : s + 3]
-            output[:, t, s] = (weight * window).sum(axis=(1, 2, 3)) + bias
-    return np.maximum(output, 0)
-
-
-def naive_pooling(image: np.ndarray) -> np.ndarray:
-    """Maximum of each 2 × 2 places; an odd one at the edge stands alone."""
-    height, width = (-(-extent // 2) for extent in image.shape[1:])
-    return np.array(
-        [
-            [
-                [layer[2 * t : 2 * t + 2, 2 * s : 2 * s + 2].max() for s in range(width)]
-                for t in range(height)
-            ]
-            for layer in image
-        ]
-    )
-
-
 def naive_score(model: Reranker, query: str, post: str) -> float:
     weights = weights_of(model)
     image = naive_cube(model, query, post)
     for layer in range(5):
         kernel, bias = (weights[f"convolutions.{layer}.{name}"] for name in ("weight", "bias"))
-        image = naive_convolution(image, kernel, bias)
+        image = naive_squares(image, kernel, bias)
         if layer < 4:
-            image = naive_pooling(image)
+            image = F.max_pool2d(torch.from_numpy(image), 2, ceil_mode=True).numpy()
     vector = image.max(axis=(1, 2))
     inner = weights["score.0.weight"] @ vector + weights["score.0.bias"]
     hidden = np.tanh(inner) if model.config.activation == "tanh" else np.maximum(inner, 0)

@@ -39,9 +39,10 @@ def test_the_import_is_light() -> None:
 
 
 @pytest.mark.slow
-def test_loading_needs_no_package_that_nltk_imports() -> None:
-    code = "import sys, rerankers; rerankers.load('mp_hcnn'); print(*sys.modules)"
-    assert not {"nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
+@pytest.mark.parametrize("name", ["mp_hcnn", "window"])
+def test_loading_needs_no_package_that_scores_do(name: str) -> None:
+    code = f"import sys, rerankers; rerankers.load({name!r}); print(*sys.modules)"
+    assert not {"lightgbm", "nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
 
 
 @pytest.mark.slow

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from rerankers.text import words as reading
 from rerankers.text.inputs import Lexicon
-from rerankers.text.words import (
-    character_trigrams,
-    url_text,
-    words,
-)
+from rerankers.text.words import character_trigrams, url_text, words
 
 
 @pytest.mark.parametrize(
@@ -63,7 +59,7 @@ def test_only_the_beginning_of_a_long_text_is_read() -> None:
     assert sum(map(len, words("ab" * 10_000))) <= reading.MAX_CHARACTERS
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.text(max_size=80))
 def test_words_of_any_text(raw: str) -> None:
     found = words(raw)
@@ -113,10 +109,6 @@ def test_identifiers_are_those_of_trained_weights() -> None:
     assert trigrams(".-!")[1] == 37 * 1600 + 38 * 40 + 39
 
 
-PIECES = [*"aAbnst'’_ .@/#-\\\n\t\0\x1c019"]
-PIECES += ["n't", "'s", "-LRB-", "http://", "www.", "@bob", "dn't's"]
-
-
 def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     texts = [f"a{chr(code)}b {chr(code)}c d{chr(code)}" for code in range(128)]
     assert reading.tokens_of([*texts, "日本"]) == [*reading.tokens_of(texts), "日本", reading.END]
@@ -128,7 +120,7 @@ def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
 
 
 @example(["Sooooo good, isn't it?\nRT @x: http://t.co/a", "", "a_b -LRB- c -RRB-", "it’s ŚĆ", "\n"])
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=6))
 def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
     lexicon = Lexicon.from_texts(texts)
