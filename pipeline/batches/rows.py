@@ -11,6 +11,7 @@ from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
 from pipeline.ranking.retrievers import Candidates
+from rerankers.text.passages import best_passages
 
 Row = dict[str, Any]
 POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"
@@ -152,9 +153,11 @@ def candidates_of(units: Sequence[Unit], form: Form) -> tuple[Candidates, list[t
         topic = Topic(str(number), unit.query)
         scores = run[topic.query_id] = {}
         topics.append(topic)
-        for place, one in enumerate(unit.posts):
+        texts = [one["text"] for one in unit.posts]
+        read = best_passages([unit.query] * len(texts), texts)
+        for place, (one, text) in enumerate(zip(unit.posts, read, strict=True)):
             key = str(one["doc_id"])
-            post = Post(key, one["text"], one.get("url") or "")
+            post = Post(key, text, one.get("url") or "")
             first = float(one[FIRST_STAGE]) if form.has_first_stage else -float(place)
             same = posts.setdefault(key, post) == post
             if not same or (form.has_first_stage and scores.get(key, first) != first):

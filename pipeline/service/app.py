@@ -94,7 +94,9 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
             "max_concurrent_requests": limits.waiting_requests,
+            # Tokens, by TEI; here characters of a passage.
             "max_input_length": MAX_CHARACTERS,
+            "long_documents": "best passage",
             "max_batch_tokens": limits.waiting_documents,
             "max_batch_requests": None,
             "max_client_batch_size": limits.documents,
