@@ -103,8 +103,8 @@ class Request(BaseModel):
     )
 
 
-BRANCHES = ("string", "object")
-"""Parts of an error's location that name the form of a document."""
+BRANCHES = ("string", "object", "pair", "batch")
+"""Parts of an error's location that name the form of a value."""
 
 
 def _branch(value: object) -> str | None:

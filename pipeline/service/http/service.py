@@ -69,7 +69,7 @@ class Service:
 
     async def endpoint(self, request: Request) -> Response:
         """The response to a request for scores; raises RequestError."""
-        state, path = request.state, request.scope["path"].rstrip("/")
+        state, path = request.state, request.scope["path"].rstrip("/") or "/"
         state.record.format = state.format.name
         async with self.bodies.read(request) as body:
             content = await read_json(body)
