@@ -6,8 +6,9 @@
 
 A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url
 and first_stage_score), or one pair (query_id, query, doc_id, text, …). The same rows come out with
-a score for each post. Where the first row has first_stage_score, the score is the mixture of both,
-from all posts of the query. All processes see input and output under the same paths.
+a score for each post. Where the first row has first_stage_score, the model window reads it, and the
+score of another is the mixture of both, from all posts of the query. The exit status is 1 if rows
+cannot be read. All processes see input and output under the same paths.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
     non_negative_float,
+    non_negative_int,
     option,
     positive_int,
     size,
@@ -63,6 +65,11 @@ class FileOptions:
         metavar="SIZE",
     )
     resume: bool = option("go on with the job in the output folder, if there is one", flag=True)
+    max_rejected: int = option(
+        "rows that may be unreadable; with more the command ends with status 1",
+        default=0,
+        parse=non_negative_int,
+    )
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,12 @@ class Options(ScoringOptions, FileOptions):
     """What to score, by what, and where."""
 
     reranker: str = option("model", default=DEFAULT_WINDOW)
+    order: str | None = option(
+        "what is known of the posts' first stage: their first_stage_score, the order of a query's "
+        "posts, or nothing (default: the scores if the first row has them, else the order of a "
+        "row's posts)",
+        choices=("scores", "order", "unknown"),
+    )
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
     )
@@ -109,7 +122,7 @@ def main(options: Options) -> None:
     print(f"{job.settings.reranker}, {origin}; {_plan(manifest, left)}", file=sys.stderr)
     if left:
         _score(options, job, left, trained, started)
-    _report_rejected(job)
+    _report_rejected(job, options.max_rejected)
 
 
 def _problems(options: Options) -> list[str]:
@@ -161,6 +174,10 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
 
     files = input_files(options.input)
     form = form_of(files)
+    if options.order == "scores" and not form.has_first_stage:
+        raise DataError("--order: found no first_stage_score in the first row, expected one")
+    if options.order in ("order", "unknown"):
+        form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
     folder = options.checkpoint or checkpoints.find(options.reranker)
     # On a cluster the model is only looked at here.
     device = "cpu" if options.address else choose_device(options.device, options.threads)
@@ -238,14 +255,15 @@ def _done(
         yield worker.run(part)
 
 
-def _report_rejected(job: BatchJob) -> None:
-    """Raise DataError if rows could not be read."""
+def _report_rejected(job: BatchJob, most: int) -> None:
+    """Report rows that could not be read; raises DataError if they are more than ``most``."""
     folder = job.output / "_rejected"
     count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
+    problem = f"{counted(count, 'row')} cannot be read; see {folder}; the others are scored"
+    if count > most:
+        raise DataError(problem)
     if count:
-        raise DataError(
-            f"{counted(count, 'row')} cannot be read; see {folder}; the others are scored"
-        )
+        print(problem, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,10 @@ class Options:
         parse=existing_file,
         metavar="FILE",
     )
+    texts_alone: bool = option(
+        "install also a model that reads neither the order of the engine's hits nor statistics",
+        flag=True,
+    )
     yes: bool = option("change cluster settings without asking", flag=True)
 
 
@@ -105,6 +109,12 @@ def main(options: Options) -> None:
 
         service = connect(options, (options.service or "").rstrip("/"), options.model)
         report("service", str(service))
+        if not (service.reads_first_stage or options.texts_alone):
+            raise DataError(
+                f"{service.model} would rank by the texts alone, which is worse than the engine on "
+                "many collections; serve window, or start the service with --statistics, or "
+                "install it nevertheless by --texts-alone"
+            )
         fields = options.fields or installer.fields
         installer.install(
             Installation(service, fields, options.default_for), confirmation(options.yes)

@@ -28,6 +28,7 @@ from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.scoring import batches
 from rerankers.text.inputs import TextEncoder
+from rerankers.text.passages import best_passages
 from rerankers.text.ragged import Rows
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class TrainedReranker:
         their scores, or their order, or does without. The others miss the scores of the lexical
         rankers, which ``pipeline.search`` gives them, and then rank worse, with a warning.
 
+        A text of more than 1,000 characters has the score of its best passage for the query.
+
         Args:
             pairs: query and post, which is a text or (text, URL).
             scores: [P] of a first stage; None gives the model's scores alone.
@@ -132,9 +135,11 @@ class TrainedReranker:
         """
         queries: dict[str, int] = {}
         posts: dict[tuple[str, str], int] = {}
+        checked = [_query_and_post(pair) for pair in pairs]
+        read = best_passages([query for query, _ in checked], [text for _, (text, _) in checked])
         places = [
-            (queries.setdefault(query, len(queries)), posts.setdefault(post, len(posts)))
-            for query, post in map(_query_and_post, pairs)
+            (queries.setdefault(query, len(queries)), posts.setdefault((text, url), len(posts)))
+            for (query, (_, url)), text in zip(checked, read, strict=True)
         ]
         rows = np.array(places, dtype=np.int64).reshape(-1, 2)
         texts, urls = [text for text, _ in posts], [url for _, url in posts]

@@ -50,7 +50,7 @@ class BatchSettings:
         version: hash of its checkpoint.
         weight: λ; 1 where there are no first-stage scores.
         precision: of the arithmetic.
-        is_nested, has_first_stage: form of the rows.
+        is_nested, has_first_stage, is_ordered: form of the rows.
         output: format of the output.
     """
 
@@ -60,12 +60,13 @@ class BatchSettings:
     precision: str
     is_nested: bool
     has_first_stage: bool
+    is_ordered: bool
     output: str
 
     @property
     def form(self) -> Form:
         """Of the rows."""
-        return Form(self.is_nested, self.has_first_stage)
+        return Form(self.is_nested, self.has_first_stage, self.is_ordered)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def form_of(files: list[Path]) -> Form:
                 problem = problem or f"{path}:{rejected.number}: {rejected.reason}"
             for row in content.rows:
                 try:
-                    form = Form(isinstance(row, dict) and row.get("posts") is not None, False)
+                    is_nested = isinstance(row, dict) and row.get("posts") is not None
+                    form = Form(is_nested, False, False)
                     check_row(row, form)
                     if form.posts(row):
                         return Form.of(row)

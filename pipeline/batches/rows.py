@@ -11,6 +11,7 @@ from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
 from pipeline.ranking.retrievers import Candidates
+from rerankers.text.passages import best_passages
 
 Row = dict[str, Any]
 POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"
@@ -26,19 +27,20 @@ class Form(NamedTuple):
     Attributes:
         is_nested: a row is a query with its posts, else one pair.
         has_first_stage: every post has a score of the first stage that is used.
+        is_ordered: without scores the posts of a query stand in the order of a first stage.
     """
 
     is_nested: bool
     has_first_stage: bool
+    is_ordered: bool
 
     @classmethod
     def of(cls, row: Row) -> Form:
         """The form of a readable row."""
         is_nested = row.get(POSTS) is not None
         posts = row[POSTS] if is_nested else [row]
-        return cls(
-            is_nested, bool(posts) and all(one.get(FIRST_STAGE) is not None for one in posts)
-        )
+        has_scores = bool(posts) and all(one.get(FIRST_STAGE) is not None for one in posts)
+        return cls(is_nested, has_scores, is_nested)
 
     def posts(self, row: Row) -> Sequence[Mapping[str, Any]]:
         """The posts of a row."""
@@ -60,7 +62,9 @@ def check(row: object, form: Form) -> None:
     if form.is_nested:
         _check_query(row)
         if not isinstance(row.get(POSTS), list):
-            raise ValueError(f"{POSTS}: found {_named(row.get(POSTS))}, expected a list")
+            raise ValueError(
+                f"{POSTS}: found {_named(row.get(POSTS))}, expected a list, as in the first row"
+            )
         for place, post in enumerate(row[POSTS]):
             where = f"{POSTS}[{place}]"
             if not isinstance(post, dict):
@@ -141,8 +145,7 @@ def units_of(rows: Iterable[Row], form: Form) -> Iterator[Unit]:
 def candidates_of(units: Sequence[Unit], form: Form) -> tuple[Candidates, list[tuple[str, str]]]:
     """The posts to rank, and (query_id, doc_id) in them for each post of the units, in order.
 
-    Texts decide which posts are the same: an id may stand for several. Without scores the posts of
-    a row stand in the order of a first stage; pairs in rows of their own may have any order.
+    Texts decide which posts are the same: an id may stand for several.
     """
     topics: list[Topic] = []
     run: Run = {}
@@ -152,9 +155,11 @@ def candidates_of(units: Sequence[Unit], form: Form) -> tuple[Candidates, list[t
         topic = Topic(str(number), unit.query)
         scores = run[topic.query_id] = {}
         topics.append(topic)
-        for place, one in enumerate(unit.posts):
+        texts = [one["text"] for one in unit.posts]
+        read = best_passages([unit.query] * len(texts), texts)
+        for place, (one, text) in enumerate(zip(unit.posts, read, strict=True)):
             key = str(one["doc_id"])
-            post = Post(key, one["text"], one.get("url") or "")
+            post = Post(key, text, one.get("url") or "")
             first = float(one[FIRST_STAGE]) if form.has_first_stage else -float(place)
             same = posts.setdefault(key, post) == post
             if not same or (form.has_first_stage and scores.get(key, first) != first):
@@ -164,6 +169,6 @@ def candidates_of(units: Sequence[Unit], form: Form) -> tuple[Candidates, list[t
             keys.append((topic.query_id, key))
     if form.has_first_stage:
         return Candidates(topics, run, posts), keys
-    forms = dict.fromkeys(run, "order" if form.is_nested else "nothing")
+    forms = dict.fromkeys(run, "order" if form.is_ordered else "nothing")
     # Without scores there are no ranks to make priors of.
     return Candidates(topics, run, posts, {}, forms=forms), keys

@@ -93,6 +93,11 @@ class RerankService:
         return f"{self.url} serves {self.model} ({self._ranking})"
 
     @property
+    def reads_first_stage(self) -> bool:
+        """Whether its ranking starts from that of a first stage."""
+        return self.reads_order or self.lexical
+
+    @property
     def _ranking(self) -> str:
         """What a ranking is made of."""
         if self.reads_order:

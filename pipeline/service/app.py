@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -59,17 +59,19 @@ def build(
         if proxy:
             await proxy.upstream.close()
 
+    of_engine = proxy.routes() if proxy else ()
+    proxy_paths = {route.path: route.methods or () for route in of_engine}
     own = [
         *(
-            Route(f"{path}{slash}", service.endpoint, methods=["POST"])
-            for path in PATHS
-            for slash in ("", "/")
+            Route(path, service.endpoint, methods=["POST"])
+            for name in PATHS
+            for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))
         ),
-        *_information(service, bool(keys)),
+        *_information(service, bool(keys), proxy_paths),
         *page,
     ]
     app = Starlette(
-        routes=[*(proxy.routes() if proxy else ()), *own],
+        routes=[*of_engine, *own],
         exception_handlers={RequestError: _refuse, HTTPException: _refuse, Exception: _fail},
         lifespan=lifespan,
     )
@@ -78,11 +80,13 @@ def build(
         return ServiceMiddleware(app, service, keys)
     app.router.default = proxy.not_found
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    guarded = {getattr(route, "path", "") for route in own} - {"/"}
+    guarded = {getattr(route, "path", "") for route in own}
     return ServiceMiddleware(app, service, keys, guarded)
 
 
-def _information(service: Service, needs_key: bool) -> list[Route]:
+def _information(
+    service: Service, needs_key: bool, proxy_paths: Mapping[str, Collection[str]]
+) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
 
     def info() -> dict[str, Any]:
@@ -94,7 +98,9 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
             "max_concurrent_requests": limits.waiting_requests,
+            # Tokens, by TEI; here characters of a passage.
             "max_input_length": MAX_CHARACTERS,
+            "long_documents": "best passage",
             "max_batch_tokens": limits.waiting_documents,
             "max_batch_requests": None,
             "max_client_batch_size": limits.documents,
@@ -127,7 +133,7 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
     async def ready(request: Request) -> Response:
         return _status(service.is_ready)
 
-    probes = {"/health": health, "/ping": health, "/ready": ready}
+    probes = dict.fromkeys(description.PROBES, health) | {"/ready": ready}
     contents: dict[str, Callable[[], Any]] = {
         "/info": info,
         "/models": models,
@@ -135,7 +141,7 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
         "/metrics": service.metrics.text,
     }
     media_types = dict.fromkeys([*probes, *contents], JSON) | {"/metrics": "text/plain"}
-    openapi = description.describe(media_types, needs_key, PUBLIC)
+    openapi = description.describe(media_types, needs_key, PUBLIC, proxy_paths)
     docs = description.page(openapi)
 
     def route(path: str, content: Callable[[], Any]) -> Route:

@@ -31,7 +31,8 @@ class Record:
         trace_id, span_id: of the client's span, in which this one is.
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
-        truncated: documents that are longer than what is read of them.
+        truncated: documents that were cut as the request says.
+        split: long documents, of which the best passage is read.
         engine: of the search engine behind this service.
         held: bytes of that engine's responses.
         texts: query and documents, if they may be logged.
@@ -49,6 +50,7 @@ class Record:
     documents: int = 0
     characters: int = 0
     truncated: int = 0
+    split: int = 0
     cache_hits: int = 0
     words: int = 0
     queue: float = 0.0
@@ -98,6 +100,7 @@ class Record:
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
             "x-compute-characters": str(self.characters),
             "x-truncated-documents": str(self.truncated),
+            "x-split-documents": str(self.split),
             "x-compute-tokens": str(self.words),
         }
 

@@ -215,7 +215,7 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
         assert [row["query_id"] for row in found] == ["q0-0", "q3-0", "7" if is_table else 7]
         assert [(row["place"], row["reason"]) for row in rejected(output)] == [
             (f"{source}:2", "posts[3].text: found nothing, expected a text"),
-            (f"{source}:3", "posts: found nothing, expected a list"),
+            (f"{source}:3", "posts: found nothing, expected a list, as in the first row"),
         ]
 
 
@@ -400,16 +400,43 @@ def test_ray_is_needed_for_an_address_alone(
     assert (done.code, "pip install 'tweetrerank[ray]'" in done.err) == (1, True)
 
 
-def test_lists_are_ranked_as_a_whole_by_scores_or_their_order(tmp_path: Path, score: Any) -> None:
+@pytest.mark.parametrize(
+    ("has_scores", "as_pairs", "order", "known"),
+    [
+        (True, False, None, "scores"),
+        (True, True, "scores", "scores"),
+        (False, False, None, "order"),
+        (True, False, "order", "order"),
+        (False, True, "order", "order"),
+        (False, True, None, "nothing"),
+        (True, False, "unknown", "nothing"),
+    ],
+)
+def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
+    tmp_path: Path, score: Any, has_scores: bool, as_pairs: bool, order: str | None, known: str
+) -> None:
     """The posts of a row stand in the order of a first stage, if they have no scores."""
     window = checkpoint.load(checkpoint.find("window"))
-    for has_scores in (True, False):
-        rows, output = nested(2, first_stage=has_scores), tmp_path / str(has_scores)
-        source = write_lines(tmp_path / f"{has_scores}.jsonl", rows)
-        score(source, output, "--reranker", "window")
-        expected: list[float] = []
-        for row in rows:
-            posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
-            first = [p["first_stage_score"] for p in row["posts"]] if has_scores else None
-            expected += window.predict(posts, first, in_order=True).tolist()
-        np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
+    rows, output = nested(2, first_stage=has_scores), tmp_path / "out"
+    source = write_lines(tmp_path / "in.jsonl", pairs(rows) if as_pairs else rows)
+    options = ("--order", order) if order else ()
+    score(source, output, "--reranker", "window", "--part-size", "1MB", *options)
+    expected: list[float] = []
+    for row in rows:
+        posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
+        first = [p["first_stage_score"] for p in row["posts"]] if known == "scores" else None
+        expected += window.predict(posts, first, in_order=known == "order").tolist()
+    np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
+
+
+def test_scores_that_are_missing_are_an_error(tmp_path: Path, command: Command) -> None:
+    source = write_lines(tmp_path / "in.jsonl", nested())
+    job = ("batch", "--input", source, "--output", tmp_path / "out")
+    done = command(*job, "--order", "scores")
+    assert (done.code, "no first_stage_score in the first row" in done.err) == (1, True)
+    # Rows of both forms: those of the second are put aside, with a reason.
+    write_lines(source, [*nested(), *pairs(nested())])
+    most = str(len(pairs(nested())))
+    assert command(*job, "--max-rejected", "1").code == 1
+    assert "expected a list, as in the first row" in rejected(tmp_path / "out")[0]["reason"]
+    assert command(*job, "--resume", "--max-rejected", most).code == 0

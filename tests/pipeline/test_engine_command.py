@@ -47,9 +47,18 @@ def engine(fake: FakeOpenSearch) -> Iterator[str]:
 
 
 def install(command: Command, engine: str, service: str, *more: str) -> str:
-    done = command("engine", "install", "--engine", engine, "--service", service, "--yes", *more)
+    job = ("engine", "install", "--engine", engine, "--service", service, "--yes", *more)
+    done = command(*job, "--texts-alone")
     assert done.code == 0, done.err
     return done.out
+
+
+def test_what_would_rank_by_texts_alone_is_not_installed(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    done = command("engine", "install", "--engine", engine, "--service", service, "--yes")
+    assert (done.code, "by the texts alone" in done.err) == (1, True)
+    assert fake.changes == []
 
 
 def test_install_twice_then_remove(
@@ -148,7 +157,9 @@ def test_a_default_pipeline_passes_other_searches(
 
 
 def refused(command: Command, engine: str, service: str, *more: str) -> str:
-    done = command("engine", "install", "--engine", engine, "--service", service, *more)
+    done = command(
+        "engine", "install", "--engine", engine, "--service", service, "--texts-alone", *more
+    )
     assert done.code in (1, 2)
     return done.err
 
@@ -237,7 +248,9 @@ def test_an_opensearch_without_the_plugins(command: Command, service: str) -> No
 def test_elasticsearch(command: Command, service: str, quotes: bool) -> None:
     fake = FakeElasticsearch(quotes=quotes)
     with stub(fake) as engine:
-        done = command("engine", "install", "--engine", engine, "--service", service)
+        done = command(
+            "engine", "install", "--engine", engine, "--service", service, "--texts-alone"
+        )
         assert done.code == 0, done.err
         assert ("does not escape queries" in done.out) == (not quotes)
         retriever = json.loads(done.out[done.out.index("{") :])["retriever"]["linear"]

@@ -1,5 +1,6 @@
 """The formats of the service: requests, answers, scores."""
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -186,6 +187,35 @@ def test_two_queries_and_documents(client: TestClient) -> None:
     assert len(client.post("/score", json=single).json()["data"]) == 1
 
 
+def test_pairs_of_text_embeddings_inference(client: TestClient) -> None:
+    pairs = [(QUERY, "bbc cuts"), ("lunch", "lunch")]
+    expected = models().default.checkpoint.predict(pairs).tolist()
+    many = client.post("/predict", json={"inputs": pairs, "raw_scores": True}).json()
+    assert [one["score"] for (one,) in many] == pytest.approx(expected, abs=TOLERANCE)
+    (single,) = client.post("/predict", json={"inputs": pairs[0]}).json()
+    assert single["label"] == "LABEL_0"
+    assert single["score"] == pytest.approx(chance(expected[0]), abs=1e-6)
+    for wrong in (QUERY, [[QUERY]], [QUERY, 5], []):
+        assert client.post("/predict", json={"inputs": wrong}).status_code in (400, 422)
+    body = {"query": QUERY, "texts": TEXTS}
+    assert client.post("/", json=body).json() == client.post("/rerank", json=body).json()
+
+
+def test_packed_bodies(client: TestClient, wire: Wire) -> None:
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    packed = gzip.compress(json.dumps(wire.body()).encode())
+    plain = client.post(wire.path, json=wire.body()).json()
+    answer = client.post(wire.path, content=packed, headers=headers).json()
+    assert wire.results_of(answer) == wire.results_of(plain)
+    for content, coding, status in (
+        (gzip.compress(b" " * 20_000_000), "gzip", 413),
+        (packed[:20] + b"no", "gzip", 400),
+        (packed, "br", 415),
+    ):
+        headers["content-encoding"] = coding
+        assert client.post(wire.path, content=content, headers=headers).status_code == status
+
+
 def test_the_description_lists_every_path(client: TestClient) -> None:
     description = client.get("/openapi.json").json()
     schemas = description["components"]["schemas"]
@@ -193,6 +223,8 @@ def test_the_description_lists_every_path(client: TestClient) -> None:
         operation = description["paths"][wire.path]["post"]
         assert operation["requestBody"]["content"]
         assert operation["responses"]["200"]["content"]
+        assert {"x-mix", "x-split-documents"} <= operation["responses"]["200"]["headers"].keys()
+        assert {"400", "413", "415", "429", "504"} <= operation["responses"].keys()
     references = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description))
     assert set(references) <= set(schemas)
     page = client.get("/docs").text

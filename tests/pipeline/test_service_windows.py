@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command
+from helpers.batch_samples import read_lines, write_lines
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, client_of
 
@@ -17,6 +18,7 @@ from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers.base import FIRST_STAGE, ORDER, Pairs
 from rerankers.scoring.precomputed import version_of
+from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
 SCORES = np.random.default_rng(5).normal(size=len(LISTED)).tolist()
@@ -112,11 +114,55 @@ def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Comma
     np.testing.assert_array_equal(first.predict(pairs, scores), again.predict(pairs, scores))
 
 
-def test_long_documents_are_counted_or_refused() -> None:
+FILLER = "the minister spoke of other things all day long. " * 30
+LONG = FILLER + "bbc world service cuts: 650 jobs go. " + FILLER
+"""Its answer stands behind character 1,000."""
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v2/rerank", {}),
+        ("/v2/rerank", {"order": "unknown"}),
+        ("/rerank", {"top_k": 3}),
+        ("/score", {}),
+    ],
+)
+@pytest.mark.parametrize("name", ["window", "mp_hcnn"])
+def test_an_answer_far_into_a_document_ranks_first(
+    path: str, fields: dict[str, Any], name: str
+) -> None:
+    body = {"query": QUERY, "queries": QUERY, "documents": ["a storm on the coast", FILLER, LONG]}
+    with client_of(models=Models([name], 1_000_000)) as client:
+        response = client.post(path, json={**body, **fields})
+    assert response.headers["x-split-documents"] == "2"
+    content = response.json()
+    results = content.get("results") or content["data"]
+    found = {item["index"]: item.get("relevance_score", item.get("score")) for item in results}
+    assert max(found, key=lambda row: found[row]) == 2
+
+
+def test_a_long_text_has_the_score_of_its_best_passage(command: Command, tmp_path: Path) -> None:
+    reranker = rerankers.load("window")
+    assert reranker.rank(QUERY, ["a storm", FILLER, LONG])[0].index == 2
+    (passage,) = best_passages([QUERY], [LONG])
+    assert "650 jobs" in passage and len(passage) <= 1000
+    assert f" {passage.strip()} " in f" {LONG} "
+    scores = [reranker.predict([(QUERY, text), (QUERY, "a storm")]) for text in (LONG, passage)]
+    np.testing.assert_array_equal(*scores)
+    posts = [{"doc_id": str(n), "text": text} for n, text in enumerate(["a storm", FILLER, LONG])]
+    rows = write_lines(tmp_path / "in.jsonl", [{"query_id": 1, "query": QUERY, "posts": posts}])
+    assert command("batch", "--input", rows, "--output", tmp_path / "out").code == 0
+    (row,) = read_lines(tmp_path / "out")
+    assert max(row["posts"], key=lambda post: post["score"])["doc_id"] == "2"
+
+
+def test_a_client_may_refuse_or_bound_long_documents() -> None:
     body = {"query": QUERY, "documents": ["bbc", "cuts " * 300]}
     with client_of(models=models()) as client:
-        read = client.post("/v2/rerank", json=body)
-        assert (read.status_code, read.headers["x-truncated-documents"]) == (200, "1")
+        cut = client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 200})
+        assert cut.headers["x-truncated-documents"] == "1"
+        assert cut.headers["x-split-documents"] == "0"
         for path, field in (("/v2/rerank", "truncate"), ("/rerank", "truncation")):
             refused = client.post(path, json={**body, field: False})
             assert refused.status_code in (400, 422)

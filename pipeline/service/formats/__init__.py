@@ -7,11 +7,11 @@ from collections.abc import Container, Mapping, Sequence
 from pipeline.service.formats.base import Format
 from pipeline.service.formats.cohere import Cohere, Jina
 from pipeline.service.formats.infinity import Infinity
-from pipeline.service.formats.tei import Tei
+from pipeline.service.formats.tei import Tei, TeiPredict
 from pipeline.service.formats.vllm import Vllm, VllmScores
 from pipeline.service.formats.voyage import Voyage
 
-TEI, COHERE, JINA = Tei(), Cohere(), Jina()
+TEI, PREDICT, COHERE, JINA = Tei(), TeiPredict(), Cohere(), Jina()
 INFINITY, VLLM, SCORE, VOYAGE = Infinity(), Vllm(), VllmScores(), Voyage()
 
 PATHS: Mapping[str, Sequence[Format]] = {
@@ -19,6 +19,8 @@ PATHS: Mapping[str, Sequence[Format]] = {
     "/v1/rerank": (TEI, VOYAGE, JINA),
     "/v2/rerank": (TEI, COHERE),
     "/jina/rerank": (JINA,),
+    "/": (TEI,),
+    "/predict": (PREDICT,),
     "/score": (SCORE,),
     "/v1/score": (SCORE,),
 }

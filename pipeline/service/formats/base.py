@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import ne
 from typing import Annotated, Any, ClassVar, Literal
 
 from orjson import Fragment
@@ -23,6 +24,9 @@ from pydantic import (
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
 from rerankers.text.words import MAX_CHARACTERS
+
+CHARACTERS_OF_TOKEN = 4
+"""Mean length of a token of English text in vendors' limits."""
 
 LARGEST_SCORE = 3.4e38
 """Of a first stage: scores are in single precision."""
@@ -79,8 +83,8 @@ class Request(BaseModel):
     )
     truncate: Flag | None = Field(
         None,
-        description=f"false refuses documents of more than {MAX_CHARACTERS} characters, which are "
-        "read up to there (default: the header x-truncated-documents counts them)",
+        description=f"false refuses documents of more than {MAX_CHARACTERS} characters, of which "
+        "the best passage is read (default: the header x-split-documents counts them)",
     )
     links: Literal["around"] | None = Field(
         None,
@@ -99,8 +103,8 @@ class Request(BaseModel):
     )
 
 
-BRANCHES = ("string", "object")
-"""Parts of an error's location that name the form of a document."""
+BRANCHES = ("string", "object", "pair", "batch")
+"""Parts of an error's location that name the form of a value."""
 
 
 def _branch(value: object) -> str | None:
@@ -149,6 +153,7 @@ class ScoreRequest:
         mix: as in the request.
         shift: logits less the lowest one.
         in_order: whether the documents stand in the order of a first stage, best first.
+        truncated: number of documents that were cut as the request says.
     """
 
     queries: Sequence[str]
@@ -162,6 +167,7 @@ class ScoreRequest:
     mix: Mix | None = None
     shift: bool = False
     in_order: bool = True
+    truncated: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,6 +221,10 @@ class Format(ErrorFormat):
 
         documents: list[str | Document] = given(self.documents)
         texts, urls = texts_of(documents, bool(request.links))
+        truncated = 0
+        if tokens := given("max_tokens_per_doc"):
+            whole, texts = texts, [text[: CHARACTERS_OF_TOKEN * tokens] for text in texts]
+            truncated = sum(map(ne, whole, texts))
         if given("truncation", "truncate") is False:
             self._require_short(texts)
         if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
@@ -235,6 +245,7 @@ class Format(ErrorFormat):
             request.mix,
             request.shift is True,
             request.order != "unknown",
+            truncated,
         )
 
     def _require_short(self, texts: Sequence[str]) -> None:
@@ -242,7 +253,7 @@ class Format(ErrorFormat):
         for row, text in enumerate(texts):
             if len(text) > MAX_CHARACTERS:
                 problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}, as "
-                problem += "nothing may be truncated"
+                problem += "no part may be left out"
                 raise RequestError("value", problem, (self.documents, row))
 
     def _first_stage(

@@ -15,6 +15,11 @@ class CohereRequest(base.WithDocuments):
     """A request to ``/v2/rerank``."""
 
     top_n: base.Positive | None = None
+    max_tokens_per_doc: base.Positive | None = Field(
+        None,
+        description=f"cuts documents to as many tokens of {base.CHARACTERS_OF_TOKEN} characters "
+        "(default: they are read whole); the header x-truncated-documents counts them",
+    )
 
 
 class Cohere(base.Format):

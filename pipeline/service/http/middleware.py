@@ -79,7 +79,7 @@ class ServiceMiddleware:
             if len(headers) > MOST_HEADERS:
                 problem = f"found {len(headers)} headers, expected at most {MOST_HEADERS}"
                 app = scope["state"]["format"].refuse(RequestError("headers", problem), record)
-            elif not self._may_pass(path, headers):
+            elif not self._may_pass(scope["method"], path, headers):
                 problem = "found no known key, expected `Authorization: Bearer KEY`"
                 app = scope["state"]["format"].refuse(RequestError("key", problem), record)
             await app(scope, receive, send_with_id)
@@ -94,8 +94,9 @@ class ServiceMiddleware:
             if record.format or record.engine:
                 self.service.metrics.request(record)
 
-    def _may_pass(self, path: str, headers: Headers) -> bool:
-        if not self._keys or path in PUBLIC:
+    def _may_pass(self, method: str, path: str, headers: Headers) -> bool:
+        # The path of the page is that of scores, too.
+        if not self._keys or (path in PUBLIC and (path, method) != ("/", "POST")):
             return True
         if self._guarded is not None and path not in self._guarded:
             return True

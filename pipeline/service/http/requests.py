@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zlib
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -69,17 +70,25 @@ class BodyReader:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """A request's body, which counts among those that are held until it is left.
+        """A request's body, unpacked; it counts among those that are held until it is left.
 
         Raises:
-            RequestError: it is too large, too slow, cut, or too much beside those of others.
+            RequestError: it is too large, too slow, cut, packed in another way than by gzip, or
+                too much beside those of others.
         """
-        body = bytearray()
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("gzip", "identity"):
+            problem = f"found the encoding {coding[:100]!r} of the body, expected gzip or none"
+            raise RequestError("media", problem)
+        body, size = bytearray(), 0
         try:
             await self._fill(body, request)
-            yield bytes(body)
+            if coding == "gzip":
+                size = len(unpacked := _unpacked(body, self.limits.body))
+                self._held += size
+            yield unpacked if coding == "gzip" else bytes(body)
         finally:
-            self._held -= len(body)
+            self._held -= len(body) + size
 
     async def _fill(self, body: bytearray, request: Request) -> None:
         limit, most_held = self.limits.body, self.limits.held
@@ -101,6 +110,19 @@ class BodyReader:
         except TimeoutError:
             problem = f"found no whole body after {self.limits.seconds:g} s"
             raise RequestError("slow_body", problem) from None
+
+
+def _unpacked(body: bytes, most: int) -> bytes:
+    """The content of a gzip body; raises RequestError."""
+    reader = zlib.decompressobj(31)
+    try:
+        content = reader.decompress(body, most)
+    except zlib.error as error:
+        raise RequestError("json", f"found a body that is no gzip: {error}") from None
+    if reader.unconsumed_tail:
+        problem = f"found more than {most} bytes in the body, expected at most that"
+        raise RequestError("body", problem)
+    return content
 
 
 async def read_json(body: bytes) -> dict[str, Any]:

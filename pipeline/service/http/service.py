@@ -31,6 +31,7 @@ from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
 from rerankers.base import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
 CHECKED = 5.0
@@ -68,7 +69,7 @@ class Service:
 
     async def endpoint(self, request: Request) -> Response:
         """The response to a request for scores; raises RequestError."""
-        state, path = request.state, request.scope["path"].rstrip("/")
+        state, path = request.state, request.scope["path"].rstrip("/") or "/"
         state.record.format = state.format.name
         async with self.bodies.read(request) as body:
             content = await read_json(body)
@@ -83,8 +84,6 @@ class Service:
     async def _respond(self, wanted: ScoreRequest, wire: Format, request: Request) -> Response:
         model = self.models.choose(wanted.model, wire.takes_any_model)
         record: Record = request.state.record
-        if wanted.mix == "lexical" and not model.reads_windows:
-            wanted = replace(wanted, first_stage=await self._lexical(wanted))
         deadline = deadline_of(request) or record.started + self.limits.answer
         response = await self.score(wanted, model, record, deadline, wire.later_first)
         content = orjson.dumps(wire.write(response, record))
@@ -107,11 +106,17 @@ class Service:
         """
         record.model = model.name
         record.documents += len(request.texts)
-        record.truncated += sum(len(text) > MAX_CHARACTERS for text in request.texts)
+        record.truncated += request.truncated
+        long = sum(len(text) > MAX_CHARACTERS for text in request.texts)
+        record.split += long
         record.characters += sum(map(len, request.texts)) + sum(map(len, request.queries))
         if self.log_texts:
             record.texts = [*record.texts, *request.queries, *request.texts]
-        queued, rows = distinct_pairs(request, model)
+        read = await _with_passages(request) if long else request
+        if request.mix == "lexical" and not model.reads_windows:
+            first_stage = await self._lexical(read)
+            read, request = (replace(each, first_stage=first_stage) for each in (read, request))
+        queued, rows = distinct_pairs(read, model)
         queued.deadline = deadline
         record.words += sum(text.count(" ") + 1 for text in [*queued.queries, *queued.texts])
         hits_before = model.scorer.hits
@@ -152,16 +157,20 @@ class Service:
         if self.statistics is None:
             problem = "found lexical, expected neural or interpolated, as this service was started "
             raise RequestError("value", f"{problem}without --statistics", ("mix",))
-        queries, texts = (
-            [text[:MAX_CHARACTERS] for text in texts] for texts in (request.queries, request.texts)
-        )
-        return await self.statistics.scores(queries, texts)
+        queries = [query[:MAX_CHARACTERS] for query in request.queries]
+        return await self.statistics.scores(queries, request.texts)
+
+
+async def _with_passages(request: ScoreRequest) -> ScoreRequest:
+    """A request with the best passage of each long text."""
+    queries = request.queries * len(request.texts) if len(request.queries) == 1 else request.queries
+    return replace(request, texts=await asyncio.to_thread(best_passages, queries, request.texts))
 
 
 def distinct_pairs(
     request: ScoreRequest, model: ServedModel
 ) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
-    """The distinct pairs of a request, cut to what models read, and the pair [D] of each document.
+    """The distinct pairs of a request without long texts, and the pair [D] of each document.
 
     Equal documents are scored once, so that they get the same score; but by a model of windows each
     in its place.
@@ -176,7 +185,7 @@ def distinct_pairs(
     priors = _priors(request) if model.reads_prior else [0.0] * len(request.texts)
     places: dict[tuple[int, str, str, float], int] = {}
     rows = [
-        places.setdefault((owner, text[:MAX_CHARACTERS], url[:MAX_CHARACTERS], prior), len(places))
+        places.setdefault((owner, text, url[:MAX_CHARACTERS], prior), len(places))
         for owner, text, url, prior in zip(owners, request.texts, request.urls, priors, strict=True)
     ]
     index, texts, urls, kept = zip(*places, strict=True)
@@ -201,10 +210,8 @@ def _window(
     elif request.in_order:
         order = places_of(query_index, 0.0 * rows)
     signals = {FIRST_STAGE: first.astype(np.float32), ORDER: order.astype(np.float32)}
-    texts, urls = (
-        [text[:MAX_CHARACTERS] for text in texts] for texts in (request.texts, request.urls)
-    )
-    return QueuedRequest(model, queries, query_index, texts, urls, signals), rows
+    urls = [url[:MAX_CHARACTERS] for url in request.urls]
+    return QueuedRequest(model, queries, query_index, request.texts, urls, signals), rows
 
 
 def _priors(request: ScoreRequest) -> Sequence[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -190,8 +189,6 @@ class Proxy:
     ) -> EngineRequest:
         scope = request.scope
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
-        if request.headers.get("content-encoding", "").strip().lower() == "gzip":
-            body = _unpacked(body, self.service.limits.body)
         try:
             deadline = deadline_of(request)
         except RequestError:
@@ -426,19 +423,6 @@ def _visible(raw: bytes) -> str:
     return "".join(
         chr(byte) if 0x20 < byte < 0x7F and byte != 0x23 else f"%{byte:02X}" for byte in raw
     )
-
-
-def _unpacked(body: bytes, most: int) -> bytes:
-    """The content of a gzip body; raises RequestError."""
-    reader = zlib.decompressobj(31)
-    try:
-        content = reader.decompress(body, most)
-    except zlib.error as error:
-        raise RequestError("json", f"found a body that is no gzip: {error}") from None
-    if reader.unconsumed_tail:
-        problem = f"found more than {most} bytes in the body, expected at most that"
-        raise RequestError("body", problem)
-    return content
 
 
 def _header(line: bytes, served: Sequence[str]) -> tuple[bytes, bool, list[tuple[str, str]]]:
