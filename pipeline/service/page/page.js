@@ -297,7 +297,7 @@ function describe(total) {
   const until = found.query.time ? `, until ${moment(found.query.time)} UTC` : "";
   const time = found.kept ? "kept from an earlier search" : `${(total / 1000).toFixed(2)} s`;
   $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}, ${time}`;
-  $("status").title = found.kept ? "" : parts.join(", ");
+  $("told").title = found.kept ? "" : parts.join(", ");
 }
 
 /** A new search from the controls. */
