@@ -997,7 +997,9 @@ function fillChoices() {
   );
   $("terms").querySelector("dl").replaceWith(glossary(Object.keys(WORDS)));
   $("saved").hidden = $("grade-keys").hidden = !collection.grades_file;
-  $("saved").textContent = `Grades are saved in ${visible(collection.grades_file)}.`;
+  $("saved").textContent =
+    `Grades are saved in ${visible(collection.grades_file)}, their queries in ` +
+    `${visible(collection.topics_file)}: qrels and topics of a collection to train on.`;
   $("hits").replaceChildren(
     ...options([20, 50, 100, 200, 500, 1000].filter((n) => n <= collection.most_hits).map(String)),
   );

@@ -226,6 +226,7 @@ def describe(page: SearchPage) -> dict[str, Any]:
         "times": [time_of(doc_id) for doc_id in page.index.id_range or ()] if has_times else None,
         "grades": {str(grade): grade_text(grade) for grade in range(GRADES)},
         "grades_file": str(page.grades.path) if page.grades else None,
+        "topics_file": str(page.grades.topics_path) if page.grades else None,
         "topics": [
             {
                 "query_id": topic.query_id,
