@@ -295,8 +295,8 @@ function describe(total) {
     ([name, value]) => `${named(name)[0]} ${value} ms`,
   );
   const until = found.query.time ? `, until ${moment(found.query.time)} UTC` : "";
-  const time = found.kept ? "kept from an earlier search" : `${(total / 1000).toFixed(2)} s`;
-  $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}, ${time}`;
+  const time = found.kept ? "" : `, ${(total / 1000).toFixed(2)} s`;
+  $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}${time}`;
   $("told").title = found.kept ? "" : parts.join(", ");
 }
 
