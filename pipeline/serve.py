@@ -3,6 +3,7 @@
 python -m pipeline.serve
 python -m pipeline.serve --checkpoint mp_hcnn --checkpoint my-checkpoint --port 8080
 python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
+python -m pipeline.serve --collection my-posts.toml --grades grades.txt
 python -m pipeline.serve --engine http://localhost:9200 --engine-index 'posts-*' --text-field body
 """
 
@@ -21,7 +22,14 @@ from typing import TYPE_CHECKING
 
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import existing_file, option, positive_float, positive_int, size
+from pipeline.command.options import (
+    existing_file,
+    option,
+    output_file,
+    positive_float,
+    positive_int,
+    size,
+)
 from pipeline.command.ranking import addresses
 
 if TYPE_CHECKING:
@@ -105,6 +113,12 @@ class Options:
         many=True,
         metavar="NAME|FILE",
     )
+    grades: Path | None = option(
+        "file of judgments in TREC's form, into which the page writes grades given by hand, with "
+        "their topics in .topics.jsonl beside it (default: the page takes none)",
+        parse=output_file,
+        metavar="FILE",
+    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     engine: str | None = option(
         "answer the searches of OpenSearch or Elasticsearch at this address, reranked; several "
@@ -138,6 +152,8 @@ def main(options: Options) -> None:
     """Load the models, listen, and serve until a signal."""
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     collections = collections_of(options)
+    if options.grades and not collections:
+        raise UsageError("--grades: found no --collection or --index, expected one to search")
     model_of = {each.engine.index: each.name for each in collections if each.engine}
     indexes = served_indexes(options, tuple(model_of))
     listening = bind(options.host, options.port)
@@ -160,6 +176,7 @@ def main(options: Options) -> None:
         ) from None
     from pipeline.service.http.models import Models
     from pipeline.service.http.statistics import Statistics
+    from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
 
@@ -171,7 +188,8 @@ def main(options: Options) -> None:
     if options.statistics:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
-    page = SearchPage(collections[0], lambda: models.served) if collections else None
+    grades = Grades(options.grades) if options.grades else None
+    page = SearchPage(collections[0], lambda: models.served, grades) if collections else None
     log = log_as_json()
 
     def reload() -> None:

@@ -9,6 +9,7 @@ Parts:
 
 scoring  MP-HCNN as shipped and at the paper's size: its own forward pass, and the fast one
 search   the whole process "python -m pipeline.search": seconds and peak memory
+stages   a request of 100 new posts for the model window by stage, on one core
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring
 batch    a batch job in one process, and on a Ray cluster of this machine
 engines  a search engine (--engine) as first stage: filling, searching, and through the proxy
@@ -26,7 +27,7 @@ from pathlib import Path
 from pipeline.command.options import did_you_mean, option, positive_int, run_command
 from pipeline.command.runtime import keep_allocations
 
-PARTS = ("scoring", "search", "service", "batch", "engines", "growth")
+PARTS = ("scoring", "search", "stages", "service", "batch", "engines", "growth")
 """Modules of ``benchmarks``."""
 
 ON_REQUEST = "growth"

@@ -7,7 +7,7 @@
 Each collection of another kind is left out in turn, the microblog years together. A model of the
 others ranks the best 100 of BM25 for the training topics of what was left out: with their scores,
 in their order, and as a set. The error of the calibration, too, is that of topics and collections
-which neither the model nor the calibration has seen.
+which neither the model nor the calibration has seen; reliability.png shows it (needs matplotlib).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Options:
     """How long, and where to."""
 
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
-    output: Path | None = option("folder for left_out.csv", parse=Path, metavar="DIR")
+    output: Path | None = option(
+        "folder for left_out.csv, reliability.csv and reliability.png", parse=Path, metavar="DIR"
+    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
@@ -52,6 +54,20 @@ class LeftOut(NamedTuple):
     qrels: Qrels
     first_stage: Run
     scores: dict[str, Run]
+
+
+class Bin(NamedTuple):
+    """Pairs of a collection in one part of [0, 1]: their mean probability, their relevant share."""
+
+    collection: str
+    form: str
+    pairs: int
+    probability: float
+    relevant: float
+
+
+TITLES = {"scores": "with scores", "order": "in their order", "nothing": "as a set"}
+"""Form -> title of its panel."""
 
 
 def main(options: Options) -> None:
@@ -138,27 +154,35 @@ def _run(model: Model, candidates: Candidates) -> Run:
 
 
 def report(results: Sequence[LeftOut], output: Path | None) -> None:
-    """Print AP and the calibration's error by collection; write the CSV."""
-    from indexes.files import atomic_file
-
-    rows = []
+    """Print AP and the calibration's error by collection; write the CSVs and the plot."""
+    rows, bins = [], []
     for result in results:
         row: dict[str, object] = {"collection": result.collection}
         row["bm25"] = _ap(result.qrels, result.first_stage)
         for form, run in result.scores.items():
             others = [each for each in results if each.collection != result.collection]
             row[form] = _ap(result.qrels, run)
-            row[f"{form}: calibration error"] = calibration_error(result, others, form)
+            of_form = [
+                Bin(result.collection, form, *sums) for sums in reliability(result, others, form)
+            ]
+            row[f"{form}: calibration error"] = round(calibration_error(of_form), 4)
+            bins += of_form
         rows.append(row)
     print(" | ".join(rows[0]))
     for row in rows:
         print(" | ".join(v if isinstance(v, str) else f"{v:.4f}" for v in row.values()))
     if output:
-        with atomic_file(output / "left_out.csv") as stream:
-            writer = csv.DictWriter(stream, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        print(f"wrote {output / 'left_out.csv'}", file=sys.stderr)
+        _write(output / "left_out.csv", list(rows[0]), [list(row.values()) for row in rows])
+        _write(output / "reliability.csv", Bin._fields, bins)
+        draw(output / "reliability.png", bins)
+
+
+def _write(path: Path, fields: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from indexes.files import atomic_file
+
+    with atomic_file(path) as stream:
+        csv.writer(stream).writerows([fields, *rows])
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def _ap(qrels: Qrels, run: Run) -> float:
@@ -167,8 +191,13 @@ def _ap(qrels: Qrels, run: Run) -> float:
     return round(mean(evaluate(qrels, run, ["AP"])["AP"]), 4)
 
 
-def calibration_error(result: LeftOut, others: Sequence[LeftOut], form: str) -> float:
-    """Expected calibration error over :data:`BINS`, by the logistic calibration of ``others``."""
+def reliability(
+    result: LeftOut, others: Sequence[LeftOut], form: str
+) -> list[tuple[int, float, float]]:
+    """Pairs, mean probability and share of relevant posts of each of :data:`BINS` that has pairs.
+
+    Probabilities are by the logistic calibration of ``others``.
+    """
     import numpy as np
 
     from pipeline.ranking.checkpoints import Calibration
@@ -190,8 +219,45 @@ def calibration_error(result: LeftOut, others: Sequence[LeftOut], form: str) -> 
     values, relevant = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
     chances = 1 / (1 + np.exp(-(slope * values + intercept)))
     bins = np.minimum((chances * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(bins, chances - relevant, minlength=BINS)
-    return round(float(np.abs(gaps).sum() / len(pairs)), 4)
+    counts, *sums = (np.bincount(bins, each, BINS) for each in (None, chances, relevant))
+    return [
+        (int(count), round(chance / count, 6), round(share / count, 6))
+        for count, chance, share in zip(counts, *sums, strict=True)
+        if count
+    ]
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """Expected calibration error: mean distance of probability and share over the pairs."""
+    gaps = sum(each.pairs * abs(each.probability - each.relevant) for each in bins)
+    return gaps / sum(each.pairs for each in bins)
+
+
+def draw(path: Path, bins: Sequence[Bin]) -> None:
+    """Write the reliability plot as PNG: a panel for each form, a line for each collection."""
+    from io import BytesIO
+
+    from matplotlib.figure import Figure
+
+    from indexes.files import write_bytes
+
+    forms = list(dict.fromkeys(each.form for each in bins))
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    for axes, form in zip(figure.subplots(1, len(forms), sharey=True), forms, strict=True):
+        axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
+        for name in dict.fromkeys(each.collection for each in bins):
+            own = [each for each in bins if (each.collection, each.form) == (name, form)]
+            x, y = [each.probability for each in own], [each.relevant for each in own]
+            (line,) = axes.plot(x, y, linewidth=1, label=name)
+            axes.scatter(x, y, [4 * each.pairs**0.35 for each in own], color=line.get_color())
+        axes.set(title=TITLES[form], xlabel="probability", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("share of relevant posts")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    content = BytesIO()
+    figure.savefig(content, dpi=150, format="png")
+    write_bytes(path, content.getvalue())
+    print(f"wrote {path}", file=sys.stderr)
 
 
 if __name__ == "__main__":

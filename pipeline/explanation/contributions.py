@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from pipeline.explanation.matches import WordShades, shade_words
+
 if TYPE_CHECKING:
     from pipeline.explanation.rank_changes import RerankedTopic
     from pipeline.ranking.retrievers import Candidates
@@ -42,12 +44,14 @@ class Contribution(NamedTuple):
 class PostContributions:
     """Contributions to one post's score, by family, in the order of the model's importances.
 
-    ``most`` and ``least`` are the features with the largest positive and negative ones.
+    ``most`` and ``least`` are the features with the largest positive and negative ones, ``shades``
+    the words of text and URL that match the query's.
     """
 
     families: Mapping[str, float]
     most: Sequence[Contribution]
     least: Sequence[Contribution]
+    shades: WordShades
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,9 @@ def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplan
         ranking.changes[doc_id].last.score - sum(part.added for part in parts)
         for doc_id, parts in contributions.items()
     ]
+    posts = ranking.posts
+    by_meaning = any(family.startswith("meaning:") for family in model.feature_families)
+    shaded = shade_words(ranking.topic.text, posts, by_meaning)
     facts = {"Candidates": f"{len(ranking.changes)}, as given"}
     if not model.reads_windows:
         rankers = _rankers(model.feature_families, ranking.candidates, ranking.topic.query_id)
@@ -98,7 +105,10 @@ def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplan
         MEANINGS[checkpoint.name],
         sum(rest) / len(rest),
         importances,
-        {doc_id: _explain_post(parts, importances) for doc_id, parts in contributions.items()},
+        {
+            post.doc_id: _explain_post(contributions[post.doc_id], importances, shades)
+            for post, shades in zip(posts, shaded, strict=True)
+        },
     )
 
 
@@ -139,13 +149,16 @@ def _contributions(
     }
 
 
-def _explain_post(parts: Sequence[Contribution], families: Iterable[str]) -> PostContributions:
+def _explain_post(
+    parts: Sequence[Contribution], families: Iterable[str], shades: WordShades
+) -> PostContributions:
     sums = by_family((part.feature, part.added) for part in parts)
     order = sorted(parts, key=lambda part: -part.added)
     return PostContributions(
         {family: sums[family] for family in families},
         [part for part in order[:FEATURES] if part.added > 0],
         [part for part in order[: -FEATURES - 1 : -1] if part.added < 0],
+        shades,
     )
 
 

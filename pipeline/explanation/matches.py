@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 STEPS = ("weak", "fair", "good", "exact or nearly so")
 """Names of the shades 1 to 4; 0 is none."""
 
+WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
+"""The shades 1 to 4 of :func:`shade_words`."""
+
+RELATED, CLOSE = 0.3, 0.5
+"""Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
+space, where others are below 0.1."""
+
 _GROUPS = {
     "words": "words of the post",
     "post_trigrams": "letters of the post",
@@ -67,6 +74,13 @@ class Shading(NamedTuple):
 
     title: str
     segments: list[Segment]
+
+
+class WordShades(NamedTuple):
+    """A post's text and URL, shaded by its words' nearness to the query's."""
+
+    text: list[Segment]
+    url: list[Segment]
 
 
 class PostMatches(NamedTuple):
@@ -206,6 +220,53 @@ def shade(
         Segment("".join(character for character, _ in group), step)
         for step, group in groupby(pairs, key=lambda pair: pair[1])
     ]
+
+
+def shade_words(query: str, posts: Sequence[Post], by_meaning: bool) -> list[WordShades]:
+    """Texts and URLs of posts, shaded by their words' nearness to the query's.
+
+    Stop words match nothing, unless the query has no others; words match inside URLs, too.
+    ``by_meaning``: whether words that are near in the general space are shaded.
+    """
+    from rerankers.text.spans import find_url, find_words
+    from rerankers.text.words import STOP_WORDS, words
+
+    every = dict.fromkeys(words(query))
+    asked = [word for word in every if word not in STOP_WORDS] or [*every]
+    traced = [find_words(post.text) for post in posts]
+    steps = _word_steps(asked, {word.text for of_post in traced for word in of_post}, by_meaning)
+    bounds, found = (1, 2, 3, 4), []
+    for post, of_post in zip(posts, traced, strict=True):
+        places = [word.place for word in of_post]
+        text = shade(post.text, places, [steps[word.text] for word in of_post], bounds)
+        letters, spans = find_url(post.url)
+        inside = [
+            (spans[start][0], spans[start + len(word) - 1][1])
+            for word in asked
+            if (start := letters.find(word)) >= 0
+        ]
+        found.append(WordShades(text, shade(post.url, inside, [4] * len(inside), bounds)))
+    return found
+
+
+def _word_steps(asked: Sequence[str], of_posts: set[str], by_meaning: bool) -> dict[str, int]:
+    """Word of a post -> shade by its nearest word of the query, 0 for none."""
+    import numpy as np
+
+    from rerankers.text.spaces import general
+    from rerankers.text.stems import stem
+    from rerankers.text.words import STOP_WORDS
+
+    stems = set(map(stem, asked))
+    steps = {word: 4 if word in asked else 3 * (stem(word) in stems) for word in of_posts}
+    others = [word for word, step in steps.items() if not step and word not in STOP_WORDS]
+    if by_meaning and asked and others:
+        (query, query_lengths), (vectors, lengths) = general().take(asked), general().take(others)
+        lengths = np.maximum(np.outer(query_lengths, lengths), 1e-6)
+        nearest = (query @ vectors.T / lengths).max(axis=0)
+        shades = np.searchsorted((RELATED, CLOSE), nearest, "right").tolist()
+        steps |= dict(zip(others, shades, strict=True))
+    return steps
 
 
 def _spans(

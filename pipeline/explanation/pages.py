@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.explanation.contributions import FusionExplanation
-from pipeline.explanation.matches import STEPS, MatchExplanation
+from pipeline.explanation.matches import STEPS, WORD_STEPS, MatchExplanation
 from pipeline.explanation.rank_changes import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -39,6 +39,7 @@ def page(explanation: MatchExplanation | FusionExplanation) -> str:
         explanation=explanation,
         ranking=explanation.ranking,
         steps=STEPS,
+        word_steps=WORD_STEPS,
         style=Markup(style),
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )

@@ -103,7 +103,7 @@ def ranker(
     if weight is None and not scorer.checkpoint.model.reads_windows:
         weight = default_weight
     if weight is None:
-        mixing = _tuned(collection, scorer, has_scores=bool(candidates))
+        mixing = tuned_mixing(collection, scorer, has_scores=bool(candidates))
     else:
         mixing = Mixing(weight)
     return Mixture(retriever, scorer, mixing, collection)
@@ -192,12 +192,12 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
         return fusion
     scorer = load_scorer(name, collection, folder, replace(loading, precomputed="none"))
     retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
-    mixing = _tuned(collection, scorer, has_scores=True)
+    mixing = tuned_mixing(collection, scorer, has_scores=True)
     return replace(fusion, beside=Mixture(retriever, scorer, mixing, collection))
 
 
-def _tuned(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:
-    """λ as tuned for the checkpoint."""
+def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:
+    """λ as tuned for the checkpoint; 1 where there is nothing to mix."""
     if scorer.checkpoint.model.reads_windows:
         return Mixing(1.0, "its score contains the first stage's")
     is_given = collection.given_candidates is not None

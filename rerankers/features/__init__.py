@@ -160,9 +160,14 @@ class CandidateLists:
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """[N, K] of one of the lists; may be called by several threads."""
+        candidates = self.candidates(rows)
+        return np.concatenate([family.compute(candidates) for family in self._families], axis=1)
+
+    def candidates(self, rows: npt.NDArray[np.int64]) -> CandidateList:
+        """One of the lists."""
         pairs, numbers = self._pairs, self._pairs.post_index[rows]
         query = int(pairs.query_index[rows[0]])
-        candidates = CandidateList(
+        return CandidateList(
             pairs.queries[query],
             self._read(numbers),
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
@@ -170,7 +175,6 @@ class CandidateLists:
             self._words,
             pairs.spaces[query] if pairs.spaces else {},
         )
-        return np.concatenate([family.compute(candidates) for family in self._families], axis=1)
 
 
 def table(

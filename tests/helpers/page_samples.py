@@ -14,6 +14,7 @@ from pipeline.service.app import build
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
+from pipeline.service.page.grades import Grades
 from pipeline.service.page.routes import routes
 from pipeline.service.page.searching import SearchPage
 
@@ -48,7 +49,8 @@ def served(folder: Path) -> Iterator[ServedPage]:
         f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
         f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
     )
-    page = SearchPage(read_collection(description), lambda: models().served)
+    grades = Grades(folder / "grades.txt")
+    page = SearchPage(read_collection(description), lambda: models().served, grades)
     try:
         with serving(page) as address:
             yield ServedPage(page, address)

@@ -25,6 +25,7 @@ from pipeline.explanation.matches import (
     MatchExplanation,
     columns_of,
     explain_post,
+    shade_words,
 )
 from pipeline.explanation.pages import page
 from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
@@ -82,6 +83,7 @@ def fusion_explanation(
     """Contributions by ``families``, one mapping per post; all posts have one text."""
     posts = [post._replace(doc_id=f"{post.doc_id}{'+' * n}") for n in range(len(families))]
     parts = [Contribution(name, 1 / 3, added) for name, added in (features or {}).items()]
+    shaded = shade_words(query, posts, by_meaning=False)
     return FusionExplanation(
         reranked(*posts, query=query, **changes),
         {"Model": "<a>"},
@@ -89,8 +91,8 @@ def fusion_explanation(
         -0.5,
         dict.fromkeys(families[0], 0.5),
         {
-            post.doc_id: PostContributions(added, parts, [])
-            for post, added in zip(posts, families, strict=True)
+            post.doc_id: PostContributions(added, parts, [], shades)
+            for post, added, shades in zip(posts, families, shaded, strict=True)
         },
     )
 
@@ -157,6 +159,23 @@ def test_exact_matches_have_the_darkest_shade() -> None:
     assert [row.word for row in matches.rows] == ["water", "shortages", "in", "egypt"]
     assert matches.rows[0].cells[0].where == "water"
     assert "".join(part for part, _ in matches.url) == url
+
+
+def test_words_are_shaded_by_their_nearness_to_the_query() -> None:
+    text = "The winner, marathons & a RACE in New York! Coffee @winner"
+    post = Post("1", text, "http://x.org/Marathon-2012")
+    (found,) = shade_words("the marathon winners", [post], by_meaning=True)
+    assert [(part.strip(), step) for part, step in found.text if step] == [
+        ("winner", 3),
+        ("marathons", 3),
+        ("RACE", 1),
+    ]
+    assert [part for part, step in found.url if step == 4] == ["Marathon"]
+    assert "".join(part for part, _ in found.text) == text
+    (plain,) = shade_words("race", [post], by_meaning=False)
+    assert [part for part, step in plain.text if step] == ["RACE"]
+    (stop,) = shade_words("the", [post], by_meaning=True)
+    assert ("The", 4) in stop.text
 
 
 FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")

@@ -11,16 +11,17 @@ import pytest
 from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from pipeline.collections.trec import ranked
+from pipeline.collections.trec import ranked, read_qrels
 from pipeline.explanation.rank_changes import visible
 from pipeline.ranking import interpolation
-from pipeline.service.page.routes import describe, search_request
+from pipeline.service.page.routes import search_request
 from pipeline.service.page.searching import SearchPage
 
 pytestmark = pytest.mark.slow
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
+MIXED = {**TOPIC, "model": "mp_hcnn"}
 WIDE, NARROW = (1440, 900), (390, 844)
 
 
@@ -124,7 +125,7 @@ def expected_order(served: ServedPage, weight: float, **parameters: str) -> list
     """The ranking by the pipeline's own mixture."""
     result = served.page.search(search_request(served.page, parameters))
     key = result.request.topic.query_id
-    first, neural = {key: dict(result.first)}, {key: dict(result.neural)}
+    first, neural = {key: dict(result.first)}, {key: dict(result.model)}
     mixed = neural if weight == 1 else interpolation.interpolate(first, neural, weight)
     return [doc_id for doc_id, _ in ranked(mixed[key])]
 
@@ -139,16 +140,18 @@ def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     expect(page.locator("#after .post").first).to_be_visible()
     tab.wait()
     status = page.locator("#status").inner_text()
-    assert re.fullmatch(r"\d+ posts: ql [\d.]+ ms, mp_hcnn [\d.]+ ms; \d+ ms in all", status)
+    assert re.fullmatch(r"\d+ posts, [\d.]+ s", status)
+    assert "words, BM25 " in (page.locator("#told").get_attribute("title") or "")
     asked = {"q": "storm power cuts"}
-    tuned = describe(served_page.page)["models"][0]["weight"]
-    assert tab.order("before") == expected_order(served_page, 0.0, **asked)[:50]
-    assert tab.order("after") == expected_order(served_page, tuned, **asked)[:50]
+    best = served_page.page.search(search_request(served_page.page, asked))
+    assert best.ranker.name == "fusion"
+    for side, scores in (("before", best.first), ("after", best.model)):
+        assert tab.order(side) == [doc_id for doc_id, _ in ranked(scores)][:50]
     assert page.title() == "storm power cuts – tweetrerank"
     marks = page.locator("#after .post .text mark.s4").all_inner_texts()
     assert {"storm", "power"} <= {text.lower() for text in marks}
     assert page.locator(".badge").count() == 0, "the query is no topic"
-    assert tab.state == {**asked, "method": "ql", "model": "mp_hcnn", "hits": "100"}
+    assert tab.state == {**asked, "method": "ql", "model": "fusion", "hits": "100"}
 
 
 def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: ServedPage) -> None:
@@ -173,7 +176,7 @@ def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
     page = SearchPage(served_page.page.collection, lambda: {"mine": seen_model(served_page.page)})
     with serving(page) as address:
         tab = tabs(served=served_page._replace(address=address))
-        shown = tab.go(**TOPIC)
+        shown = tab.go(**TOPIC, model="mine")
         expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
         expect(shown.locator("#before-title")).to_contain_text("of the first 10 relevant")
         tab.wait()
@@ -182,7 +185,7 @@ def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
 
 def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:
     tab = tabs()
-    page = tab.go(**TOPIC)
+    page = tab.go(**MIXED)
     searches, before = tab.searches(), tab.order("before")
     slider = page.get_by_role("slider")
     tuned = float(slider.input_value())
@@ -192,7 +195,7 @@ def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPa
         expect(page.locator("#weight-value")).to_have_text(f"{weight:g}")
         expect(page).to_have_url(re.compile(f"lambda={weight:g}$"))
         orders.append(tab.order("after"))
-        assert orders[-1] == expected_order(served_page, weight, **TOPIC)
+        assert orders[-1] == expected_order(served_page, weight, **MIXED)
         assert tab.order("before") == before
     assert orders[0] == before
     assert len({tuple(order) for order in orders}) == 3
@@ -205,13 +208,13 @@ def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPa
     )
     page.get_by_role("button", name="tuned").click()
     expect(page).not_to_have_url(re.compile("lambda"))
-    assert tab.order("after") == expected_order(served_page, tuned, **TOPIC)
+    assert tab.order("after") == expected_order(served_page, tuned, **MIXED)
     assert tab.searches() == searches
 
 
 def test_open_an_explanation(tabs: Any) -> None:
     tab = tabs()
-    page = tab.go(**TOPIC)
+    page = tab.go(**MIXED)
     third = page.locator("#after .post").nth(2)
     doc_id = tab.order("after")[2]
     third.locator(".text").click()
@@ -232,16 +235,18 @@ def test_open_an_explanation(tabs: Any) -> None:
     assert "post" not in tab.state
 
 
-def test_contributions_of_a_fusion(tabs: Any) -> None:
+def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
     tab = tabs()
     page = tab.go(**TOPIC)
-    page.get_by_label("Model").select_option("fusion")
-    expect(page.locator("#after-title")).to_contain_text("fusion")
-    tab.wait()
+    expect(page.locator("#after-title")).to_contain_text("several searches combined")
+    expect(page.locator("#model option").first).to_have_text(
+        "best: several searches combined (fusion)"
+    )
     expect(page.get_by_role("slider")).to_be_hidden()
-    expect(page.locator("#method")).to_be_disabled()
-    expect(page.locator("#before-title")).to_contain_text("mean of min-max scores")
-    assert tab.order("before") != tab.order("after")
+    expect(page.locator("#method")).to_be_hidden()
+    expect(page.locator("#legend mark").last).to_have_text("same word")
+    marks = page.locator("#after .post .text mark.s4").all_text_contents()
+    assert {text.lower() for text in marks} == {"harlow", "bay", "marathon", "winner"}
     page.locator("#after .post").first.locator(".text").click()
     bars = page.locator("#why table.bars").first.locator("tr")
     expect(bars.first).to_be_visible()
@@ -249,14 +254,38 @@ def test_contributions_of_a_fusion(tabs: Any) -> None:
     assert values == sorted(values, reverse=True)
     widths = [float(rect.get_attribute("width").rstrip("%")) for rect in bars.locator("rect").all()]
     assert widths[0] / widths[1] == pytest.approx(values[0] / values[1], rel=0.01)
+    expect(page.locator("#why code", has_text="signal:axiom")).to_be_hidden()
+    page.get_by_text("with technical names").click()
+    expect(page.locator("#why code", has_text="signal:axiom")).to_be_visible()
+
+
+def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None:
+    grades = served_page.page.grades
+    assert grades
+    tab = tabs()
+    page = tab.go(q="raffle")
+    expect(page.get_by_text(f"Grades are saved in {grades.path}")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="1 relevant").click()
+    badge = page.locator("#after .post").first.locator(".badge")
+    expect(badge).to_have_text("relevant")
+    expect(page.get_by_role("button", name="1 relevant")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("2")
+    expect(badge).to_have_text("highly relevant")
+    expect(page.locator("#after-title")).to_contain_text("1 of the first 10 relevant")
+    [saved] = read_qrels(grades.path).values()
+    assert saved == {tab.order("after")[0]: 2}
+    page.keyboard.press("2")
+    expect(badge).to_have_count(0)
 
 
 def test_a_shared_url_restores_everything(tabs: Any) -> None:
     first = tabs()
-    page = first.go(**TOPIC)
+    page = first.go(**MIXED)
     page.locator("#method").select_option("rm3")
     page.locator("#hits").select_option("50")
-    expect(page.locator("#before-title")).to_contain_text("rm3")
+    expect(page.locator("#before-title")).to_contain_text("words and their company")
     first.wait()
     page.get_by_role("slider").fill("0.7")
     expect(page).to_have_url(re.compile("lambda=0.7"))
@@ -280,7 +309,7 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
 
 def test_the_time_of_the_query(tabs: Any) -> None:
     tab = tabs()
-    page = tab.go(**TOPIC)
+    page = tab.go(**MIXED)
     control = page.get_by_label("Until (UTC)")
     assert control.input_value() == "2012-02-12T16:20:05", "the topic's own"
     assert "time" not in tab.state
@@ -299,7 +328,7 @@ def test_the_time_of_the_query(tabs: Any) -> None:
 
 def test_the_keyboard_alone(tabs: Any) -> None:
     tab = tabs()
-    page = tab.go(**TOPIC)
+    page = tab.go(**MIXED)
     focused = "document.activeElement.closest('.post')"
 
     def place() -> tuple[str, str]:
@@ -331,17 +360,17 @@ def test_the_keyboard_alone(tabs: Any) -> None:
 
 def test_a_phone(tabs: Any) -> None:
     tab = tabs(NARROW, has_touch=True, is_mobile=True)
-    page = tab.go(**TOPIC)
+    page = tab.go(**MIXED)
     assert not tab.is_too_wide()
     expect(page.locator("#after .post").first).to_be_visible()
     expect(page.locator("#before .post").first).to_be_hidden()
-    page.get_by_role("button", name="First stage").click()
+    page.locator("#tabs").get_by_role("button", name="Search").click()
     expect(page.locator("#before .post").first).to_be_visible()
     expect(page.locator("#after .post").first).to_be_hidden()
     assert not tab.is_too_wide()
-    expect(page.get_by_label("Model")).to_be_hidden()
+    expect(page.get_by_label("Ranking")).to_be_hidden()
     page.get_by_role("button", name="Options").click()
-    expect(page.get_by_label("Model")).to_be_visible()
+    expect(page.get_by_label("Ranking")).to_be_visible()
     assert not tab.is_too_wide()
     page.locator("#before .post").first.locator(".text").tap()
     expect(page.get_by_role("button", name="Close")).to_be_focused()
@@ -356,7 +385,7 @@ def test_a_phone(tabs: Any) -> None:
 def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
     """Texts, shades included, have WCAG's contrast of 4.5 with what is behind them."""
     tab = tabs(color_scheme=scheme)
-    page = tab.go(**TOPIC)
+    page = tab.go(**MIXED)
     page.locator("#after .post").nth(5).locator(".text").click()
     expect(page.locator("#why table.matches")).to_be_visible()
 
@@ -385,9 +414,10 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
     assert not {name: value for name, value in contrasts.items() if value < 4.5}
 
 
-def test_texts_are_never_markup(tabs: Any) -> None:
+@pytest.mark.parametrize("model", ["fusion", "mp_hcnn"])
+def test_texts_are_never_markup(model: str, tabs: Any) -> None:
     tab = tabs()
-    page = tab.go(q=HOSTILE_QUERY)
+    page = tab.go(q=HOSTILE_QUERY, model=model)
     for post in HOSTILE:
         [place] = [n for n, doc_id in enumerate(tab.order("after")) if doc_id == post["id"]]
         item = page.locator("#after .post").nth(place)
@@ -402,7 +432,7 @@ def test_texts_are_never_markup(tabs: Any) -> None:
             assert not links
             expect(item.locator(".url")).to_have_text(post["url"])
         item.locator(".text").click()
-        expect(page.locator("#why table.matches")).to_be_visible()
+        expect(page.locator("table.matches, table.bars").first).to_be_visible()
     assert page.title().startswith(HOSTILE_QUERY)
     assert page.get_by_label("Query").input_value() == HOSTILE_QUERY
     assert page.locator("main script, main img, main b:not(.rank b)").count() == 0
@@ -412,7 +442,7 @@ def test_texts_are_never_markup(tabs: Any) -> None:
 def test_errors_are_shown(tabs: Any) -> None:
     tab = tabs()
     page = tab.page
-    page.goto(f"{tab.served.address}/?q=a&method=<b>x</b>")
+    page.goto(f"{tab.served.address}/?q=a&model=mp_hcnn&method=<b>x</b>")
     expect(page.get_by_role("alert")).to_have_text(
         "method: found '<b>x</b>', expected one of ql, bm25, rm3, axiom"
     )

@@ -7,6 +7,34 @@ const TENTH = 10;
 const PAUSE = 150; // Milliseconds after the last movement of the slider.
 const PARAMETERS = ["q", "query_id", "method", "model", "hits", "time"];
 const LEAST_SHARE = 1 / 20; // Families with less of the largest contribution are folded away.
+const WORDS = {
+  // Technical name -> name for everybody, and an explanation.
+  fusion: ["several searches combined", "The results of several searches, put in order by what was learned from judged posts."],
+  linear_fusion: ["several searches added up", "A weighted sum of several searches and of properties of the posts."],
+  window: ["one search, reordered", "The results of one search, put in order by what was learned from judged posts."],
+  mp_hcnn: ["neural matching", "A neural network compares words, phrases and letters of query and post."],
+  sm_cnn: ["neural sentences", "A neural network compares query and post as sentences."],
+  ql: ["words", "How likely the post's words make those of the query (query likelihood)."],
+  bm25: ["words, BM25", "Rare words of the query count more, repeated ones ever less (BM25)."],
+  rm3: ["words and their company", "The query, and words that are common in the best posts of a first search (RM3)."],
+  axiom: ["words and related ones", "The query, and words that occur together with its own (axiomatic expansion)."],
+  "the engine's own query": ["engine's own search", "The ranking of the search engine."],
+  "mean of min-max scores": ["mean of the searches", "The mean of the searches' scores, each scaled to 0 to 1."],
+  λ: ["share of the model", "How much the model's score counts beside the search's: 0 is the search alone, 1 the model alone."],
+  first_stage: ["searches together", "The mean score of all searches."],
+  given: ["place in the search", "Score and place that the search gave the post."],
+  lexical: ["words in common", "Scores computed from the words of query and post."],
+  overlap: ["query words present", "How many of the query's words the post has; rare ones count more."],
+  phrases: ["words side by side", "Whether the query's words stand together, in order, early in the post."],
+  links: ["link", "Whether there is a link, and words of the query in its address."],
+  hashtags: ["hashtags", "Whether there are hashtags, and words of the query in them."],
+  quality: ["style of writing", "Length, punctuation, rare and common words: how the post is written."],
+  feedback: ["like the best posts", "Shared words with the best posts of the search."],
+  temporal: ["time", "Posts of the best ones' time, and the post's age."],
+  judged: ["earlier judgments", "Grades of similar posts for other queries."],
+  "meaning:general": ["meaning", "Nearness in meaning to the query and to the best posts, by word vectors."],
+  "meaning:adapted": ["meaning in these posts", "The same, by word vectors adapted to this collection."],
+};
 const SVG = "http://www.w3.org/2000/svg";
 
 const $ = (id) => document.getElementById(id);
@@ -56,6 +84,20 @@ function shaded(segments) {
   return segments.map(([text, step]) => (step ? h.mark({ class: `s${step}` }, text) : text));
 }
 
+/** Name of a method, model or family for everybody; signals are scores of a search. */
+function named(name) {
+  const [, signal] = /^signal:(.*)$/.exec(name) ?? [];
+  if (signal) {
+    const method = signal.replace(/^run_/, "");
+    const kind = signal === method ? "search" : "official search";
+    return [`${kind}: ${WORDS[method]?.[0] ?? method}`, WORDS[method]?.[1] ?? ""];
+  }
+  return WORDS[name] ?? [name, ""];
+}
+
+/** "plain name (technical name)". */
+const both = (name) => (WORDS[name] ? `${WORDS[name][0]} (${name})` : visible(name));
+
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 const signed = (value) =>
   (/[1-9]/.test(value.toFixed(3)) && value > 0 ? "+" : "") +
@@ -69,14 +111,15 @@ const moment = (time) => time.slice(0, 16).replace("T", " ");
 class Failure extends Error {}
 
 /** The JSON of an address; asks for a key where the service wants one. */
-async function ask(path, parameters = []) {
+async function ask(path, parameters = [], method = "GET") {
   const query = new URLSearchParams(parameters).toString();
   for (let refused = false; ; refused = true) {
     const key = sessionStorage.getItem("key");
     const headers = key ? { Authorization: `Bearer ${key}` } : {};
     let response;
     try {
-      response = await fetch(`api/${path}${query ? `?${query}` : ""}`, { headers });
+      if (method === "POST") headers["Content-Type"] = "application/json";
+      response = await fetch(`api/${path}${query ? `?${query}` : ""}`, { headers, method });
     } catch {
       throw new Failure("The service does not answer.");
     }
@@ -140,9 +183,9 @@ function urlOfState() {
 
 const remember = (isNew) => history[isNew ? "pushState" : "replaceState"](null, "", urlOfState());
 
-/** Parameters of a search; a fusion has its own first stage. */
+/** Parameters of a search; a fusion has searches of its own. */
 function searchParameters() {
-  const isFusion = modelOf(state.model)?.explains === "contributions";
+  const isFusion = modelOf(state.model)?.has_method === false;
   return PARAMETERS.filter((name) => state[name] && !(isFusion && name === "method")).map(
     (name) => [name, state[name]],
   );
@@ -163,7 +206,9 @@ function fillForm() {
     }
     select.value = state[name];
   }
-  $("method").disabled = model?.explains === "contributions";
+  $("first").hidden = !collection.methods.length || model?.has_method === false;
+  $("model").title = named(model?.kind)[1];
+  $("method").title = named(state.method)[1];
   $("mix").hidden = !model || model.weight === null;
   showWeight();
 }
@@ -185,11 +230,11 @@ function showWeight() {
   const value = state.weight ?? tuned;
   if (value === null || value === undefined) return;
   $("weight").value = value;
-  $("weight").setAttribute("aria-valuetext", `${share(value)}`);
+  $("weight").setAttribute("aria-valuetext", `${share(value)} of the model`);
   $("weight-value").textContent = share(value);
   $("tuned").disabled = state.weight === null;
   $("tuned").textContent = state.weight === null ? "tuned" : `tuned: ${share(tuned)}`;
-  $("tuned").title = modelOf(state.model).origin;
+  $("tuned").title = `λ: ${modelOf(state.model).origin}`;
   $("tuned-weight").replaceChildren(h.option({ value: tuned }));
 }
 
@@ -246,12 +291,13 @@ function showError(error) {
 
 /** What was found, and in how many milliseconds. */
 function describe(total) {
-  const parts = Object.entries(found.milliseconds).map(([name, value]) => `${name} ${value} ms`);
+  const parts = Object.entries(found.milliseconds).map(
+    ([name, value]) => `${named(name)[0]} ${value} ms`,
+  );
   const until = found.query.time ? `, until ${moment(found.query.time)} UTC` : "";
-  const times = found.kept
-    ? "kept from an earlier search"
-    : `${parts.join(", ")}; ${Math.round(total)} ms in all`;
-  $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}: ${times}`;
+  const time = found.kept ? "" : `, ${(total / 1000).toFixed(2)} s`;
+  $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}${time}`;
+  $("told").title = found.kept ? "" : parts.join(", ");
 }
 
 /** A new search from the controls. */
@@ -311,7 +357,9 @@ function arrange() {
   found.order = { before, after };
   const value = weight();
   title("before", found.first_stage, before);
-  title("after", `${found.model.name}${value === null ? "" : `, λ ${share(value)}`}`, after);
+  const { name, kind } = found.model;
+  title("after", kind, after, name === kind ? "" : name);
+  if (value !== null) $("after-title").querySelector("small").append(`, ${share(value)} of it`);
   const old = isStill.matches ? new Map() : places();
   for (const side of ["before", "after"]) {
     const items = found.order[side].slice(0, limit).map((post) => item(post, side));
@@ -329,9 +377,10 @@ function arrange() {
   if (state.post && shownPost()) showReasons(shownPost());
 }
 
-function title(side, name, order) {
+function title(side, name, order, own = "") {
   const [of, small] = $(`${side}-title`).querySelectorAll("small");
-  of.textContent = visible(name);
+  of.textContent = visible(own ? `${named(name)[0]}, ${own}` : named(name)[0]);
+  of.title = `${visible(name)}: ${named(name)[1]}`;
   const best = order.slice(0, TENTH);
   const relevant = best.filter((post) => post.grade > 0).length;
   const isSeen = side === "after" && found.model.seen;
@@ -400,12 +449,12 @@ function newItem(post, side) {
   const text = h.p({ class: "text", dir: "auto" });
   const score = h.span({
     class: "score",
-    title: side === "before" ? "score of the first stage" : "score after reranking",
+    title: side === "before" ? "score of the search" : "score after reranking",
   });
   const url = h.span();
   const meta = h.p(
     { class: "meta" },
-    badge(post),
+    h.span({ class: "grade" }, badge(post)),
     post.time ? h.time({ datetime: post.time }, moment(post.time)) : "",
     url,
     score,
@@ -466,7 +515,7 @@ function badge(post) {
 /** Fetch the shades of the posts on the page that have none. */
 async function shade() {
   const { number, model } = found;
-  if (model.explains !== "matches") return;
+  if (!model.explains) return;
   const shown = new Set(["before", "after"].flatMap((side) => found.order[side].slice(0, limit)));
   const missing = [...shown].filter((post) => !post.why && !post.asked);
   missing.forEach((post) => (post.asked = true));
@@ -497,10 +546,9 @@ async function explain(posts) {
 }
 
 function showLegend() {
-  const isShaded = found.common?.kind === "matches";
-  $("legend").hidden = !isShaded;
-  if (!isShaded) return;
-  const marks = collection.steps.map((name, n) => h.mark({ class: `s${n + 1}` }, name));
+  $("legend").hidden = !found.common;
+  if (!found.common) return;
+  const marks = found.common.steps.map((name, n) => h.mark({ class: `s${n + 1}` }, name));
   $("legend")
     .querySelector("span")
     .replaceChildren(...marks);
@@ -578,6 +626,7 @@ function showReasons(post, problem = "") {
       post.url ? link(post, true) : "no URL",
       h.span(`post ${visible(post.doc_id)}`),
     ),
+    gradesOf(post),
     stages(post),
     ...reasonsOf(post, problem),
   );
@@ -599,11 +648,11 @@ function stages(post) {
   const value = weight();
   const rows = [
     ["stage", "rank", "score"],
-    [found.first_stage, post.before, short(post.first)],
-    [found.model.name, post.alone, short(post.neural)],
+    [named(found.first_stage)[0], post.before, short(post.first)],
+    [named(found.model.kind)[0], post.alone, short(post.neural)],
   ];
   if (value !== null) {
-    rows[0].push("normalised × share");
+    rows[0].push("scaled × share");
     rows[1].push(`${post.first_unit.toFixed(3)} × ${share(1 - value)}`);
     rows[2].push(`${post.neural_unit.toFixed(3)} × ${share(value)}`);
     rows.push(["reranked", post.after, short(mixed(post)), ""]);
@@ -622,13 +671,13 @@ function stages(post) {
 }
 
 /** The best match of each query word in each column. */
-function matchesOf(post, { groups, columns, measure, bounds }) {
+function matchesOf(post, { groups, columns, measure, bounds, steps }) {
   const { rows, further } = post.why;
   if (!rows.length)
     return [h.p({ class: "quiet" }, "The query has no words that the model reads.")];
   const top = h.tr(
     h.th({ scope: "col", rowspan: 2 }, "query"),
-    h.th({ scope: "col", rowspan: 2 }, "IDF"),
+    h.th({ scope: "col", rowspan: 2, title: "IDF: rare words weigh more" }, "weight"),
     ...groups.map(([name, indices]) => h.th({ scope: "colgroup", colspan: indices.length }, name)),
   );
   const head = h.thead(
@@ -660,7 +709,7 @@ function matchesOf(post, { groups, columns, measure, bounds }) {
       h.dd({ dir: "auto" }, ...shaded(segments)),
     ]),
   );
-  const legend = collection.steps.map((name, n) =>
+  const legend = steps.map((name, n) =>
     h.mark({ class: `s${n + 1}` }, `${name} from ${bounds[n].toFixed(2)}`),
   );
   return [
@@ -704,14 +753,19 @@ function contributionsOf(post, { base, extent, meaning }) {
         )
       : "";
   return [
-    h.h3("Contributions to the score"),
+    h.h3("What moves the post up and down"),
     bars(large),
     h.p(
       { class: "quiet" },
-      `Sums of ${meaning}. With the mean score of the search, ${signed(base)}, they add up to the post's score. All posts have one scale.`,
+      "A bar to the right raises the post above the average of this search, one to the left lowers it. All posts have one scale.",
     ),
     h.details(
-      h.summary("single features, smaller contributions"),
+      h.summary("in detail, with technical names"),
+      h.p(
+        { class: "quiet" },
+        `Sums of ${meaning}. With the mean score of the search, ${signed(base)}, they add up to the post's score.`,
+      ),
+      glossary(order.map(({ family }) => family)),
       features("largest positive contributions: value, contribution", most),
       features("largest negative contributions: value, contribution", least),
       bars(small),
@@ -738,10 +792,65 @@ function bar({ family, added }, [low, high]) {
     draw("line", { class: "zero", x1: zero, x2: zero, y2: "100%" }),
   );
   return h.tr(
-    h.th({ scope: "row" }, family),
+    h.th({ scope: "row", title: `${family}: ${named(family)[1]}` }, named(family)[0]),
     h.td({ class: "number" }, signed(added)),
     h.td(image),
   );
+}
+
+/** Plain name, technical name and explanation of each. */
+function glossary(names) {
+  return h.dl(
+    ...names.flatMap((name) => [
+      h.dt(named(name)[0], " ", h.code(visible(name))),
+      h.dd(named(name)[1]),
+    ]),
+  );
+}
+
+// ---------------------------------------------------------------- grades
+
+/** Buttons to grade a post; none where the service takes no grades. */
+function gradesOf(post) {
+  if (!collection.grades_file) return "";
+  const buttons = Object.entries(collection.grades).map(([grade, name]) => {
+    const pressed = String(post.grade === Number(grade));
+    const button = h.button({ type: "button", "aria-pressed": pressed }, `${grade} ${name}`);
+    button.addEventListener("click", () => giveGrade(post, Number(grade)));
+    return button;
+  });
+  return h.div(
+    { class: "grades", role: "group", "aria-label": "Grade of this post" },
+    h.span("Your grade:"),
+    ...buttons,
+  );
+}
+
+/** Save a grade; the one that the post has is taken back. */
+async function giveGrade(post, grade) {
+  const current = found;
+  const value = post.grade === grade ? "" : String(grade);
+  const topic = ["q", "query_id", "time"].filter((name) => state[name]);
+  const parameters = topic.map((name) => [name, state[name]]);
+  try {
+    const answer = await ask(
+      "grade",
+      [...parameters, ["doc_id", post.doc_id], ["grade", value]],
+      "POST",
+    );
+    post.grade = answer.grade;
+    showError("");
+  } catch (error) {
+    return showError(error);
+  }
+  if (current !== found) return;
+  for (const { root } of Object.values(post.items ?? {}))
+    root.querySelector(".grade").replaceChildren(badge(post));
+  found.query.judged = found.posts.some((each) => each.grade !== null);
+  const pressed = document.activeElement?.closest(".grades button")?.textContent;
+  arrange();
+  const buttons = [...document.querySelectorAll(".grades button")];
+  buttons.find((button) => button.textContent === pressed)?.focus();
 }
 
 // ---------------------------------------------------------------- keyboard and pointer
@@ -820,6 +929,11 @@ function onKey(event) {
     return;
   }
   const root = target.closest(".post");
+  const graded = root?.post ?? shownPost();
+  if (collection.grades_file && graded && event.key in collection.grades) {
+    event.preventDefault();
+    return giveGrade(graded, Number(event.key));
+  }
   const isArrow = event.key.startsWith("Arrow");
   if (!found || !(event.key in KEYS) || (isArrow && !root)) return;
   event.preventDefault();
@@ -870,8 +984,22 @@ function fillChoices() {
   const options = (values) => values.map((value) => h.option({ value }, visible(value)));
   $("name").textContent = visible(collection.name);
   $("size").textContent = plural(collection.posts, "post");
-  $("method").replaceChildren(...options(collection.methods));
-  $("model").replaceChildren(...options(collection.models.map((model) => model.name)));
+  $("method").replaceChildren(
+    ...collection.methods.map((value) => h.option({ value }, both(value))),
+  );
+  $("model").replaceChildren(
+    ...collection.models.map(({ name, kind }, n) =>
+      h.option(
+        { value: name },
+        `${n ? "" : "best: "}${both(kind)}${name === kind ? "" : `, ${visible(name)}`}`,
+      ),
+    ),
+  );
+  $("terms").querySelector("dl").replaceWith(glossary(Object.keys(WORDS)));
+  $("saved").hidden = $("grade-keys").hidden = !collection.grades_file;
+  $("saved").textContent =
+    `Grades are saved in ${visible(collection.grades_file)}, their queries in ` +
+    `${visible(collection.topics_file)}: qrels and topics of a collection to train on.`;
   $("hits").replaceChildren(
     ...options([20, 50, 100, 200, 500, 1000].filter((n) => n <= collection.most_hits).map(String)),
   );
@@ -882,7 +1010,6 @@ function fillChoices() {
       return h.li(h.a({ href: `?${query}`, dir: "auto" }, visible(topic.text)));
     }),
   );
-  $("first").hidden = !collection.methods.length;
   $("when").hidden = !collection.clocks;
   if (collection.times) {
     $("time").min = collection.times[0].slice(0, 19);

@@ -23,8 +23,10 @@ from pipeline.command.options import did_you_mean, listed
 from pipeline.explanation import contributions, matches
 from pipeline.explanation.rank_changes import grade_text
 from pipeline.ranking.interpolation import normalized_pair
+from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
-from pipeline.service.page.searching import FREE, PageModel, SearchPage, SearchRequest
+from pipeline.service.page.searching import FREE, PageRanker, SearchPage, SearchRequest
+from rerankers import models
 from rerankers.errors import RerankerError
 from rerankers.features.temporal import milliseconds, newest_doc_id
 
@@ -34,6 +36,8 @@ MOST_HITS = 1000
 USUAL_HITS = 100
 LONGEST_QUERY = 1000
 """Characters of a query."""
+GRADES = 3
+"""Grades that can be given: 0, 1 and 2."""
 MOST_TOPICS = 500
 """Topics that the page suggests."""
 
@@ -75,16 +79,25 @@ def routes(page: SearchPage | None) -> list[Route]:
             lambda: reasons(opened(), search_request(opened(), given), doc_ids)
         )
 
+    async def grade(request: Request) -> Any:
+        # Pages of other sites cannot send this type without asking before.
+        if request.headers.get("content-type") != "application/json":
+            raise RequestError("value", "Content-Type: expected application/json")
+        given = request.query_params
+        return await opened().run(lambda: graded(opened(), given))
+
     return [
-        _file("/", "index.html" if page else "start.html", "text/html"),
-        _file("/page.css", "page.css", "text/css"),
-        _file("/page.js", "page.js", "text/javascript"),
+        file_route("/", FOLDER / ("index.html" if page else "start.html"), "text/html"),
+        file_route("/page.css", FOLDER / "page.css", "text/css"),
+        file_route("/page.js", FOLDER / "page.js", "text/javascript"),
         *(_json(endpoint) for endpoint in (collection, search, explain)),
+        _json(grade, "POST"),
     ]
 
 
-def _file(path: str, name: str, kind: str) -> Route:
-    content = (FOLDER / name).read_bytes()
+def file_route(path: str, file: Path, kind: str) -> Route:
+    """A file of a page, as it is."""
+    content = file.read_bytes()
 
     async def endpoint(request: Request) -> Response:
         return Response(content, media_type=kind, headers=HEADERS)
@@ -92,7 +105,7 @@ def _file(path: str, name: str, kind: str) -> Route:
     return Route(path, endpoint)
 
 
-def _json(content: Callable[[Request], Awaitable[Any]]) -> Route:
+def _json(content: Callable[[Request], Awaitable[Any]], method: str = "GET") -> Route:
     """A path below ``/api``, with errors as ``{"error": …}``."""
 
     async def endpoint(request: Request) -> Response:
@@ -102,7 +115,7 @@ def _json(content: Callable[[Request], Awaitable[Any]]) -> Route:
         except (UsageError, DataError, CollectionError, RerankerError) as error:
             raise RequestError("internal", str(error)) from None
 
-    return Route(f"/api/{content.__name__}", endpoint)
+    return Route(f"/api/{content.__name__}", endpoint, methods=[method])
 
 
 # --- Requests -------------------------------------------------------------------------------------
@@ -116,7 +129,7 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
     """
     problems: list[str] = []
     topic = _topic(page, given, problems)
-    methods, models = page.collection.methods, page.models
+    methods, rankers = page.collection.methods, page.rankers
 
     def choice(name: str, default: str, known: Sequence[str]) -> str:
         value = given.get(name, default)
@@ -126,14 +139,15 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
         return value
 
     method = choice("method", DEFAULT_METHOD, methods) if methods else ""
-    model = choice("model", next(iter(models), ""), list(models))
+    model = choice("model", next(iter(rankers), ""), list(rankers))
     text = given.get("hits", str(USUAL_HITS))
     hits = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     if not 0 < hits <= MOST_HITS:
         problems.append(f"hits: found {text!r}, expected a whole number from 1 to {MOST_HITS}")
     if problems:
         raise RequestError("value", "; ".join(problems))
-    return SearchRequest(topic, "" if models[model].reads_rankers else method, model, hits)
+    has_method = isinstance(rankers[model], Mixture)
+    return SearchRequest(topic, method if has_method else "", model, hits)
 
 
 def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> Topic:
@@ -205,12 +219,14 @@ def describe(page: SearchPage) -> dict[str, Any]:
         "posts": page.index.size,
         "methods": methods,
         "method": DEFAULT_METHOD if methods else "",
-        "models": [_described(page, model) for model in page.models.values()],
+        "models": [_described(page, name, ranker) for name, ranker in page.rankers.items()],
         "hits": USUAL_HITS,
         "most_hits": MOST_HITS,
         "clocks": has_times,
         "times": [time_of(doc_id) for doc_id in page.index.id_range or ()] if has_times else None,
-        "grades": {str(grade): grade_text(grade) for grade in range(3)},
+        "grades": {str(grade): grade_text(grade) for grade in range(GRADES)},
+        "grades_file": str(page.grades.path) if page.grades else None,
+        "topics_file": str(page.grades.topics_path) if page.grades else None,
         "topics": [
             {
                 "query_id": topic.query_id,
@@ -220,28 +236,33 @@ def describe(page: SearchPage) -> dict[str, Any]:
             }
             for topic in topics
         ],
-        "steps": list(matches.STEPS),
     }
 
 
-def _described(page: SearchPage, model: PageModel) -> dict[str, Any]:
-    """A model; ``seen``: it was trained on the collection's judgments."""
-    weight, origin = model.weight(page.collection)
+def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any]:
+    """A ranker; ``seen``: it was trained on the collection's judgments."""
+    assert ranker.scorer
+    checkpoint, mixing = ranker.scorer.checkpoint, getattr(ranker, "mixing", None)
+    reads_lists = models.reads_lists(checkpoint.name)
+    is_mixed = mixing and not reads_lists
     return {
-        "name": model.name,
-        "weight": weight,
-        "origin": origin.partition("; ")[0],  # Without the path that follows.
-        "explains": model.explains,
-        "seen": page.collection.name in model.trained_on,
+        "name": name,
+        "kind": checkpoint.name,
+        "weight": mixing.weight if is_mixed else None,
+        "origin": mixing.origin.partition("; ")[0] if is_mixed else "",  # Without its path.
+        "explains": "contributions"
+        if reads_lists
+        else ("matches" if checkpoint.model.has_matches else None),
+        "has_method": isinstance(ranker, Mixture),
+        "seen": page.collection.name in checkpoint.metrics.get("trained_on", ()),
     }
 
 
 def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
     """A search's results, best first by the first stage."""
     is_kept, result, topic = page.is_kept(request), page.search(request), request.topic
-    neural = {topic.query_id: result.neural}
-    units = normalized_pair(topic.query_id, result.first, neural)
-    grades = (page.collection.qrels or {}).get(topic.query_id, {})
+    units = normalized_pair(topic.query_id, result.first, {topic.query_id: result.model})
+    grades = page.grades_of(topic)
     posts = result.ranking.candidates.posts
     return {
         "query": {
@@ -250,8 +271,8 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
             "time": time_of(topic.max_doc_id) if page.has_times else None,
             "judged": bool(grades),
         },
-        "first_stage": result.first_stage,
-        "model": _described(page, result.model),
+        "first_stage": result.ranker.retriever.name,
+        "model": _described(page, request.model, result.ranker),
         "kept": is_kept,
         "milliseconds": {
             stage: round(seconds * 1000, 1) for stage, seconds in result.ranking.seconds.items()
@@ -264,13 +285,25 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
                 "time": time_of(doc_id) if page.has_times else None,
                 "first": score,
                 "first_unit": units[0][doc_id],
-                "neural": result.neural[doc_id],
+                "neural": result.model[doc_id],
                 "neural_unit": units[1][doc_id],
                 "grade": grades.get(doc_id),
             }
             for doc_id, score in result.first.items()
         ],
     }
+
+
+def graded(page: SearchPage, given: Mapping[str, str]) -> dict[str, Any]:
+    """Write the grade of a request's parameters; an empty one takes it back."""
+    problems: list[str] = []
+    topic, grade = _topic(page, given, problems), given.get("grade", "")
+    if grade and grade not in map(str, range(GRADES)):
+        problems.append(f"grade: found {grade!r}, expected 0, 1, 2 or nothing")
+    if problems:
+        raise RequestError("value", "; ".join(problems))
+    page.grade(topic, given.get("doc_id", ""), int(grade) if grade else None)
+    return {"grade": int(grade) if grade else None}
 
 
 def reasons(page: SearchPage, request: SearchRequest, doc_ids: Sequence[str]) -> dict[str, Any]:
@@ -287,6 +320,7 @@ def _matches(explanation: matches.MatchExplanation) -> dict[str, Any]:
         "kind": "matches",
         "measure": explanation.measure,
         "bounds": explanation.bounds,
+        "steps": matches.STEPS,
         "groups": explanation.groups,
         "columns": [column.heading for column in explanation.columns],
         "posts": {
@@ -320,8 +354,10 @@ def _contributions(
         "meaning": explanation.meaning,
         "base": explanation.base,
         "extent": explanation.extent,
+        "steps": matches.WORD_STEPS,
         "posts": {
             doc_id: {
+                **explanation.posts[doc_id].shades._asdict(),
                 "families": [
                     {"family": family, "added": added}
                     for family, added in explanation.posts[doc_id].families.items()

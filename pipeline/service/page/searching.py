@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from cachetools import LRUCache
 
@@ -19,20 +18,18 @@ from indexes.jvm import detach_thread
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run
-from pipeline.command.defaults import UNTUNED_WEIGHT
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import listed
 from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import MatchExplanation
-from pipeline.ranking.build import default_reranker, ranker
-from pipeline.ranking.checkpoints import directory_for, tuned_weight
+from pipeline.ranking.build import ranker, tuned_mixing
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixture, Ranker, Ranking
-from pipeline.ranking.retrievers import Candidates, IndexRetriever
-from pipeline.ranking.scorers import ModelScorer, Progress, silent
+from pipeline.ranking.ranker import Mixture, Ranking
+from pipeline.ranking.retrievers import IndexRetriever
+from pipeline.ranking.scorers import ModelScorer
 from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
+from pipeline.service.page.grades import Grades, own_id
 from pipeline.service.record import LOG
 from rerankers import models
 from rerankers.features.temporal import milliseconds
@@ -48,6 +45,8 @@ FREE = "a query"
 """Key of a query that is no topic of the collection: no topic's, as those are one word."""
 
 Result = TypeVar("Result")
+
+PageRanker = Fusion | Mixture
 
 Served = Callable[[], Mapping[str, ServedModel]]
 """Name -> served model, at the time of the call."""
@@ -70,83 +69,26 @@ class SearchRequest:
     hits: int
 
 
-class PageModel(NamedTuple):
-    """A model that the page offers.
-
-    Attributes:
-        kind: name of the model class.
-        directory: of the checkpoint.
-        trained_on: names of collections.
-        served: None for the collection's own best model.
-    """
-
-    name: str
-    kind: str
-    directory: Path
-    trained_on: Sequence[str]
-    served: ServedModel | None = None
-
-    @property
-    def reads_rankers(self) -> bool:
-        """Whether it finds its candidates by several rankers."""
-        return models.reads_rankers(self.kind)
-
-    @property
-    def reads_lists(self) -> bool:
-        """Whether it ranks a list by features, and has no λ."""
-        return models.reads_lists(self.kind)
-
-    @property
-    def explains(self) -> str | None:
-        """Kind of its explanations; None without any."""
-        if self.reads_lists:
-            return "contributions"
-        return "matches" if models.find(self.kind).has_matches else None
-
-    def weight(self, collection: Collection) -> tuple[float | None, str]:
-        """λ, None for a fusion, and its origin."""
-        if self.reads_lists:
-            return None, ""
-        tuned = tuned_weight(self.directory, collection.key)
-        return tuned or (UNTUNED_WEIGHT, "not tuned")
-
-
-@dataclass(frozen=True)
-class ServedScorer(ModelScorer):
-    """Scores candidates by a served model, which keeps the encodings of posts."""
-
-    served: ServedModel | None = None
-
-    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate, higher is better."""
-        assert self.served
-        return candidates.run_of(self.served.score(candidates.pairs())) if len(candidates) else {}
-
-
 @dataclass(frozen=True)
 class SearchResult:
     """The ranking of a search, with the ranker that made it."""
 
     request: SearchRequest
-    model: PageModel
-    ranker: Ranker
+    ranker: PageRanker
     ranking: Ranking
 
-    @property
-    def first_stage(self) -> str:
-        """Name of the stage before the model's."""
-        return [*self.ranking.stages][-2]
-
     @cached_property
-    def neural(self) -> Mapping[str, float]:
+    def model(self) -> Mapping[str, float]:
         """doc_id -> score of the model."""
-        return self.ranking.run.get(self.request.topic.query_id, {})
+        assert self.ranker.scorer
+        stage = self.ranking.stages[self.ranker.scorer.name]
+        return stage.get(self.request.topic.query_id, {})
 
     @cached_property
     def first(self) -> Mapping[str, float]:
         """doc_id -> score of the first stage, of the posts that the model has scored."""
         scores = self.ranking.candidates.run.get(self.request.topic.query_id, {})
-        return {doc_id: score for doc_id, score in scores.items() if doc_id in self.neural}
+        return {doc_id: score for doc_id, score in scores.items() if doc_id in self.model}
 
     @cached_property
     def of_all_posts(self) -> MatchExplanation | FusionExplanation:
@@ -160,14 +102,17 @@ class SearchPage:
     Args:
         collection: to be searched; its index is opened, or built, at once.
         served: the service's models.
+        grades: file of the grades given on the page; None takes none.
 
     Raises:
         UsageError: the collection is not searched.
         CollectionError: the index cannot be opened.
     """
 
-    def __init__(self, collection: Collection, served: Served) -> None:
-        self.collection, self._served = collection, served
+    def __init__(
+        self, collection: Collection, served: Served, grades: Grades | None = None
+    ) -> None:
+        self.collection, self._served, self.grades = collection, served, grades
         self._open()
         self._thread = ThreadPoolExecutor(1, "search")
         self._waiting = 0
@@ -184,28 +129,37 @@ class SearchPage:
             self._waiting -= 1
 
     def _open(self) -> None:
-        """Search the index as it is now; nothing of another one is kept."""
-        self.index = self.collection.open_index()
+        """Search the index as it is now, by the best model there is now."""
+        self._results: LRUCache[SearchRequest, SearchResult] = LRUCache(KEPT)
+        self._best = self._best_ranker()
+        self.index = self._best.retriever.index if self._best else self.collection.open_index()
+        # Official runs are of the topics alone.
+        self._free = self._best
+        if isinstance(self._best, Fusion) and self.collection.runs:
+            without_runs = replace(cast(Any, self.collection), runs={})
+            retriever = replace(self._best.retriever, collection=without_runs)
+            self._free = replace(self._best, retriever=retriever)
         ids = self.index.id_range
         self.has_times = ids is not None and None not in map(milliseconds, ids)
-        self._results: LRUCache[SearchRequest, SearchResult] = LRUCache(KEPT)
-        self._rankers: dict[bool, Ranker] = {}
-        self._best = self._best_model()
+
+    def _best_ranker(self) -> Any:
+        """The best ranker that a collection has; None without one."""
+        with suppress(DataError):
+            return ranker(self.collection, device="cpu")
+        return None
 
     def reload(self) -> None:
         """Open the index again, between two searches; the old one stays if that fails."""
 
         def work() -> None:
-            old, rankers = self.index, self._rankers.values()
+            old = [self.index, *([self._free.retriever.index] if self._free else [])]
             try:
                 self._open()
             except (CollectionError, DataError, UsageError, OSError) as error:
                 LOG.error("%s: the index stays as it was: %s", self.collection.name, error)
                 return
-            old.close()
-            for built in rankers:
-                if isinstance(built, Fusion | Mixture):
-                    cast(Any, built.retriever).index.close()
+            for index in {id(each): each for each in old}.values():
+                index.close()
             LOG.info("%s: opened again, %d posts", self.collection.name, self.index.size)
 
         self._thread.submit(_detached, work).result()
@@ -222,68 +176,61 @@ class SearchPage:
         return {topic.query_id: topic for topic in self.collection.topics}
 
     @property
-    def models(self) -> dict[str, PageModel]:
-        """Name -> model: the served ones, and the best one for the collection."""
-        offered = {
-            name: PageModel(
-                name,
-                served.checkpoint.name,
-                served.checkpoint.directory,
-                served.checkpoint.metrics.get("trained_on", ()),
-                served,
-            )
-            for name, served in self._served().items()
-        }
-        best = self._best
-        if best and best.directory not in [model.directory for model in offered.values()]:
-            name = f"{best.name} of {self.collection.name}" if best.name in offered else best.name
-            offered[name] = best._replace(name=name)
+    def rankers(self) -> dict[str, PageRanker]:
+        """Name -> ranker: the best one for the collection, then those of the served models."""
+        best, served = self._best, self._served()
+        if best is None:
+            offered = {}
+        else:
+            name = f"{best.name} of {self.collection.name}" if best.name in served else best.name
+            offered = {name: best}
+        known = [each.scorer.checkpoint.directory for each in offered.values()]
+        for name, model in served.items():
+            if model.checkpoint.directory not in known:
+                scorer = ModelScorer(model.checkpoint)
+                mixing = tuned_mixing(self.collection, scorer, has_scores=True)
+                offered[name] = Mixture(None, scorer, mixing, self.collection)
         return offered
-
-    def _best_model(self) -> PageModel | None:
-        """The model of ``--reranker auto``; None if there is none for this collection."""
-        name = default_reranker(self.collection, is_mixed=not self.collection.methods)
-        with suppress(DataError):  # There is none.
-            folder = directory_for(name, self.collection)
-            metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-            return PageModel(name, name, folder, metrics.get("trained_on", ()))
-        return None
 
     def search(self, request: SearchRequest) -> SearchResult:
         """The result of a search, unless it is one of the latest ones."""
         if request not in self._results:
-            model = self.models[request.model]
-            chosen = self._ranker(request, model)
+            chosen = self.rankers[request.model]
+            if isinstance(chosen, Mixture):
+                method = METHODS[request.method]() if request.method else EngineQuery()
+                chosen = replace(chosen, retriever=IndexRetriever(self.index, method))
+            elif request.topic.query_id == FREE:
+                chosen = self._free
             ranking = chosen.rank([request.topic], request.hits)
-            self._results[request] = SearchResult(request, model, chosen, ranking)
+            self._results[request] = SearchResult(request, chosen, ranking)
         return self._results[request]
 
     def is_kept(self, request: SearchRequest) -> bool:
         """Whether a search is one of the latest ones."""
         return request in self._results
 
-    def _ranker(self, request: SearchRequest, model: PageModel) -> Ranker:
-        """The ranker of a search; it leaves λ to the page."""
-        is_free = request.topic.query_id == FREE
-        if model.served:
-            scorer: ModelScorer | None = ServedScorer(model.served.checkpoint, served=model.served)
-        else:
-            best = self._best_ranker(model, is_free and bool(self.collection.runs))
-            if isinstance(best, Fusion):
-                return best
-            scorer = best.scorer
-        method = METHODS[request.method]() if request.method else EngineQuery()
-        return Mixture(IndexRetriever(self.index, method), scorer, collection=self.collection)
+    def grades_of(self, topic: Topic) -> Mapping[str, int]:
+        """doc_id -> grade: the collection's judgments, and over them those given here."""
+        qrels, file = self.collection.qrels or {}, self.grades
+        if file is None:
+            return qrels.get(topic.query_id, {})
+        if file.path.resolve() == (self.collection.qrels_path or Path()).resolve():
+            qrels = {}
+        name = own_id(topic.text) if topic.query_id == FREE else topic.query_id
+        return {**qrels.get(name, {}), **file.of(name)}
 
-    def _best_ranker(self, model: PageModel, without_runs: bool) -> Ranker:
-        """The collection's own ranker, loaded at its first use."""
-        if without_runs not in self._rankers:
-            best = ranker(self.collection, model.kind, checkpoint=model.directory, device="cpu")
-            if without_runs and isinstance(best, Fusion):  # They are of the topics alone.
-                collection = replace(cast(Any, self.collection), runs={})
-                best = replace(best, retriever=replace(best.retriever, collection=collection))
-            self._rankers[without_runs] = best
-        return self._rankers[without_runs]
+    def grade(self, topic: Topic, doc_id: str, grade: int | None) -> None:
+        """Write a grade; raises RequestError if none are taken here, or for an unknown post."""
+        if self.grades is None:
+            raise RequestError("path", "found no --grades FILE at the service's start")
+        if not self.index.posts.get_many([doc_id]):
+            raise RequestError("path", f"found no post {doc_id[:100]!r}", ("doc_id",))
+        if topic.query_id == FREE:
+            topic = topic._replace(query_id=own_id(topic.text))
+        try:
+            self.grades.set(self.topics.get(topic.query_id, topic), doc_id, grade)
+        except OSError as error:
+            raise DataError(f"{self.grades.path}: cannot be written: {error.strerror}") from None
 
     def explain(
         self, request: SearchRequest, doc_ids: Sequence[str]
@@ -300,7 +247,8 @@ class SearchPage:
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in result.first]:
             problem = f"found {listed(unknown)}, expected posts of this search's"
             raise RequestError("path", f"{problem} {len(result.first)}", ("doc_id",))
-        if result.model.reads_lists:
+        scorer = result.ranker.scorer
+        if scorer and models.reads_lists(scorer.name):
             return result.of_all_posts  # One scale for all of them.
         try:
             return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])
