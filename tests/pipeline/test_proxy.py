@@ -504,7 +504,7 @@ def test_headers_of_both_sides(
     assert "set-cookie" not in answer.headers
     logged = json.loads(JsonFormatter().format(caplog.records[-1]))
     assert (logged["trace_id"], logged["parent_span_id"]) == ("a" * 32, "b" * 16)
-    labels = 'model="mp_hcnn",outcome="ok",stage="engine"'
+    labels = 'index="*",model="mp_hcnn",outcome="ok",stage="engine"'
     assert f"tweetrerank_seconds_count{{{labels}}}" in client.get("/metrics").text
 
 
@@ -531,7 +531,7 @@ def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: S
 
 def outcomes(client: TestClient) -> dict[str, float]:
     actual = re.findall(
-        r'tweetrerank_searches\{outcome="(\w+)"\} (\S+)', client.get("/metrics").text
+        r'tweetrerank_searches\{index="[^"]*",outcome="(\w+)"\} (\S+)', client.get("/metrics").text
     )
     return {name: float(count) for name, count in actual}
 

@@ -24,7 +24,7 @@ from pipeline.service.formats.base import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
-from pipeline.service.proxy.indexes import readable
+from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
     Key,
@@ -202,6 +202,7 @@ class Proxy:
             raise _not_found(request.scope)
         names = unquote(first).split(",")
         added = readable(names, self.defaults.indexes)[len(names) :]
+        request.state.record.index = served_by(names[0], self.defaults.indexes)
         path = "/".join([",".join([first, *added]), *others])
         return f"/{_visible(path.encode('latin-1'))}", True
 
@@ -234,7 +235,7 @@ class Proxy:
             )
         except RequestError as error:
             if error.kind != "large":
-                self.service.metrics.search("away")
+                self.service.metrics.search(request.record, "away")
             raise
         finally:
             request.record.engine += time.perf_counter() - started
@@ -266,7 +267,7 @@ class Proxy:
                 text, is_reranked = await self._reranked(window, whole, request)
             return _response(response, text.encode("utf-8", "surrogatepass"), is_reranked)
         if response.status not in (200, *_OWN_SEARCH_FAILED):
-            self.service.metrics.search("refused")
+            self.service.metrics.search(request.record, "refused")
             return _response(response)
         return await self._unchanged(request, search.body, has_failed=True)
 
@@ -289,9 +290,9 @@ class Proxy:
         """The engine's response to the caller's own search, which could not be reranked."""
         response = await self._send(request, request.path(), body)
         if response.status != 200:
-            self.service.metrics.search("refused")
+            self.service.metrics.search(request.record, "refused")
             return _response(response)
-        self.service.metrics.search("failed" if has_failed else "unchanged")
+        self.service.metrics.search(request.record, "failed" if has_failed else "unchanged")
         content = response.content
         if has_failed and content.lstrip().startswith(b"{"):
             content = content.replace(b"{", b"{" + MARK.encode(), 1)
@@ -407,7 +408,7 @@ class Proxy:
             outcome = (
                 "failed" if has_failed else "refused" if response.hits is None else "unchanged"
             )
-            self.service.metrics.search(outcome)
+            self.service.metrics.search(request.record, outcome)
             mark = MARK if has_failed else ""
             return f"{{{mark}{response.text[response.start + 1 : response.stop]}"
 
@@ -433,7 +434,7 @@ class Proxy:
                 outcome = "failed"
         shown = rows[window.start : window.start + window.size]
         sources = await self._sources(response, request, [row for row, _ in shown])
-        self.service.metrics.search(outcome)
+        self.service.metrics.search(request.record, outcome)
         page = response.page(shown, window.added, outcome == "failed", sources)
         return page, outcome == "reranked"
 
