@@ -78,6 +78,17 @@ class Options:
         parse=existing_file,
         metavar="FILE",
     )
+    ssl_certfile: Path | None = option(
+        "certificate for HTTPS, in PEM; it is read again after SIGHUP",
+        parse=existing_file,
+        metavar="FILE",
+    )
+    ssl_keyfile: Path | None = option(
+        "its key (default: in the same file)", parse=existing_file, metavar="FILE"
+    )
+    ssl_ca_certs: Path | None = option(
+        "authorities of clients, which need a certificate then", parse=existing_file, metavar="FILE"
+    )
     threads: int | None = option(
         "cores that score, each in a process of its own if there are several (default: all)",
         parse=positive_int,
@@ -156,6 +167,8 @@ def main(options: Options) -> None:
         raise UsageError("--grades: found no --collection or --index, expected one to search")
     model_of = {each.engine.index: each.name for each in collections if each.engine}
     indexes = served_indexes(options, tuple(model_of))
+    if options.ssl_certfile is None and (options.ssl_keyfile or options.ssl_ca_certs):
+        raise UsageError("--ssl-keyfile, --ssl-ca-certs: found no --ssl-certfile, expected one")
     listening = bind(options.host, options.port)
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
@@ -163,12 +176,11 @@ def main(options: Options) -> None:
         multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
         forkserver.ensure_running()
     try:
-        import uvicorn
-
         from pipeline.service import app
         from pipeline.service.http import connections
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
+        from pipeline.service.http.tracing import traced
         from pipeline.service.record import LOG, end_log, log_as_json
     except ModuleNotFoundError as error:
         raise DataError(
@@ -180,6 +192,11 @@ def main(options: Options) -> None:
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
 
+    certificate = None
+    if options.ssl_certfile:
+        files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
+        certificate = connections.Certificate(*files)
+        certificate.load()
     named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     of_collections = collections if options.collection else []
     models = Models(named, options.cache, threads, of_collections)
@@ -199,29 +216,36 @@ def main(options: Options) -> None:
                 LOG.info("--api-key-file: %d keys", len(keys))
             except (DataError, OSError) as error:
                 LOG.error("--api-key-file: the old keys stay: %s", error)
+        if certificate:
+            try:
+                certificate.load(config.ssl)
+                LOG.info("--ssl-certfile: read again")
+            except DataError as error:
+                LOG.error("--ssl-certfile: the old certificate stays: %s", error)
         models.reload()
         if page:
             page.reload()
         if statistics:
             statistics.reload()
 
+    proxy = proxy_of(options, service, indexes, model_of)
     config = connections.config(
-        app.build(
-            service, keys, routes(page), proxy_of(options, service, indexes, model_of), reload
-        ),
+        traced(app.build(service, keys, routes(page), proxy, reload)),
         loop="uvloop",
+        **(certificate.options() if certificate else {}),
     )
     if not keys and options.host not in LOOPBACK:
         LOG.warning("everybody who reaches %s is served", options.host)
     listening.listen(BACKLOG)  # From now on nobody is refused.
     host, number = listening.getsockname()[:2]
-    where = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
+    where = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+    where = f"{'https' if certificate else 'http'}://{where}"
     LOG.info("serving %s on %s", ", ".join(models.served), where)
     # What is loaded stays: no collection of garbage has to look at it again.
     gc.freeze()
     # uvicorn raises the signal once more after the last request; it ends this command well.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    uvicorn.Server(config).run(sockets=[listening])
+    connections.Server(config).run(sockets=[listening])
     if page:
         page.close()
     if statistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import sys
@@ -31,6 +32,7 @@ class Record:
         trace_id, span_id: of the client's span, in which this one is.
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
+        index: name or pattern of the served indexes that a search is within.
         truncated: documents that were cut as the request says.
         split: long documents, of which the best passage is read.
         engine: of the search engine behind this service.
@@ -46,6 +48,7 @@ class Record:
     span_id: str = ""
     format: str = ""
     model: str | None = None
+    index: str = ""
     status: int = 0
     documents: int = 0
     characters: int = 0
@@ -84,6 +87,7 @@ class Record:
                 "inference_ms": _milliseconds(self.inference),
             }
         if self.engine:
+            fields["index"] = self.index
             fields["engine_ms"] = _milliseconds(self.engine)
         if self.kind:
             fields |= {"kind": self.kind, "error": self.error}
@@ -111,7 +115,7 @@ def write(record: Record) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """Requests, and messages of this service and of uvicorn, as lines of JSON."""
+    """Requests, and messages of this service and of libraries, as lines of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -125,7 +129,7 @@ class JsonFormatter(logging.Formatter):
         try:
             return orjson.dumps(content).decode()
         except TypeError:  # Half a surrogate pair.
-            return repr(content)
+            return json.dumps(content, default=str)
 
 
 class DroppingHandler(QueueHandler):
@@ -152,16 +156,29 @@ class DroppingHandler(QueueHandler):
             LOG.warning("%d lines of the log were dropped: it was not read", count)
 
 
+def json_handler() -> logging.Handler:
+    """Lines of JSON on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    return handler
+
+
 def log_as_json() -> QueueListener:
-    """Lines of JSON go to stderr from now on, by the thread of this listener."""
-    writer = logging.StreamHandler(sys.stderr)
-    writer.setFormatter(JsonFormatter())
+    """Lines of JSON go to stderr from now on, by the thread of this listener.
+
+    Also warnings, and errors of threads.
+    """
+    writer = json_handler()
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
     handler = DroppingHandler(lines)
+    logging.getLogger().handlers = [handler]
     for name in (LOG.name, "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    threading.excepthook = lambda failed: LOG.error(
+        "a thread has failed",
+        exc_info=failed.exc_value,  # type: ignore[arg-type]
+    )
     listener = QueueListener(lines, writer)
     listener.start()
     return listener

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,8 @@ OVERLOAD = 4
 BEFORE = 4
 """Requests of 1,000 other posts before the measured ones: a service in use knows common words."""
 SECONDS, MINUTE = 10, 60
+DISTURBED = 20
+"""Seconds from one process that is stopped, or killed, to the next."""
 RESTARTS = 3
 CACHE = 3_000_000_000
 KEPT = 100
@@ -111,7 +114,7 @@ def measure(workload: Workload) -> list[Row]:
         loaded = load(service, bodies, CLIENTS, SECONDS)
         rows += printed(_throughput(loaded, in_process))
         rows += printed(_overload(service, bodies, workload.minutes))
-    return rows + printed(_restart(few[0]))
+    return rows + printed(_restart(few[0])) + printed(_start())
 
 
 def requests(workload: Workload, documents: int) -> list[Request]:
@@ -128,7 +131,9 @@ def requests(workload: Workload, documents: int) -> list[Request]:
 
 
 @contextmanager
-def serving(checkpoint: Path, port: int = 0, options: Sequence[str] = ()) -> Iterator[Running]:
+def serving(
+    checkpoint: Path | str, port: int = 0, options: Sequence[str] = ()
+) -> Iterator[Running]:
     """A service of a checkpoint, in a process of its own."""
     command = [sys.executable, "-m", "pipeline.serve", "--checkpoint", str(checkpoint)]
     command += ["--port", str(port), "--cache", str(CACHE), *options]
@@ -227,19 +232,55 @@ def _throughput(loaded: Any, in_process: dict[str, float]) -> list[Row]:
 
 
 def _overload(service: Running, bodies: Path, minutes: int) -> list[Row]:
-    """More clients than the service is made for, minute after minute."""
-    statuses, memory = Counter[str](), []
-    for _ in range(minutes):
-        loaded = load(service, bodies, OVERLOAD * CLIENTS, MINUTE)
-        statuses.update({code: len(times) for code, times in loaded["milliseconds"].items()})
-        memory.append(service.memory)
+    """More clients than the service is made for, while processes that score are stopped."""
+    statuses, memory, wrong, ended = Counter[str](), [], 0, threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        disturbing = pool.submit(_disturb, service, ended)
+        for _ in range(minutes):
+            loaded = load(service, bodies, OVERLOAD * CLIENTS, MINUTE)
+            statuses.update({code: len(times) for code, times in loaded["milliseconds"].items()})
+            memory.append(service.memory)
+            wrong += loaded["wrong"]
+        ended.set()
     text = ", ".join(f"{count:,} answers {status}" for status, count in sorted(statuses.items()))
-    rows = [(f"service, {OVERLOAD * CLIENTS} clients for {minutes} minutes", text)]
+    what = f"{OVERLOAD * CLIENTS} clients for {minutes} minutes"
+    done = f"{disturbing.result()} times a process stopped or killed"
+    rows = [(f"service, {what}, {done}", f"{text}, {wrong} of them wrong")]
     if minutes > 2:
         growth = memory[-1] / memory[1]
         text = f"{memory[-1] / 2**20:,.0f} MiB, {growth:.3f} times that of the second minute"
         rows.append(("service, memory of the last minute", text))
     return rows
+
+
+def _disturb(service: Running, ended: threading.Event) -> int:
+    """Stop or kill a process that scores, in turn, until the end; how often."""
+    times = 0
+    while not ended.wait(DISTURBED):
+        # The last ones score: those that they are forked from came first.
+        kind = signal.SIGKILL if times % 2 else signal.SIGSTOP
+        os.kill(_children(service.process.pid)[-1], kind)
+        times += 1
+    return times
+
+
+def _start() -> list[Row]:
+    """Seconds until the default service is ready, and its memory by processes that score."""
+    seconds, memory = [], {}
+    for processes in (2, 2, 2, 4):
+        started = time.perf_counter()
+        with serving("window", options=("--threads", str(processes))) as service:
+            connection = service.connection()
+            connection.request("GET", "/ready")
+            if connection.getresponse().status == 200:
+                seconds.append(time.perf_counter() - started)
+            _settle(service)
+            memory[processes] = service.memory / 2**20
+    text = f"{memory[2]:,.0f} MiB, {(memory[4] - memory[2]) / 2:,.0f} MiB for each further one"
+    return [
+        ("service of window, from its start until it is ready", f"{median(seconds):.1f} s"),
+        ("service of window, memory with 2 processes that score", text),
+    ]
 
 
 def _restart(request: Request) -> list[Row]:

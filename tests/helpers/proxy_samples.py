@@ -3,7 +3,7 @@
 import asyncio
 import fnmatch
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,8 @@ class StubEngine:
         wait: seconds before each answer.
         largest: largest window that it takes.
         outside: fields that the sources of hits lack.
+        packed: body that is called gzip, in place of an answer.
+        gone: rows of posts that are not found by their ids any more.
     """
 
     def __init__(self) -> None:
@@ -52,6 +54,8 @@ class StubEngine:
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait, self.largest = 0, 0.0, MOST
         self.outside: set[str] = set()
+        self.gone: set[int] = set()
+        self.packed = b""
 
     @property
     def bodies(self) -> list[Any]:
@@ -67,6 +71,8 @@ class StubEngine:
             "set-cookie": "a=b",
         }
         name = request.url.path.rpartition("/")[2]
+        if self.packed:
+            return Response(self.packed, 200, {"content-encoding": "gzip"}, media_type=VENDOR)
         if self.fail:
             content = '{"error":{"type":"busy"} , "status":503}'
             return Response(content, self.fail, headers, media_type=VENDOR)
@@ -105,9 +111,13 @@ class StubEngine:
         fields = body.get("fields", [])
         if not isinstance(fields, list) or not all(isinstance(item, str) for item in fields):
             raise RefusedError("fields are no names")
+        ids = _ids(body.get("query", {}))
         sort = body.get("sort", "_score")
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
-        rows = range(len(self.posts)) if by_score else range(len(self.posts) - 1, -1, -1)
+        rows: Sequence[int] = range(len(self.posts))
+        rows = rows if by_score else rows[::-1]
+        if ids is not None:
+            rows = [row for row in rows if _id(row) in ids and row not in self.gone]
         shown = rows[start : start + size]
         hits = ",".join(self._hit(row, body, by_score, fields) for row in shown)
         total = '"total":{"value":120,"relation":"eq"},'
@@ -123,9 +133,11 @@ class StubEngine:
     def _hit(self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]) -> str:
         """Numbers that no double holds, a half of a surrogate pair, a key that is there twice."""
         score = f"{9 - row / 20:.4f}" if by_score else "null"
-        doc_id = f'{row}\\"_score\\":1' if row % 3 else str(row)
-        parts = [f'"_index":"posts","_id":"{doc_id}","_score":{score}']
+        parts = [f'"_index":"posts","_id":{json.dumps(_id(row))},"_score":{score}']
         source = body.get("_source", True)
+        if isinstance(source, list):
+            kept = [(k, v) for k, v in self.posts[row].items() if k in {*source} - self.outside]
+            parts.append(f'"_source":{json.dumps(dict(kept))}')
         if source is True and "stored_fields" not in body:
             strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"'
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
@@ -143,6 +155,18 @@ class StubEngine:
         if "sort" in body:
             parts.append(f'"sort":[{score},"{row}"]')
         return f"{{{','.join(parts)}}}"
+
+
+def _id(row: int) -> str:
+    return f'{row}"_score":1' if row % 3 else str(row)
+
+
+def _ids(query: Any) -> list[str] | None:
+    """The ids of posts that are looked up by them, as the proxy does."""
+    try:
+        return query["bool"]["filter"][0]["bool"]["should"][0]["bool"]["filter"][1]["ids"]["values"]
+    except (KeyError, TypeError, IndexError, AttributeError):
+        return None
 
 
 def _strict(body: bytes) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import requests
+import yaml
 from conftest import Command
 from helpers.engine_servers import Server, running
 from helpers.engine_stub import Proxy, stub
@@ -25,6 +27,7 @@ from pipeline.collections.named import open_collection
 from pipeline.collections.trec import read_run
 from pipeline.command.options import parse_arguments
 from pipeline.installation import opensearch
+from pipeline.service.http import connections
 from pipeline.service.http.statistics import Statistics
 from rerankers.checkpoint import SHIPPED
 
@@ -310,6 +313,30 @@ def test_commands_of_the_containers_exist() -> None:
     assert start[0] == "serve"
     assert parse_arguments(serve.Options, "", "", start[1:]).host == "0.0.0.0"
     assert 'ENTRYPOINT ["tweetrerank"]' in lines
+
+
+def test_the_manifest_of_the_cluster_fits_its_schema_and_the_service() -> None:
+    path = Path(__file__).parents[2] / "scripts" / "docker" / "kubernetes.yaml"
+    deployment, service = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    for resource in (deployment, service):
+        kubernetes_validate.validate(resource, "1.30", strict=True)
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (container,) = pod["spec"]["containers"]
+    # Keys come with the cluster's secret.
+    *arguments, keys = container["args"]
+    assert keys.startswith("--api-key-file=")
+    options = parse_arguments(serve.Options, "", "", arguments[1:])
+    assert container["ports"][0]["containerPort"] == options.port
+    assert container["resources"]["limits"]["cpu"] == str(options.threads)
+    assert [*options.checkpoint] == [serve.DEFAULT_CHECKPOINT]
+    probes = {name: container[name]["httpGet"]["path"] for name in container if "Probe" in name}
+    assert probes == {
+        "startupProbe": "/ready",
+        "readinessProbe": "/ready",
+        "livenessProbe": "/health",
+    }
+    assert pod["spec"]["terminationGracePeriodSeconds"] > connections.GRACE
 
 
 # --- a real OpenSearch ----------------------------------------------------------------------------

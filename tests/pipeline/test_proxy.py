@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 
 from pipeline.ranking.interpolation import interpolate
 from pipeline.service.http.requests import Limits
+from pipeline.service.proxy import routes, upstream
 from pipeline.service.proxy import search as searches
-from pipeline.service.proxy import upstream
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.record import LOG, JsonFormatter
 
@@ -122,6 +122,76 @@ def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.C
     )
     assert before == after
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"' in answer
+
+
+@pytest.mark.parametrize("gone", [set(), {*range(120)}], ids=["all there", "all gone"])
+@pytest.mark.parametrize("outside", [set(), {"url"}], ids=["whole", "lacking"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"from": 7, "size": 5, "_source": True}, {"fields": ["con*"], "highlight": {}}],
+    ids=["plain", "page", "parts"],
+)
+def test_large_sources_come_for_the_page_alone(
+    client: TestClient,
+    engine: StubEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    gone: set[int],
+    outside: set[str],
+    more: dict[str, Any],
+) -> None:
+    """By a search of their ids, and are as if they had come with the window."""
+    engine.outside, path = outside, f"/big{len(outside)}/_search?preference=x"
+    whole = client.post(path, json=search(**more))
+    monkeypatch.setattr(routes, "_WORTH", 1_000)
+    engine.requests.clear()
+    engine.gone = gone
+    split = client.post(path, json=search(**more))
+    assert (split.status_code, split.text) == (200, whole.text)
+    first, second, *others = engine.bodies
+    assert first["_source"] == ["contents", "url"]
+    assert second["size"] == more.get("size", 10)
+    assert len(others) == bool(gone)
+    assert "preference=x" in str(engine.requests[1][0].url)
+
+
+@pytest.mark.parametrize("more", [{"_source": False}, {"_source": ["n"]}, {"stored_fields": ["x"]}])
+def test_other_sources_come_with_the_window(
+    client: TestClient, engine: StubEngine, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(routes, "_WORTH", -1)
+    assert client.post("/posts/_search", json=search(**more)).headers["x-reranked"] == "true"
+    assert len(engine.requests) == 1
+
+
+def test_packed_responses(
+    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their content is bounded as that of others; what is no gzip is no answer."""
+    texts = set()
+    monkeypatch.setattr(upstream, "UNPACKED", 1000)
+    for encoding in ("identity", "gzip"):
+        monkeypatch.setattr(upstream, "encoding_of", lambda url, encoding=encoding: encoding)
+        with client_of(engine=served[0]) as client:
+            answer = client.post("/posts/_search", json=search())
+            assert answer.headers["x-reranked"] == "true"
+            texts.add(answer.text)
+    assert len(texts) == 1
+    assert engine.requests[-1][0].headers["accept-encoding"] == "gzip"
+    for content, status in (
+        (gzip.compress(b" " * 40_000_000), 502),
+        (gzip.compress(b"{}")[:-3], 502),
+        (b"{}", 502),
+    ):
+        engine.packed = content
+        with client_of(engine=served[0]) as client:
+            answer = client.post("/posts/_search", json={})
+            assert (answer.status_code, answer.json()["status"]) == (status, status)
+
+
+def test_engines_on_this_machine_pack_nothing() -> None:
+    urls = ("http://localhost:9200", "https://127.0.0.1:9200", "http://[::1]:9200")
+    assert {upstream.encoding_of(url) for url in urls} == {"identity"}
+    assert upstream.encoding_of("http://engine:9200") == "gzip"
 
 
 UNCHANGED: dict[str, tuple[str, Any]] = {
@@ -434,7 +504,7 @@ def test_headers_of_both_sides(
     assert "set-cookie" not in answer.headers
     logged = json.loads(JsonFormatter().format(caplog.records[-1]))
     assert (logged["trace_id"], logged["parent_span_id"]) == ("a" * 32, "b" * 16)
-    labels = 'model="mp_hcnn",outcome="ok",stage="engine"'
+    labels = 'index="*",model="mp_hcnn",outcome="ok",stage="engine"'
     assert f"tweetrerank_seconds_count{{{labels}}}" in client.get("/metrics").text
 
 
@@ -463,7 +533,7 @@ def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: S
 
 def outcomes(client: TestClient) -> dict[str, float]:
     actual = re.findall(
-        r'tweetrerank_searches\{outcome="(\w+)"\} (\S+)', client.get("/metrics").text
+        r'tweetrerank_searches\{index="[^"]*",outcome="(\w+)"\} (\S+)', client.get("/metrics").text
     )
     return {name: float(count) for name, count in actual}
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import rerankers
 from pipeline.ranking.interpolation import interpolate
+from pipeline.service.proxy import routes
 from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,8 +65,16 @@ class Served(NamedTuple):
         return OpenSearch(url, max_retries=0, **given, **secure)
 
 
+@pytest.fixture(scope="module", params=[routes._WORTH, -1], ids=["together", "apart"])
+def sources(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sources come with the window, and by a search of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routes, "_WORTH", request.param)
+        yield
+
+
 @pytest.fixture(scope="module", params=["stub", *SERVERS])
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+def served(request: pytest.FixtureRequest, sources: None) -> Iterator[Served]:
     options: dict[str, Any] = {"defaults": SearchDefaults(seconds=60)}
     if request.param == "stub":
         with stub_engine() as (url, _), listening(app_of(engine=url, **options)) as proxy:

@@ -258,9 +258,9 @@ def test_metrics() -> None:
     assert f"te_batch_next_size_sum {2 * len(TEXTS)}.0" in lines
     scored = {"queue": 2, "inference": 2, "total": 2}
     for stage, count in scored.items():
-        labels = f'model="mp_hcnn",outcome="ok",stage="{stage}"'
+        labels = f'index="",model="mp_hcnn",outcome="ok",stage="{stage}"'
         assert f"tweetrerank_seconds_count{{{labels}}} {count}.0" in lines
-    assert 'tweetrerank_seconds_count{model="",outcome="value",stage="total"} 1.0' in lines
+    assert 'tweetrerank_seconds_count{index="",model="",outcome="value",stage="total"} 1.0' in lines
     names = {line.split("{")[0] for line in lines if not line.startswith("#")}
     assert {"tweetrerank_model_info", "tweetrerank_cache_hits", "tweetrerank_cache_bytes"} <= names
 

@@ -10,21 +10,25 @@ import os
 import random
 import re
 import socket
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request as PlainRequest
 from urllib.request import urlopen
 
 import pytest
+from helpers.proxy_samples import search
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
 from pipeline.service.http.connections import Connection
+from pipeline.service.proxy import routes, upstream
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
@@ -34,7 +38,10 @@ SLOWEST = 5.0
 """Seconds for a response; requests of 2,000 documents and of 1 MB are among those at once."""
 
 EXPECTED = frozenset((200, 307, 400, 401, 404, 405, 408, 411, 413, 414, 415, 422, 424, 429, 431))
-EXPECTED |= {504}  # a deadline
+EXPECTED |= {302, 403, 502, 503, 504}  # of an engine that fails, and a deadline
+MOST_CONNECTIONS = 60
+LARGEST = 200_000
+"""Bytes of an engine's response."""
 
 SPECIAL = [
     *(b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 100_000),
@@ -64,10 +71,14 @@ HEADERS: dict[str, Sequence[str]] = {
 
 
 class Request(NamedTuple):
-    """Bytes to send; without ``is_http`` the connection may end without a response."""
+    """Bytes to send.
+
+    Attributes:
+        is_http: without it the connection may end without a response; None leaves it open.
+    """
 
     raw: bytes
-    is_http: bool = True
+    is_http: bool | None = True
 
 
 def body_of(chance: random.Random) -> tuple[str, bytes]:
@@ -109,7 +120,7 @@ def request(number: int) -> Request:
     chance = random.Random(number)
     path, body = body_of(chance)
     method, headers, is_http = "POST", {"Content-Type": "application/json"}, True
-    length, tail, kind = "", b"", chance.randrange(40)
+    length, tail, kind = "", b"", chance.randrange(48)
     if kind == 0:
         path = chance.choice(PATHS)
     elif kind == 1:
@@ -132,6 +143,14 @@ def request(number: int) -> Request:
         body = f"{size}\r\n".encode() + body + b"\r\n0\r\n\r\n"
     elif kind == 9:
         tail = chance.choice([b"\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 50])
+    elif kind == 10:
+        headers["X-Long"], is_http = "y" * chance.choice((60_000, 70_000, 1_000_000)), False
+    elif kind == 11:  # The rest of its head never comes.
+        return Request(b"POST /rerank HTTP/1.1\r\nX: " + b"y" * chance.choice((0, 9, 90_000)), None)
+    elif kind > 43:
+        path, body = engine_search(chance)
+        headers["X-Request-Timeout-Ms"] = "1000"
+        is_http = path.isascii()
     if kind != 8:
         headers["Content-Length"] = length or str(len(body))
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
@@ -139,10 +158,88 @@ def request(number: int) -> Request:
     return Request("\r\n".join([*lines, "", ""]).encode() + body + tail, is_http)
 
 
+def engine_search(chance: random.Random) -> tuple[str, bytes]:
+    """A path and a search, or several; now and then with changed bytes."""
+    index = chance.choice(
+        ["posts"] * 6 + ["a,b", "*", "_all", ".keys", "%2e%2e", "\xff", "posts/x"]
+    )
+    more = chance.choice([{}, {"size": 99}, {"from": 7, "_source": False}, {"size": -1}])
+    body = json.dumps(search(**more)).encode()
+    if chance.random() < 0.3:
+        body = insert(chance, body)
+    if chance.random() < 0.2:
+        return f"/{index}/_msearch", b"{}\n" + body + b"\n" + b"{}\n{}\n"
+    return f"/{index}/_search{chance.choice(['', '', '?size=3', '?sort=n', '?q=a'])}", body
+
+
+HITS = [
+    {
+        "_index": "posts",
+        "_id": str(row),
+        "_score": 9.0 - row,
+        "_source": {"contents": text, "url": "", "rest": "z" * 2000},
+    }
+    for row, text in enumerate(TEXTS)
+]
+FOUND = json.dumps({"took": 1, "hits": {"hits": HITS}}).encode()
+SEVERAL = json.dumps({"responses": [{"hits": {"hits": HITS}, "status": 200}] * 2}).encode()
+ANSWERS = [
+    *((FOUND, b"") for _ in range(8)),
+    *((SEVERAL, b""), (FOUND, b"Content-Encoding: gzip\r\n"), (FOUND[:500], b"")),
+    *((gzip.compress(content), b"Content-Encoding: gzip\r\n") for content in (FOUND, SEVERAL)),
+    (gzip.compress(b" " * 30_000_000), b"Content-Encoding: gzip\r\n"),
+    (gzip.compress(FOUND)[:300], b"Content-Encoding: gzip\r\n"),
+    (gzip.compress(FOUND), b"Content-Encoding: br\r\n"),
+    *((b" " * 300_000 + FOUND, b""), (b'{"hits":' * 5000, b""), (b"\xff{}", b""), (b"[]", b"")),
+    (b'{"hits":{"hits":[5,{"_score":"x"},{}]}}', b""),
+]
+
+
+class OddEngine(StreamRequestHandler):
+    """Answers a search in any way: large, packed, cut, none at all, too late."""
+
+    def handle(self) -> None:
+        chance, length = random.Random(), 0
+        while (line := self.rfile.readline(100_000)).strip():
+            if line.lower().startswith(b"content-length:"):
+                length = int(line[15:])
+        self.rfile.read(length)
+        content, header = chance.choice(ANSWERS)
+        status = chance.choice((b"200", b"200", b"200", b"200", b"429", b"503", b"302"))
+        size = len(content) + chance.choice((0,) * 20 + (5, -5))
+        head = b"HTTP/1.1 %s X\r\n%sContent-Length: %d\r\nConnection: close\r\n\r\n"
+        kind = chance.randrange(30)
+        with suppress(OSError):
+            if kind == 0:
+                time.sleep(1.5)
+            if kind == 1:
+                self.wfile.write(b"X" * 100_000)
+            elif kind != 2:
+                self.wfile.write(head % (status, header, size) + content)
+
+
+@contextmanager
+def odd_engine() -> Iterator[str]:
+    ThreadingTCPServer.daemon_threads = ThreadingTCPServer.allow_reuse_address = True
+    with ThreadingTCPServer(("127.0.0.1", 0), OddEngine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+SILENT: deque[socket.socket] = deque(maxlen=2 * MOST_CONNECTIONS)
+"""Connections that are left open; a dropped one is closed."""
+
+
 def sent(port: int, number: int) -> tuple[int, str]:
     """Status of the response to request ``number``, 0 without one, and its mistake, if any."""
     mutated, started = request(number), time.perf_counter()
     parts = []
+    if mutated.is_http is None:
+        SILENT.append(socket.create_connection(("127.0.0.1", port), timeout=2 * SLOWEST))
+        with suppress(ConnectionError):
+            SILENT[-1].sendall(mutated.raw)
+        return 0, ""
     with socket.create_connection(("127.0.0.1", port), timeout=2 * SLOWEST) as connection:
         try:
             connection.sendall(mutated.raw)
@@ -181,6 +278,18 @@ def mistake_of(mutated: Request, head: bytes, body: bytes, status: int, seconds:
 def port() -> Iterator[int]:
     with listening(app_of()) as address:
         yield urlsplit(address).port or 0
+
+
+@pytest.fixture
+def odd_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Of a service with few connections, in front of an engine that fails in many ways."""
+    monkeypatch.setattr(Connection, "most", MOST_CONNECTIONS)
+    monkeypatch.setattr(upstream, "LARGEST", LARGEST)
+    monkeypatch.setattr(upstream, "HELD", 4 * LARGEST)
+    monkeypatch.setattr(routes, "_WORTH", 20_000)
+    with odd_engine() as engine, listening(app_of(engine=engine)) as address:
+        yield urlsplit(address).port or 0
+    SILENT.clear()
 
 
 def received(connection: socket.socket, seconds: float) -> bytes:
@@ -239,7 +348,9 @@ def memory() -> int:
     return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 
 
-def test_no_request_is_a_mistake_of_ours(port: int) -> None:
+def test_no_request_is_a_mistake_of_ours(odd_port: int) -> None:
+    port = odd_port
+
     def scores() -> object:
         body = json.dumps({"query": QUERY, "texts": TEXTS[:2]}).encode()
         head = {"Content-Type": "application/json"}

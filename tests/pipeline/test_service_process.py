@@ -1,10 +1,12 @@
 """The service as a process: start, signals, wrong options."""
 
+import gzip
 import json
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,9 +18,15 @@ from typing import NamedTuple
 
 import httpx
 import pytest
+import trustme
 from conftest import Command
-from helpers.proxy_samples import stub_engine
-from helpers.service_samples import QUERY, TEXTS, WIRES, descendants
+from helpers.proxy_samples import search, stub_engine
+from helpers.service_samples import QUERY, TEXTS, WIRES, descendants, listening
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from indexes import lucene
 from indexes.posts import Post
@@ -36,6 +44,10 @@ class Running(NamedTuple):
     process: "subprocess.Popen[str]"
     address: str
     lines: list[str]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
 
     def post(self, body: object = BODY, path: str = "/rerank") -> httpx.Response:
         return httpx.post(f"{self.address}{path}", json=body, timeout=60)
@@ -162,6 +174,87 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
             service.process.send_signal(signal.SIGHUP)
             service.wait_for(message)
             assert (status("old"), status("new")) == (401, 200)
+
+
+def test_certificates_are_read_again(command: Command, tmp_path: Path) -> None:
+    """Of the service; clients need one of theirs, where authorities are named."""
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority")
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+
+    def issue(by: trustme.CA) -> None:
+        made = by.issue_cert("127.0.0.1")
+        made.private_key_pem.write_to_path(key)
+        certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
+
+    def status(trusted: trustme.CA, client: trustme.CA | None = authority) -> int:
+        context = ssl.create_default_context()
+        trusted.configure_trust(context)
+        if client:
+            client.issue_cert("me@example.org").configure_cert(context)
+        return httpx.get(f"{service.address}/ready", verify=context).status_code
+
+    issue(authority)
+    files = ["--ssl-certfile", certificate, "--ssl-keyfile", key]
+    authorities = ["--ssl-ca-certs", tmp_path / "authority"]
+    with running("--threads", 1, *files, *authorities) as service:
+        assert service.address.startswith("https://")
+        assert status(authority) == 200
+        with pytest.raises(httpx.TransportError):
+            status(authority, None)
+        issue(other)
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("--ssl-certfile: read again")
+        assert status(other) == 200
+        certificate.write_text("nothing")
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("the old certificate stays")
+        assert status(other) == 200
+        with pytest.raises(httpx.ConnectError):
+            status(authority)
+    damaged = command("serve", "--port", 0, *files)
+    assert damaged.code == 1
+    assert "expected a certificate, its key without a password" in damaged.err
+    assert command("serve", "--ssl-keyfile", key).code == 2
+
+
+def test_requests_are_spans_where_a_collector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the client's, and the engine's call within them; every line of the log is JSON."""
+    received: list[bytes] = []
+    ids = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+
+    async def collect(request: Request) -> Response:
+        received.append(await request.body())
+        return Response()
+
+    collector = Starlette(routes=[Route("/v1/traces", collect, methods=["POST"])])
+    with listening(collector) as address, stub_engine() as (url, engine):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        options = ["--engine", url, "--engine-index", "*", "--threads", 1]
+        with running(*options) as service:
+            httpx.get(f"{service.address}/ready", headers=ids)
+            assert service.post().status_code == 200
+            found = httpx.post(f"{service.address}/posts/_search", json=search(), headers=ids)
+            assert found.headers["x-reranked"] == "true"
+            with socket.create_connection(("127.0.0.1", service.port)) as odd:
+                odd.sendall(b"nonsense\r\n\r\n")
+                odd.recv(100)
+            service.process.terminate()
+            assert service.process.wait(20) == 0
+            lines = list(map(json.loads, service.lines))
+    exported = ExportTraceServiceRequest()
+    for body in received:
+        exported.MergeFromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
+    resources = exported.resource_spans
+    attributes = {item.key: item.value.string_value for item in resources[0].resource.attributes}
+    assert attributes["service.name"] == "tweetrerank"
+    spans = [s for r in resources for scope in r.scope_spans for s in scope.spans]
+    assert [span.trace_id.hex() == "a" * 32 for span in spans] == [False, True]
+    assert spans[1].parent_span_id.hex() == "b" * 16
+    _, trace, span, _ = engine.requests[-1][0].headers["traceparent"].split("-")
+    assert (trace, span) == ("a" * 32, spans[1].span_id.hex())
+    assert any("Invalid HTTP request" in line.get("message", "") for line in lines)
 
 
 @pytest.mark.slow

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
+import ssl
 import time
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pipeline.command.errors import DataError
 
 MOST = 2000
 """Connections at a time; a further one takes the place of the one that is idle for longest."""
@@ -68,6 +74,61 @@ class Connection(H11Protocol):
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
+
+
+class Certificate(NamedTuple):
+    """Files of TLS in PEM.
+
+    Attributes:
+        certificate: with those between it and its authority.
+        key: None if it is in the same file.
+        authorities: of clients, which need a certificate then.
+    """
+
+    certificate: Path
+    key: Path | None = None
+    authorities: Path | None = None
+
+    def load(self, context: ssl.SSLContext | None = None) -> None:
+        """Read the files, for new connections; default: for a check alone.
+
+        Raises:
+            DataError: they cannot be read, or do not fit each other.
+        """
+        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+            if each is None:
+                continue
+            try:
+                # A password is not asked for, but refused.
+                each.load_cert_chain(self.certificate, self.key, lambda: b"")
+                if self.authorities:
+                    each.load_verify_locations(self.authorities)
+            except OSError as error:
+                files = ", ".join(str(path) for path in self if path)
+                expected = "a certificate, its key without a password, and authorities, in PEM"
+                problem = getattr(error, "reason", None) or error.strerror or error
+                raise DataError(f"{files}: {problem}; expected {expected}") from None
+
+    def options(self) -> dict[str, Any]:
+        """Options of uvicorn."""
+        needed = ssl.CERT_REQUIRED if self.authorities else ssl.CERT_NONE
+        return {
+            "ssl_certfile": self.certificate,
+            "ssl_keyfile": self.key,
+            "ssl_ca_certs": self.authorities,
+            "ssl_cert_reqs": needed,
+        }
+
+
+class Server(uvicorn.Server):
+    """A server that waits for the start of TLS as long as for the head of a request."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        if self.config.ssl:
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
+        await super().startup(sockets)
 
 
 def config(app: ASGIApp, **options: Any) -> uvicorn.Config:

@@ -44,14 +44,16 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._queued, self._models = queued, models
 
-        def counter(name: str, text: str, label: str) -> _Counter:
-            return _Counter(name, text, [label], registry=self.registry)
+        def counter(name: str, text: str, *labels: str) -> _Counter:
+            return _Counter(name, text, labels, registry=self.registry)
 
         self._requests = counter("te_request_count", "Requests", "method")
         self._successes = counter("te_request_success", "Answered", "method")
         self._failures = counter("te_request_failure", "Refused or failed", "err")
         self._formats = counter("tweetrerank_requests", "By wire format", "format")
-        self._searches = counter("tweetrerank_searches", "In front of an engine", "outcome")
+        self._searches = counter(
+            "tweetrerank_searches", "In front of an engine", "index", "outcome"
+        )
 
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(name, text, registry=self.registry, buckets=[*buckets])
@@ -61,8 +63,8 @@ class Metrics:
         self._inference = histogram("te_request_inference_duration", "Seconds", _SECONDS)
         self._stages = Histogram(
             "tweetrerank_seconds",
-            "By model, stage (queue, inference, engine, total) and outcome",
-            ["model", "stage", "outcome"],
+            "By model, index, stage (queue, inference, engine, total) and outcome",
+            ["model", "index", "stage", "outcome"],
             registry=self.registry,
             buckets=_SECONDS,
         )
@@ -74,15 +76,15 @@ class Metrics:
         """Count a batch of a worker."""
         self._batches.observe(size)
 
-    def search(self, outcome: str) -> None:
+    def search(self, record: Record, outcome: str) -> None:
         """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""
-        self._searches.labels(outcome).inc()
+        self._searches.labels(record.index, outcome).inc()
 
     def request(self, record: Record) -> None:
         """Count a finished request for scores, or to an engine."""
         for stage in ("queue", "inference", "engine", "total"):
             if seconds := getattr(record, stage):
-                labels = (record.model or "", stage, record.kind or "ok")
+                labels = (record.model or "", record.index, stage, record.kind or "ok")
                 self._stages.labels(*labels).observe(seconds)
         if not record.format:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import multiprocessing
 import os
 import signal
@@ -29,7 +30,7 @@ import numpy.typing as npt
 import torch
 
 from pipeline.service.errors import RequestError
-from pipeline.service.record import LOG
+from pipeline.service.record import LOG, json_handler
 from rerankers import checkpoint as checkpoints
 from rerankers.base import ORDER
 from rerankers.errors import RerankerError
@@ -265,6 +266,8 @@ def load(
     # These signals are for the service, which ends this process when it no longer needs it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
+    logging.getLogger().handlers = [json_handler()]
+    logging.captureWarnings(True)
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         try:

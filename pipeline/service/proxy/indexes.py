@@ -33,6 +33,11 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
     return [*wanted, "-.*"] if any(name.startswith("*") for name in wanted) else wanted
 
 
+def served_by(name: str, served: Sequence[str]) -> str:
+    """The served name or pattern that a name is within: metrics have few of them."""
+    return next((pattern for pattern in served if matches(pattern, name.strip())), "")
+
+
 def looked_up(value: Any) -> Iterator[str]:
     """Names of indexes inside a search, from which it looks up terms, shapes or fields."""
     if isinstance(value, list):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote, unquote_plus
 
@@ -23,9 +23,10 @@ from pipeline.service.formats.base import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
-from pipeline.service.proxy.indexes import readable
+from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
+    Key,
     Search,
     SearchDefaults,
     SearchResponse,
@@ -33,6 +34,7 @@ from pipeline.service.proxy.search import (
     read_response,
     read_responses,
     read_search,
+    search_of_sources,
     strict,
 )
 from pipeline.service.proxy.upstream import EngineResponse, Headers, Upstream
@@ -58,8 +60,11 @@ _THREAD = 1_000_000
 
 _PAGE = ("from", "size")
 
-_MOST_LACKING = 1000
-"""Paths whose hits' sources lack a field, at most: the names in them are the callers'."""
+_WORTH = 2_000_000
+"""Bytes of sources beside those of the page; with more, these come faster by another search."""
+
+_MOST_PLACES = 1000
+"""Paths of which something is known, at most: the names in them are the callers'."""
 
 Value = TypeVar("Value")
 
@@ -122,6 +127,21 @@ class EngineRequest:
         return f"{self.target}?{query}" if query else self.target
 
 
+@dataclass
+class _Place:
+    """What is known of the hits at a path.
+
+    Attributes:
+        is_lacking: the sources of some have not all fields.
+        size: bytes of a hit.
+        is_joined: whole sources must come with the hits.
+    """
+
+    is_lacking: bool = False
+    size: float = 0.0
+    is_joined: bool = False
+
+
 class Proxy:
     """Answers searches in front of an engine.
 
@@ -133,7 +153,7 @@ class Proxy:
 
     def __init__(self, service: Service, upstream: Upstream, defaults: SearchDefaults) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
-        self._lacking: set[tuple[str, ...]] = set()
+        self._places: dict[tuple[str, ...], _Place] = {}
 
     def routes(self) -> Sequence[Route]:
         """The engine's paths; that of the root is not for browsers."""
@@ -181,6 +201,7 @@ class Proxy:
             raise _not_found(request.scope)
         names = unquote(first).split(",")
         added = readable(names, self.defaults.indexes)[len(names) :]
+        request.state.record.index = served_by(names[0], self.defaults.indexes)
         path = "/".join([",".join([first, *added]), *others])
         return f"/{_visible(path.encode('latin-1'))}", True
 
@@ -211,7 +232,7 @@ class Proxy:
             )
         except RequestError as error:
             if error.kind != "large":
-                self.service.metrics.search("away")
+                self.service.metrics.search(request.record, "away")
             raise
         finally:
             request.record.engine += time.perf_counter() - started
@@ -233,10 +254,17 @@ class Proxy:
                 raise
             return await self._unchanged(request, search.body, has_failed=True)
         if window and window.hits is not None:
-            text, is_reranked = await self._reranked(window, search.window, request)
+            try:
+                text, is_reranked = await self._reranked(window, search.window, request)
+            except ValueError:  # A post is gone by now: its source comes with the others.
+                whole = replace(search.window, needed=None)
+                response, window = await self._of_window(request, whole)
+                if not window or window.hits is None:
+                    return await self._unchanged(request, search.body, has_failed=True)
+                text, is_reranked = await self._reranked(window, whole, request)
             return _response(response, text.encode("utf-8", "surrogatepass"), is_reranked)
         if response.status not in (200, *_OWN_SEARCH_FAILED):
-            self.service.metrics.search("refused")
+            self.service.metrics.search(request.record, "refused")
             return _response(response)
         return await self._unchanged(request, search.body, has_failed=True)
 
@@ -259,9 +287,9 @@ class Proxy:
         """The engine's response to the caller's own search, which could not be reranked."""
         response = await self._send(request, request.path(), body)
         if response.status != 200:
-            self.service.metrics.search("refused")
+            self.service.metrics.search(request.record, "refused")
             return _response(response)
-        self.service.metrics.search("failed" if has_failed else "unchanged")
+        self.service.metrics.search(request.record, "failed" if has_failed else "unchanged")
         content = response.content
         if has_failed and content.lstrip().startswith(b"{"):
             content = content.replace(b"{", b"{" + MARK.encode(), 1)
@@ -273,22 +301,52 @@ class Proxy:
         """The engine's response to the search of a window; None for one that cannot be read.
 
         Texts are read from the hits' sources, which come anyway. Where these lack a field, as some
-        hits or mappings do, it is asked for, from then on at once.
+        hits or mappings do, it is asked for, from then on at once. Of large sources only the needed
+        part comes.
         """
-        place = (request.target, *window.added)
-        is_short = window.short is not None and place not in self._lacking
-        parsed = None
+        place = self._place(request, window)
+        is_short, parsed = window.short is not None and not place.is_lacking, None
+        can_split = window.needed is not None and not place.is_joined
+        is_split = can_split and place.size * (window.hits - window.size) > _WORTH
         for body in (window.short, window.body) if is_short else (window.body,):
             assert body is not None
-            response = await self._send(request, request.path(_PAGE), body)
+            sent = window.without_sources(body) if is_split else body
+            response = await self._send(request, request.path(_PAGE), sent)
             with suppress(ValueError):
                 parsed = await _read(read_response, response) if response.status == 200 else None
+            if is_split and not (parsed and parsed.is_whole and parsed.hits is not None):
+                place.is_joined = True
+                return await self._of_window(request, window)
             if parsed is None or all(hit.has(window.added) for hit in parsed.hits or ()):
                 break
-            if len(self._lacking) >= _MOST_LACKING:
-                self._lacking.clear()
-            self._lacking.add(place)
-        return response, parsed
+            place.is_lacking = True
+        if parsed and parsed.hits and not is_split:
+            place.size = (parsed.last - parsed.first) / len(parsed.hits)
+        return response, parsed and replace(parsed, is_split=is_split)
+
+    def _place(self, request: EngineRequest, window: Window) -> _Place:
+        if len(self._places) >= _MOST_PLACES:
+            self._places.clear()
+        return self._places.setdefault((request.target, *window.added), _Place())
+
+    async def _sources(
+        self, response: SearchResponse, request: EngineRequest, rows: Sequence[int]
+    ) -> Mapping[Key, str]:
+        """The whole sources of some hits, by another search.
+
+        Raises:
+            ValueError: some do not come.
+        """
+        assert response.hits is not None
+        hits = [response.hits[row] for row in rows]
+        if not response.is_split or not hits:
+            return {}
+        path = request.path((*_PAGE, "track_total_hits"))
+        found = await self._send(request, path, search_of_sources(hits))
+        sources = (await _read(read_response, found)).sources() if found.status == 200 else {}
+        if any(hit.key not in sources for hit in hits):
+            raise ValueError("found no source of some hits")
+        return sources
 
     async def _searches(self, request: EngineRequest) -> Response:
         """Several searches: the windows of those that have one, each reranked by itself."""
@@ -347,7 +405,7 @@ class Proxy:
             outcome = (
                 "failed" if has_failed else "refused" if response.hits is None else "unchanged"
             )
-            self.service.metrics.search(outcome)
+            self.service.metrics.search(request.record, outcome)
             mark = MARK if has_failed else ""
             return f"{{{mark}{response.text[response.start + 1 : response.stop]}"
 
@@ -371,9 +429,11 @@ class Proxy:
                 LOG.exception("request %s: not reranked", record.request_id)
                 record.kind, record.error = "internal", type(error).__name__
                 outcome = "failed"
-        self.service.metrics.search(outcome)
         shown = rows[window.start : window.start + window.size]
-        return response.page(shown, window.added, outcome == "failed"), outcome == "reranked"
+        sources = await self._sources(response, request, [row for row, _ in shown])
+        self.service.metrics.search(request.record, outcome)
+        page = response.page(shown, window.added, outcome == "failed", sources)
+        return page, outcome == "reranked"
 
     async def _order(
         self, response: SearchResponse, window: Window, request: EngineRequest

@@ -45,6 +45,25 @@ _COMPOUND: Mapping[str, Sequence[str]] = {
 }
 """Queries of queries -> their keys, the scoring ones first."""
 
+_SPLIT = frozenset(
+    (
+        *("query", "from", "size", "sort", "_source", "fields", "docvalue_fields", "ext", "aggs"),
+        *("aggregations", "highlight", "min_score", "post_filter", "rescore", "indices_boost"),
+        *("explain", "version", "seq_no_primary_term", "timeout", "terminate_after"),
+        *("track_scores", "track_total_hits"),
+    )
+)
+"""Parts of a search beside which a hit's source can come by a search of its own."""
+
+_SPLIT_PARAMETERS = frozenset(
+    (
+        *("from", "size", "routing", "preference", "pretty", "human", "typed_keys", "search_type"),
+        *("ignore_unavailable", "allow_no_indices", "expand_wildcards", "ignore_throttled"),
+        *("batched_reduce_size", "max_concurrent_shard_requests", "pre_filter_shard_size"),
+        *("ccs_minimize_roundtrips", "rest_total_hits_as_int", "track_total_hits"),
+    )
+)
+
 _WITH_TEXT = ("multi_match", "query_string", "simple_query_string")
 
 
@@ -79,6 +98,7 @@ class Window:
         query: text of the search.
         start: place of the page's first hit.
         size: hits of the page.
+        hits: of the window.
         text_fields: joined by blanks.
         url_field: of the posts' links.
         added: fields that only the reranker needs.
@@ -86,17 +106,26 @@ class Window:
         body: the search of the window.
         short: the same without the added fields, for hits that show their whole source; None if
             they do not.
+        needed: end of a search whose hits' sources have only what the reranker needs; None if their
+            whole sources cannot come by another search.
     """
 
     query: str
     start: int
     size: int
+    hits: int
     text_fields: Sequence[str]
     url_field: str | None
     added: Sequence[str]
     model: str | None
     body: bytes
     short: bytes | None
+    needed: bytes | None = None
+
+    def without_sources(self, body: bytes) -> bytes:
+        """A search of the window, for hits with only the needed part of their sources."""
+        assert self.needed is not None
+        return body[:-1] + self.needed
 
 
 @dataclass(frozen=True)
@@ -227,10 +256,14 @@ def _window(
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     hits = min(max(options.rerank_window or defaults.window, start + size), defaults.most)
     short = content | {"from": 0, "size": hits}
+    has_source, sources = _shows_source(content, given), None
+    if has_source and content.keys() <= _SPLIT and given.keys() <= _SPLIT_PARAMETERS:
+        short.pop("_source", None)
+        sources = b',"_source":' + _dumped(needed) + b"}"
     body = _dumped(short | {"fields": [*(fields or []), *added]} if added else short)
-    is_short = bool(added) and _shows_source(content, given)
-    first = _dumped(short) if is_short else None
-    return Window(text, start, size, text_fields, url_field, added, options.model, body, first)
+    first = _dumped(short) if added and has_source else None
+    names = text_fields, url_field, added, options.model
+    return Window(text, start, size, hits, *names, body, first, sources)
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
@@ -329,6 +362,19 @@ def _texts(query: Any) -> Iterator[str]:
             yield from _texts(inner.get(key))
 
 
+def search_of_sources(hits: Sequence[Hit]) -> bytes:
+    """The search of these hits, for their whole sources."""
+    indexes: dict[str, list[str]] = {}
+    for hit in hits:
+        indexes.setdefault(hit.index_name, []).append(hit.content["_id"])
+    wanted = [
+        {"bool": {"filter": [{"term": {"_index": name}}, {"ids": {"values": ids}}]}}
+        for name, ids in indexes.items()
+    ]
+    query = {"bool": {"filter": [{"bool": {"should": wanted}}]}}
+    return _dumped({"query": query, "size": len(hits), "track_total_hits": False})
+
+
 # --- The response ---------------------------------------------------------------------------------
 
 FIRST_STAGE = "_first_stage_score"
@@ -343,6 +389,9 @@ _GROUPS = ("fields", "ignored_field_values")
 _KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _NEXT = re.compile(r"[\s,]*")
 _HALVES = re.compile("[\ud800-\udfff]")
+
+Key = tuple[str, Any]
+"""Index and id of a hit."""
 
 Value = TypeVar("Value")
 Reader = Callable[[str, int], tuple[Any, int]]
@@ -388,6 +437,11 @@ class Hit(NamedTuple):
         source = self.content.get("_source")
         return all(_inside(source, name) is not None for name in names)
 
+    @property
+    def key(self) -> Key:
+        """Its index and id."""
+        return self.index_name, self.content.get("_id")
+
     def _texts(self, name: str) -> Iterator[str]:
         for group in _GROUPS:
             fields = self.content.get(group)
@@ -405,6 +459,8 @@ class SearchResponse:
         start, stop: of this one in the text.
         first, last: of the list of hits in the text.
         hits: in the engine's order; None if there is no list.
+        is_whole: no part of an index has failed.
+        is_split: sources of hits have only what the reranker needs.
     """
 
     text: str
@@ -413,18 +469,40 @@ class SearchResponse:
     first: int = 0
     last: int = 0
     hits: Sequence[Hit] | None = None
+    is_whole: bool = True
+    is_split: bool = False
 
     def page(
         self,
         rows: Sequence[tuple[int, str | None]],
         dropped: Collection[str],
         marked: bool = False,
+        sources: Mapping[Key, str] = MappingProxyType({}),
     ) -> str:
-        """The response with these hits alone: row and new score, None for the engine's own."""
+        """The response with these hits alone.
+
+        Args:
+            rows: row and new score, None for the engine's own.
+            dropped: fields to leave out.
+            marked: should have been reranked.
+            sources: key of a hit -> text of its whole source, where it has only a part of it.
+        """
         assert self.hits is not None
-        shown = [self._hit(self.hits[row], dropped, score) for row, score in rows]
+        hits = [(self.hits[row], score) for row, score in rows]
+        shown = [
+            _with_source(self._hit(hit, dropped, score), sources.get(hit.key))
+            for hit, score in hits
+        ]
         head, tail = self.text[self.start + 1 : self.first], self.text[self.last : self.stop]
         return f"{{{MARK if marked else ''}{head}[{','.join(shown)}]{tail}"
+
+    def sources(self) -> Mapping[Key, str]:
+        """Key of a hit -> text of its source."""
+        return {
+            hit.key: self.text[member.begin : member.stop]
+            for hit in self.hits or ()
+            if (member := dict(_members(self.text, hit.start + 1)).get("_source"))
+        }
 
     def _hit(self, hit: Hit, dropped: Collection[str], score: str | None) -> str:
         """A hit without some fields, with another score."""
@@ -469,6 +547,14 @@ class SearchResponse:
         return [self.text[f.start : f.stop] for name, f in fields if name not in dropped]
 
 
+def _with_source(hit: str, source: str | None) -> str:
+    """A hit with another source; None for its own."""
+    if source is None:
+        return hit
+    member = dict(_members(hit, 1))["_source"]
+    return hit[: member.begin] + source + hit[member.stop :]
+
+
 def read_response(text: str) -> SearchResponse:
     """The response to a search; raises ValueError for another text."""
     return _checked(lambda: _response(text, _end(_NEXT, text, 0)))[0]
@@ -500,7 +586,9 @@ def _response(text: str, at: int) -> tuple[SearchResponse, int]:
     if "hits" not in members or "hits" not in members["hits"].value:
         return SearchResponse(text, at, stop), stop
     _, first, last, hits = members["hits"].value["hits"]
-    return SearchResponse(text, at, stop, first, last, hits), stop
+    shards = members["_shards"].value if "_shards" in members else {}
+    is_whole = isinstance(shards, dict) and not shards.get("failed")
+    return SearchResponse(text, at, stop, first, last, hits, is_whole), stop
 
 
 def _hits(text: str, at: int) -> tuple[Mapping[str, Member], int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from http.client import HTTPException
 from typing import NamedTuple
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import aiohttp
@@ -26,6 +28,9 @@ TIMEOUT = 60.0
 
 LARGEST = 32_000_000
 """Bytes of a response."""
+
+UNPACKED = 1_000_000
+"""Bytes of a packed response that are unpacked at a time."""
 
 HELD = 4 * LARGEST
 """Bytes of all responses that are read or being answered."""
@@ -109,7 +114,7 @@ class Upstream:
         Raises:
             RequestError: no node responds, or the response is too large, or that beside others.
         """
-        sent = [*passed(headers), ("accept-encoding", "identity")]
+        sent = passed(headers)
         end = time.perf_counter() + (seconds or TIMEOUT)
         # A connection that was kept open may be closed by now: a search may be sent twice.
         for last in [False] * len(self._urls) + [True]:
@@ -118,7 +123,7 @@ class Upstream:
                 async with self._open().request(
                     method,
                     URL(url + target, encoded=True),
-                    headers=sent,
+                    headers=[*sent, ("accept-encoding", encoding_of(url))],
                     data=body or None,
                     timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
                     allow_redirects=False,
@@ -143,15 +148,22 @@ class Upstream:
 
     async def _read(self, response: aiohttp.ClientResponse, record: Record) -> bytes:
         """The content of a response; raises RequestError."""
-        content = bytearray()
+        content, encoding = bytearray(), response.headers.get("content-encoding", "identity")
+        if encoding not in ("gzip", "identity"):
+            raise ValueError(f"found the encoding {encoding}, expected gzip")
+        reader = zlib.decompressobj(31) if encoding == "gzip" else None
         async for chunk in response.content.iter_any():
-            content += chunk
-            record.held, self._held = record.held + len(chunk), self._held + len(chunk)
-            if len(content) > LARGEST:
-                problem = f"found more than {LARGEST} bytes in the engine's response, expected less"
-                raise RequestError("large", f"{problem}; search for fewer hits or fields")
-            if self._held > HELD:
-                raise RequestError("overload", "too many large responses at once", retry=1)
+            for part in _unpacked(reader, chunk) if reader else (chunk,):
+                content += part
+                record.held, self._held = record.held + len(part), self._held + len(part)
+                if len(content) > LARGEST:
+                    problem = f"found more than {LARGEST} bytes in the engine's response"
+                    expected = "expected less; search for fewer hits or fields"
+                    raise RequestError("large", f"{problem}, {expected}")
+                if self._held > HELD:
+                    raise RequestError("overload", "too many large responses at once", retry=1)
+        if reader and content and not reader.eof:
+            raise ValueError("found no end of a packed response")
         return bytes(content)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -159,6 +171,8 @@ class Upstream:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._context),
+                # What is unpacked is bounded.
+                auto_decompress=False,
                 # Cookies of one caller are not for the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("user-agent", "content-type", "accept"),
@@ -167,6 +181,22 @@ class Upstream:
                 max_field_size=65_536,
             )
         return self._session
+
+
+def encoding_of(url: str) -> str:
+    """Of the responses of a node: within a machine, packing takes longer than it saves."""
+    host = urlsplit(url).hostname or ""
+    return "identity" if host in ("localhost", "::1") or host.startswith("127.") else "gzip"
+
+
+def _unpacked(reader: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+    """The content of a part of a gzip body, piece by piece; raises ValueError."""
+    while chunk:
+        try:
+            yield reader.decompress(chunk, UNPACKED)
+        except zlib.error as error:
+            raise ValueError(f"found a body that is no gzip: {error}") from None
+        chunk = reader.unconsumed_tail
 
 
 def passed(headers: Iterable[tuple[str, str]]) -> Headers:
