@@ -23,6 +23,7 @@ from pipeline.command.engine import addresses
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, positive_float, positive_int, size
+from pipeline.command.runtime import choose_device, device_name
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -73,6 +74,12 @@ class Options:
     threads: int | None = option(
         "cores that score, each in a process of its own if there are several (default: all)",
         parse=positive_int,
+    )
+    device: str = option(
+        "where networks score, and the page's models: auto, cpu, cuda or cuda:N; trees are always "
+        "on the CPU, encodings of posts are not kept on a GPU",
+        default="cpu",
+        parse=device_name,
     )
     max_documents: int = option("documents of a request", default=2000, parse=positive_int)
     max_body: int = option(
@@ -165,13 +172,14 @@ def main(options: Options) -> None:
 
     named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     of_collections = collections if options.collection else []
-    models = Models(named, options.cache, threads, of_collections)
+    device = choose_device(options.device)
+    models = Models(named, options.cache, threads, of_collections, device)
     limits = Limits.of(options.max_documents, options.max_body)
     statistics = None
     if options.statistics:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
-    page = SearchPage(collections[0], lambda: models.served) if collections else None
+    page = SearchPage(collections[0], lambda: models.served, device) if collections else None
     log = log_as_json()
 
     def reload() -> None:

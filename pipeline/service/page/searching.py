@@ -160,14 +160,15 @@ class SearchPage:
     Args:
         collection: to be searched; its index is opened, or built, at once.
         served: the service's models.
+        device: of the collection's own model.
 
     Raises:
         UsageError: the collection is not searched.
         CollectionError: the index cannot be opened.
     """
 
-    def __init__(self, collection: Collection, served: Served) -> None:
-        self.collection, self._served = collection, served
+    def __init__(self, collection: Collection, served: Served, device: str = "cpu") -> None:
+        self.collection, self._served, self._device = collection, served, device
         self._open()
         self._thread = ThreadPoolExecutor(1, "search")
         self._waiting = 0
@@ -278,7 +279,8 @@ class SearchPage:
     def _best_ranker(self, model: PageModel, without_runs: bool) -> Ranker:
         """The collection's own ranker, loaded at its first use."""
         if without_runs not in self._rankers:
-            best = ranker(self.collection, model.kind, checkpoint=model.directory, device="cpu")
+            where = {"checkpoint": model.directory, "device": self._device}
+            best = ranker(self.collection, model.kind, **where)
             if without_runs and isinstance(best, Fusion):  # They are of the topics alone.
                 collection = replace(cast(Any, self.collection), runs={})
                 best = replace(best, retriever=replace(best.retriever, collection=collection))
