@@ -100,7 +100,7 @@ class Options(ScoringOptions, FileOptions):
         parse=positive_int,
     )
     gpus: float | None = option(
-        "GPUs of each of them, as 1 or 0.25 (default: 0)", parse=non_negative_float
+        "GPUs of each of them, as 1, or 0.25 for four on one (default: 0)", parse=non_negative_float
     )
 
 

@@ -31,6 +31,7 @@ from pipeline.command.options import (
     size,
 )
 from pipeline.command.ranking import addresses
+from pipeline.command.runtime import choose_device, device_name
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -92,6 +93,12 @@ class Options:
     threads: int | None = option(
         "cores that score, each in a process of its own if there are several (default: all)",
         parse=positive_int,
+    )
+    device: str = option(
+        "where networks score, and the page's models: auto, cpu, cuda or cuda:N; trees are always "
+        "on the CPU, encodings of posts are not kept on a GPU",
+        default="cpu",
+        parse=device_name,
     )
     max_documents: int = option("documents of a request", default=2000, parse=positive_int)
     max_body: int = option(
@@ -199,14 +206,17 @@ def main(options: Options) -> None:
         certificate.load()
     named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     of_collections = collections if options.collection else []
-    models = Models(named, options.cache, threads, of_collections)
+    device = choose_device(options.device)
+    models = Models(named, options.cache, threads, of_collections, device)
     limits = Limits.of(options.max_documents, options.max_body)
     statistics = None
     if options.statistics:
         statistics = Statistics.open(options.statistics, options.engine_auth)
     service = Service(models, limits, threads, options.log_texts, statistics)
     grades = Grades(options.grades) if options.grades else None
-    page = SearchPage(collections[0], lambda: models.served, grades) if collections else None
+    page = None
+    if collections:
+        page = SearchPage(collections[0], lambda: models.served, grades, device)
     log = log_as_json()
 
     def reload() -> None:

@@ -32,7 +32,7 @@ def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Tr
         model: name of a model that comes with the package, or the folder of a checkpoint.
             ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each
             post by itself.
-        device: ``cpu``, ``cuda``, or ``cuda:1`` for one of several GPUs.
+        device: ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the first.
 
     Raises:
         RerankerError: there is no such model or folder, or a file of the checkpoint is missing,

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from rerankers.errors import RerankerError
 from rerankers.training.settings import Settings
@@ -258,12 +259,40 @@ class Reranker(nn.Module, ABC):
         """Scores [P] of interactions."""
         return self.head(self.represent(interactions))
 
+    def interactions(
+        self,
+        queries: Inputs,
+        posts: Inputs,
+        query_of_post: Tensor,
+        features: Tensor | None = None,
+        post_of_pair: Tensor | None = None,
+    ) -> Interactions:
+        """The first two steps, with the arguments of :meth:`forward`."""
+        encoded_queries, encoded_posts = self.encode_queries(queries), self.encode_posts(posts)
+        if post_of_pair is not None:
+            rows = post_of_pair
+            encoded_posts = tree_map_only(Tensor, lambda values: values[rows], encoded_posts)
+        return self.compare(encoded_queries, encoded_posts, query_of_post, features)
+
     def forward(
-        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
+        self,
+        queries: Inputs,
+        posts: Inputs,
+        query_of_post: Tensor,
+        features: Tensor | None = None,
+        post_of_pair: Tensor | None = None,
     ) -> Tensor:
-        """Scores [P] of P posts, each with its query."""
-        encoded = self.encode_queries(queries), self.encode_posts(posts)
-        return self.integrate(self.compare(*encoded, query_of_post, features))
+        """Scores [P] of P posts, each with its query.
+
+        Args:
+            queries: inputs of Q queries.
+            posts: inputs of P posts.
+            query_of_post: [P] row of the query of each post.
+            features: [P, K] of :attr:`feature_families`.
+            post_of_pair: [P] row of the post of each pair, if ``posts`` are fewer than P.
+        """
+        arguments = queries, posts, query_of_post, features, post_of_pair
+        return self.integrate(self.interactions(*arguments))
 
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""

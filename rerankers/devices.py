@@ -1,4 +1,4 @@
-"""Parallel work on the CPU."""
+"""Parallel work on the CPU, and what a GPU would have to be waited for."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,14 @@ from typing import TypeVar
 import torch
 
 Item = TypeVar("Item")
+
+HOSTS = ("cpu",)
+"""Types of devices whose numbers can be read at once; those of a GPU have to be waited for."""
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether a device is one of :data:`HOSTS`."""
+    return device.type in HOSTS
 
 
 @contextmanager

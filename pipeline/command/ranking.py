@@ -122,9 +122,12 @@ class ScoringOptions:
         names=("--lambda",),
     )
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
-    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    threads: int | None = option(
+        "CPU threads, and processes that tokenize for a GPU (default: all cores)",
+        parse=positive_int,
+    )
     device: str = option(
-        "where the model runs: auto, cpu, cuda (every GPU) or cuda:N (one)",
+        "where the model runs: auto, cpu, cuda (the first GPU) or cuda:N",
         default="auto",
         parse=runtime.device_name,
     )

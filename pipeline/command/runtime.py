@@ -50,7 +50,7 @@ def keep_allocations() -> None:
 
 
 def device_name(text: str) -> str:
-    """``auto``, ``cpu``, ``cuda`` (every GPU) or ``cuda:N`` (one of them)."""
+    """``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
     return text

@@ -49,6 +49,7 @@ class Record:
     format: str = ""
     model: str | None = None
     index: str = ""
+    device: str = "cpu"
     status: int = 0
     documents: int = 0
     characters: int = 0
@@ -100,7 +101,7 @@ class Record:
         times = {"total": self.total, "queue": self.queue, "inference": self.inference}
         headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
         return headers | {
-            "x-compute-type": "cpu",
+            "x-compute-type": self.device,
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
             "x-compute-characters": str(self.characters),
             "x-truncated-documents": str(self.truncated),

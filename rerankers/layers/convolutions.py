@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.devices import is_host
 from rerankers.layers.embeddings import mask_of
 
 
@@ -134,7 +135,8 @@ class ConvolutionTower(nn.Module):
     padded positions of a text are alike (but for dropout), and only the first is computed.
 
     Attributes:
-        precision: of the convolutions' products in training, ``fp32`` or ``bf16``.
+        precision: of the convolutions' products in training, ``fp32`` or ``bf16``; otherwise it is
+            autocast's.
 
     Args:
         vectors: module from identifiers to vectors of ``size`` dimensions.
@@ -178,21 +180,28 @@ class ConvolutionTower(nn.Module):
         layers: list[MaskedConvolution] = list(self.convolutions)  # type: ignore[arg-type]
         dropout = self.dropout if self.training else 0.0
         is_narrow = self.training and self.precision == "bf16"
+        kind = parts[0].device.type
+        if torch.amp.is_autocast_available(kind):
+            is_narrow |= torch.is_autocast_enabled(kind)
         # Every convolution leaves its width - 1 fewer positions that read no other text.
         margins = [layer.width - 1 for layer in layers]
         gap = 1 + sum(margins) if self.reads_padding else max([1, *margins])
         padded = [F.pad(ids, (0, gap)) for ids in parts]
         packed = torch.cat([ids.flatten() for ids in padded])
-        distinct, rows = packed.unique(return_inverse=True)
-        vectors = self.vectors(distinct)
-        terms = F.embedding(rows, vectors)
+        is_shared = is_host(packed.device)
+        if is_shared:
+            distinct, rows = packed.unique(return_inverse=True)
+            vectors = self.vectors(distinct)
+            terms = F.embedding(rows, vectors)
+        else:
+            terms = self.vectors(packed)
         if dropout:
             terms = terms * self._kept(padded, terms, dropout)
         levels = [terms]
         terms = terms.bfloat16() if is_narrow else terms
         mask = mask_of(packed).unsqueeze(1)
         for depth, layer in enumerate(layers):
-            if depth or dropout or is_narrow:
+            if depth or dropout or is_narrow or not is_shared:
                 terms = layer.of_packed(terms, dropout)
             else:
                 terms = layer.of_distinct(vectors, rows)
@@ -212,11 +221,11 @@ class ConvolutionTower(nn.Module):
 
     def _kept(self, parts: Sequence[Tensor], terms: Tensor, dropout: float) -> Tensor:
         """Factors [T, E] of the dimensions of each text of ``parts`` [B, L]."""
-        texts = sum(len(ids) for ids in parts)
-        lengths = [ids.shape[1] for ids in parts for _ in range(len(ids))]
+        sizes = [len(ids) for ids in parts]
         scale = scale_of_kept(dropout)
-        kept = drop_(terms.new_full((texts, terms.shape[1]), scale), dropout)
-        return kept.repeat_interleave(torch.tensor(lengths, device=kept.device), dim=0)
+        kept = drop_(terms.new_full((sum(sizes), terms.shape[1]), scale), dropout).split(sizes)
+        lengths = [ids.shape[1] for ids in parts]
+        return torch.cat([k.repeat_interleave(n, 0) for k, n in zip(kept, lengths, strict=True)])
 
 
 class WideConvolution(_Convolution):

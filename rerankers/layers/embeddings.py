@@ -116,12 +116,10 @@ class FrozenVectors(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Look up identifiers of any shape: [..., E]."""
         known = self.codes.shape[0]
-        inside = ids.clamp(max=known - 1)
+        # Row 0 is a zero vector in both tables.
+        inside = torch.where(ids < known, ids, 0)
         vectors = self.codes[inside].float().mul_(self.scales[inside])
-        is_unknown = ids >= known
-        if bool(is_unknown.any()):
-            vectors[is_unknown] = self.unknown(ids[is_unknown] - known + 1)
-        return vectors
+        return vectors.add_(self.unknown((ids - known + 1).clamp_min(0)))
 
 
 class TrainedVectors(nn.Embedding):

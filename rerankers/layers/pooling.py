@@ -101,13 +101,14 @@ def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
     return sums / counts.clamp_min(1.0)
 
 
-def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
 
-    Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, K, F] with
-    K the largest ``k``, 0 where a text has no more to keep, and the number kept of each text [B].
+    Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, most, F],
+    0 where a text has no more to keep, and the number kept of each text [B]. No ``k`` is above
+    ``most``.
     """
-    positions, most = values.shape[1], int(k.max())
+    positions = values.shape[1]
     kept = torch.minimum(k, lengths)
     rows = values.transpose(1, 2)  # [B, F, L]
     places = torch.arange(positions, device=values.device)

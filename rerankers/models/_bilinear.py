@@ -97,9 +97,9 @@ class Bilinear(Reranker):
         """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
         if not self.config.count:
             return representations.sum(dim=1) + self.bias
-        if not bool(self.is_fitted):
-            return representations[:, :-COUNTS].sum(dim=1) + self.bias
-        return self._features(representations) @ self.coefficients + self.intercept
+        plain = representations[:, :-COUNTS].sum(dim=1) + self.bias
+        fitted = self._features(representations) @ self.coefficients + self.intercept
+        return torch.where(self.is_fitted, fitted, plain)
 
     def _features(self, representations: Tensor) -> Tensor:
         """Counts and probability: [P, 3]."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.base import TRIGRAMS, Inputs, Interactions, Reranker
+from rerankers.devices import is_host
 from rerankers.errors import RerankerError
 from rerankers.layers.embeddings import mask_of_lengths
 from rerankers.layers.similarity import unit_length
@@ -101,20 +102,20 @@ class TrigramSums(nn.Module):
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W].
 
-        W are the words of the longest text, at least 1.
+        W are the words of the longest text, at least 1, or the most that there can be.
         """
-        present = ids > 0
         starts = begins_word(ids)
         counts = starts.sum(dim=1)
-        mask = mask_of_lengths(counts, max(1, int(counts.max())))  # [B, W]
-        sums = self.weight.new_zeros(*mask.shape, self.weight.shape[1])
-        trigrams = self.rows_of(ids[present])
-        if len(trigrams):
-            # In row order, words are consecutive.
-            offsets = starts[present].nonzero().squeeze(1)
-            words = F.embedding_bag(trigrams, self.weight, offsets, mode="sum", sparse=self.sparse)
-            sums = sums.masked_scatter(mask.unsqueeze(2), words)
-        return sums, mask
+        most = max(1, int(counts.max())) if is_host(ids.device) else ids.shape[1]
+        mask = mask_of_lengths(counts, most)  # [B, W]
+        # The word of each trigram, ascending in row order; padding is of a row's last word.
+        places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)
+        words = (starts.cumsum(dim=1) - 1).clamp_min(0) + places[:, :1]
+        offsets = torch.searchsorted(words.flatten(), places.flatten())
+        rows = self.rows_of(ids).flatten()
+        options: dict[str, Any] = {"mode": "sum", "padding_idx": 0, "sparse": self.sparse}
+        sums = F.embedding_bag(rows, self.weight, offsets, **options)
+        return sums.view(*mask.shape, -1), mask
 
 
 def begins_word(ids: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def find_matches(
         inputs = Tokenized.from_pairs(pairs, encoder, model).batch(rows, model.device_of())
         queries, posts = model.encode_queries(inputs[0]), model.encode_posts(inputs[1])
         post_lengths = {
-            name: terms.ids.count_nonzero(dim=1).tolist() for name, terms in posts.items()
+            name: terms.ids.count_nonzero(dim=1).tolist() for name, terms in posts.terms.items()
         }
         by_perspective = {
             name: [

@@ -194,7 +194,8 @@ class SentenceNetwork(nn.Module):
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
             kept = dynamic_k(words, layer, depth, self.top_k)
-            maps, lengths = k_max_pooling(maps, lengths, kept)
+            most = max(self.top_k, -(-(depth - layer) * terms.shape[1] // depth))
+            maps, lengths = k_max_pooling(maps, lengths, kept, most)
             inside = mask_of_lengths(lengths, maps.shape[1])
             maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
         # The last layer keeps top_k values of every text: [B, top_k, F].

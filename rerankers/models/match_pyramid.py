@@ -152,7 +152,7 @@ def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
     steps = torch.arange(parts, device=maps.device)
     starts = steps * lengths.unsqueeze(1) // parts  # [P, n]
     ends = -(-(steps + 1) * lengths.unsqueeze(1) // parts)
-    longest = max(1, int((ends - starts).max()) if len(lengths) else 1)
+    longest = -(-maps.shape[2] // parts) + 1
     places = starts.unsqueeze(2) + torch.arange(longest, device=maps.device)
     # Shorter parts repeat their last position, which does not change the maximum.
     places = torch.minimum(places, (ends - 1).clamp_min(0).unsqueeze(2)).flatten(1)  # [P, n · S]

@@ -89,6 +89,7 @@ from rerankers.base import (
     Reranker,
     Terms,
 )
+from rerankers.devices import is_host
 from rerankers.errors import require_choice
 from rerankers.layers.convolutions import ConvolutionTower, perceptron, start_like_keras
 from rerankers.layers.embeddings import (
@@ -236,11 +237,12 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
 
 
 class PhraseVectors(NamedTuple):
-    """A batch of encoded queries."""
+    """A batch of encoded queries or posts."""
 
     levels: dict[str, list[Tensor]]
     """Input -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of length 1
-    for cosines."""
+    for cosines. Empty for posts on a CPU: they are encoded where they are compared, in parts of
+    similar lengths with little padding."""
     terms: dict[str, Terms]
 
 
@@ -308,14 +310,17 @@ class Model(Reranker):
             {name: self._levels(name, [terms[name].ids])[0] for name in self.towers}, terms
         )
 
-    def encode_posts(self, inputs: Inputs) -> dict[str, Terms]:
-        """Inputs of D posts, cut to the lengths that the model reads.
-
-        They are encoded where they are compared, in parts of similar lengths with little padding.
-        """
+    def encode_posts(self, inputs: Inputs) -> PhraseVectors:
+        """Encode D posts, cut to the lengths that the model reads; on a CPU only cut them."""
         config = self.config
         lengths = (config.post_words, config.post_trigrams, config.url_trigrams)
-        return _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
+        terms = _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
+        if is_host(terms[WORDS].ids.device):
+            return PhraseVectors({}, terms)
+        names = [perspective.post_input for perspective in self.perspectives.values()]
+        return PhraseVectors(
+            {name: self._levels(name, [terms[name].ids])[0] for name in names}, terms
+        )
 
     def cut_queries(self, inputs: Inputs) -> dict[str, Terms]:
         """Inputs of Q queries, cut to the lengths that the model reads."""
@@ -336,24 +341,30 @@ class Model(Reranker):
         return levels
 
     def interact(
-        self, queries: PhraseVectors, posts: Inputs, query_of_post: Tensor
+        self, queries: PhraseVectors, posts: PhraseVectors, query_of_post: Tensor
     ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
         pooled = {
             name: self._pooled(queries, posts, query_of_post, perspective)
             for name, perspective in self.perspectives.items()
         }
-        url_lengths = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
+        url_lengths = posts.terms[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
 
     def _pooled(
         self,
         queries: PhraseVectors,
-        posts: Inputs,
+        posts: PhraseVectors,
         query_of_post: Tensor,
         perspective: Perspective,
     ) -> list[list[Tensor]]:
-        """Results of :meth:`pool` at each depth, for pairs of similar lengths at a time."""
+        """Results of :meth:`pool` at each depth; on a CPU for pairs of similar lengths at a time.
+
+        Lengths that a GPU computes would have to be waited for.
+        """
+        if posts.levels:
+            compared = self.similarities(queries, posts, query_of_post, perspective)
+            return [self.pool(similarities, perspective) for similarities in compared]
         query_levels = queries.levels[perspective.query_input]
         query_counts, post_counts = self._counts(queries, posts, perspective)
         query_counts = query_counts.index_select(0, query_of_post)
@@ -362,7 +373,7 @@ class Model(Reranker):
             counts.count_nonzero(dim=1) for counts in (query_counts, post_counts)
         )
         order, sizes = _by_lengths(query_lengths, post_lengths)
-        post_ids = posts[perspective.post_input].ids
+        post_ids = posts.terms[perspective.post_input].ids
         parts = []
         rows_of_parts = order.split(sizes)
         longest = [max(1, int(post_lengths[rows].max())) for rows in rows_of_parts]
@@ -387,11 +398,11 @@ class Model(Reranker):
         return [list(level.unbind(0)) for level in pooled.unbind(1)]
 
     def _counts(
-        self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
+        self, queries: PhraseVectors, posts: PhraseVectors, perspective: Perspective
     ) -> tuple[Tensor, Tensor]:
         """Positions that each one of the queries [Q, Lq] and posts [P, Ld] stands for."""
         query_ids = queries.terms[perspective.query_input].ids
-        post_ids = posts[perspective.post_input].ids
+        post_ids = posts.terms[perspective.post_input].ids
         if not self.reads_padding:
             return mask_of(query_ids), mask_of(post_ids)
         return (
@@ -402,15 +413,16 @@ class Model(Reranker):
     def similarities(
         self,
         queries: PhraseVectors,
-        posts: Inputs,
+        posts: PhraseVectors,
         query_of_post: Tensor,
         perspective: Perspective,
     ) -> Iterator[PaddedSimilarities | CountedSimilarities]:
         """Similarities of P posts with their queries, at each depth."""
         query_counts, post_counts = self._counts(queries, posts, perspective)
+        name = perspective.post_input
         return self._compared(
             [level[query_of_post] for level in queries.levels[perspective.query_input]],
-            self._levels(perspective.post_input, [posts[perspective.post_input].ids])[0],
+            posts.levels.get(name) or self._levels(name, [posts.terms[name].ids])[0],
             query_counts[query_of_post],
             post_counts,
         )

@@ -1,8 +1,9 @@
 """Scoring of many pairs by a model.
 
-Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
-has little padding. A model with a fast path (:mod:`rerankers.scoring.fast_paths`) takes that on a
-CPU.
+Each distinct text is tokenized once. On a CPU a batch has posts of one query, sorted by length, so
+that it has little padding; a model with a fast path (:mod:`rerankers.scoring.fast_paths`) takes
+that. On a GPU a batch has thousands of pairs of similar lengths
+(:mod:`rerankers.scoring.loader`), and nothing waits for the GPU before the last one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import Pairs, Reranker
-from rerankers.devices import in_threads, one_thread_each
+from rerankers.devices import in_threads, is_host, one_thread_each
 from rerankers.errors import RerankerError, require_choice
 from rerankers.features import CandidateLists, KnownPosts
 from rerankers.scoring import fast_paths
+from rerankers.scoring.loader import TextBatches
 from rerankers.scoring.tokenized import Scorable, Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
@@ -37,8 +39,8 @@ BATCH_SIZE = 256
 SHARING = 4
 """Batch size multiplier for models whose fast path shares work between pairs."""
 
-HELD = 64
-"""Batches whose scores are fetched from a GPU together."""
+ON_DEVICE = 16
+"""Batch size multiplier on a GPU, which thousands of pairs keep busy."""
 
 
 def score(
@@ -56,8 +58,9 @@ def score(
         model: on the device to use.
         pairs: queries and posts.
         encoder: of the model's checkpoint.
-        batch_size: pairs in a forward pass.
-        progress: called with the number of pairs of each finished batch.
+        batch_size: pairs in a forward pass; on a GPU :data:`ON_DEVICE` times as many.
+        progress: called with the number of pairs of each finished batch; on a GPU, of each that
+            is begun.
         precision: one of :data:`PRECISIONS`.
         known: posts that the features of the model's checkpoint have read before.
 
@@ -68,11 +71,20 @@ def score(
         RerankerError: a score is not a finite number, a batch does not fit into memory, or there
             is no such precision.
     """
-    on_cpu = model.device_of().type == "cpu" and precision == "fp32"
-    if on_cpu and not model.post_inputs:
+    require_choice("precision", precision, PRECISIONS)
+    if not model.post_inputs:
         return score_lists(model, pairs, encoder, progress, known)
-    tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
-    return score_tokenized(model, tokenized, batch_size, progress, precision)
+    if is_host(model.device_of()):
+        tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
+        return score_tokenized(model, tokenized, batch_size, progress, precision)
+    batches = TextBatches.of(model, pairs, encoder, known, ON_DEVICE * batch_size)
+    scored = []
+    with _evaluating(model):
+        for rows, part in batches.ahead(torch.get_num_threads()):
+            _, values = BatchScorer(model, part, precision).score(np.arange(len(rows)))
+            scored.append((rows, values))
+            progress(len(rows))
+    return _fetched(scored, len(pairs))
 
 
 def score_lists(
@@ -91,9 +103,10 @@ def score_lists(
     lists = CandidateLists(pairs, model.feature_families, encoder.idf, known)
 
     def score_list(rows: npt.NDArray[np.int64]) -> None:
-        features = torch.from_numpy(lists.features(rows))
+        features = torch.from_numpy(lists.features(rows)).to(model.device_of())
+        first = torch.zeros(len(rows), dtype=torch.long)
         with torch.inference_mode():
-            scores[rows] = model({}, {}, torch.zeros(len(rows), dtype=torch.long), features).numpy()
+            scores[rows] = model({}, {}, first, features).cpu().numpy()
         progress(len(rows))
 
     with _evaluating(model):
@@ -111,30 +124,20 @@ def score_tokenized(
 ) -> npt.NDArray[np.float32]:
     """Score tokenized pairs; see :func:`score`."""
     require_choice("precision", precision, PRECISIONS)
-    scores = np.zeros(len(pairs.query_index), dtype=np.float32)
-    held: list[Scored] = []
+    size, scored = batch_size, []
     with _evaluating(model):
         batch_scorer = BatchScorer(model, pairs, precision)
         has_fast_path = batch_scorer.fast_path is not None
-        size = batch_size
         if has_fast_path:
             # Larger batches share more windows, but all threads need work until the end.
-            share = -(-len(scores) // (4 * torch.get_num_threads()))
+            share = -(-len(pairs.query_index) // (4 * torch.get_num_threads()))
             size = min(SHARING * batch_size, max(batch_size, share))
         # A fast path needs no padding: mixed lengths give batches of equal duration.
         parts = batches_of(pairs, size, is_mixed=has_fast_path)
-        if parts and not model.post_inputs:
-            # Features need neither padding nor encoding.
-            parts = [np.concatenate(parts)]
-        for scored in _each(batch_scorer, parts):
-            held.append(scored)
-            progress(len(scored[0]))
-            if len(held) >= HELD:
-                _fetch(held, scores)
-                held = []
-        _fetch(held, scores)
-    check_finite(scores)
-    return scores
+        for rows, values in _each(batch_scorer, parts):
+            scored.append((rows, values))
+            progress(len(rows))
+    return _fetched(scored, len(pairs.query_index))
 
 
 def check_finite(scores: npt.NDArray[np.float32]) -> None:
@@ -152,8 +155,8 @@ def _each(batch_scorer: BatchScorer, parts: Sequence[Rows]) -> Iterator[Scored]:
 
     A batch is too small for several threads, and NumPy uses one thread only.
     """
-    threads, on_gpu = torch.get_num_threads(), batch_scorer.device.type != "cpu"
-    if on_gpu or threads == 1 or len(parts) == 1:
+    threads, is_gpu = torch.get_num_threads(), not is_host(batch_scorer.device)
+    if is_gpu or threads == 1 or len(parts) == 1:
         yield from map(batch_scorer.score, parts)
         return
     with one_thread_each():
@@ -165,11 +168,14 @@ def _each(batch_scorer: BatchScorer, parts: Sequence[Rows]) -> Iterator[Scored]:
             pool.shutdown(cancel_futures=True)
 
 
-def _fetch(scored: Sequence[Scored], scores: npt.NDArray[np.float32]) -> None:
-    """Copy scores to their rows, with one transfer from the device."""
+def _fetched(scored: Sequence[Scored], count: int) -> npt.NDArray[np.float32]:
+    """Finite scores [P] of ``count`` rows, with one transfer from the device."""
+    scores = np.zeros(count, dtype=np.float32)
     if scored:
         rows, values = zip(*scored, strict=True)
         scores[np.concatenate(rows)] = torch.cat(values).cpu().numpy()
+    check_finite(scores)
+    return scores
 
 
 class BatchScorer:

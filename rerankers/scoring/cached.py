@@ -1,7 +1,7 @@
 """Scores of posts that come again and again: their encodings are kept between calls.
 
-Of the models with a ``PostEncoder`` in their fast path's module; posts of other models are read
-each time.
+Of the models with a ``PostEncoder`` in their fast path's module; posts of other models, and of
+those on a GPU, are read each time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rerankers.base import Pairs, Reranker
+from rerankers.devices import is_host
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import check_finite, score
 from rerankers.scoring.precomputed import keys_of
@@ -63,7 +64,7 @@ class CachedScorer:
     Its methods may be called by several threads at once.
 
     Args:
-        model: in evaluation mode, on the CPU.
+        model: in evaluation mode.
         encoder: of its checkpoint.
         max_bytes: of the kept encodings and terms, besides the posts in work.
         spaces: word vectors of pairs without their own, for models over features.
@@ -85,6 +86,7 @@ class CachedScorer:
         self.hits, self.misses = 0, 0
         way = fast_paths.way_of(model)
         has_encoder = hasattr(way, "PostEncoder") and not model.feature_families
+        has_encoder &= is_host(model.device_of())
         post_encoder: Any = way.PostEncoder(model, encoder) if has_encoder else None
         self._encoder = post_encoder
         # Does not refer to self: a cycle would keep the memory of a model that is swapped out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import torch
 
 from rerankers import features
 from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
+from rerankers.devices import is_host
 from rerankers.errors import RerankerError
 from rerankers.features import KnownPosts
 from rerankers.text.inputs import TextEncoder, TokenIds, on_device
@@ -32,6 +33,16 @@ class Scorable(Protocol):
 
     def lengths(self) -> Rows:
         """[P] a number for each pair that grows with its work."""
+
+
+class Batch(NamedTuple):
+    """Arguments of :meth:`rerankers.base.Reranker.forward`, which describes them."""
+
+    queries: Inputs
+    posts: Inputs
+    query_of_post: torch.Tensor
+    features: torch.Tensor | None
+    post_of_pair: torch.Tensor | None
 
 
 OtherFeatures = Callable[[Rows, Rows], npt.NDArray[np.float32]]
@@ -84,27 +95,30 @@ class Tokenized:
 
     def scores_of(self, model: Reranker, rows: Rows, device: torch.device) -> torch.Tensor:
         """Scores [B] of the pairs ``rows`` [B], in one forward pass."""
-        scores: torch.Tensor = model(*self.batch(rows, device), self.features_of(rows, device))
+        scores: torch.Tensor = model(*self.batch(rows, device))
         return scores
 
     def compared(self, model: Reranker, rows: Rows, device: torch.device) -> Interactions:
         """Interactions of the pairs ``rows`` [B]."""
-        queries, posts, query_of_post = self.batch(rows, device)
-        encoded = model.encode_queries(queries), model.encode_posts(posts)
-        return model.compare(*encoded, query_of_post, self.features_of(rows, device))
+        return model.interactions(*self.batch(rows, device))
 
     def features_of(self, rows: Rows, device: torch.device) -> torch.Tensor | None:
         """Features [B, K] of the pairs ``rows``, None if there are none."""
         return None if self.features is None else on_device(self.features[rows], device)
 
-    def batch(self, rows: Rows, device: torch.device) -> tuple[Inputs, Inputs, torch.Tensor]:
-        """Inputs of a model for the pairs ``rows`` [B]: queries, posts, query of each post."""
+    def batch(self, rows: Rows, device: torch.device) -> Batch:
+        """Arguments of a model's forward pass for the pairs ``rows`` [B]."""
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
-        posts = self.post_index[rows]
-        return (
+        posts, post_of_pair = np.unique(self.post_index[rows], return_inverse=True)
+        is_shared = len(posts) < len(rows) and not is_host(device)
+        if not is_shared:
+            posts = self.post_index[rows]
+        return Batch(
             {name: ids.batch(queries, device) for name, ids in self.queries.items()},
             {name: ids.batch(posts, device) for name, ids in self.posts.items()},
-            on_device(query_of_post.astype(np.int64), device),
+            on_device(query_of_post, device),
+            self.features_of(rows, device),
+            on_device(post_of_pair, device) if is_shared else None,
         )
 
     def take(self, rows: Rows) -> Tokenized:

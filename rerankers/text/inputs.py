@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from rerankers.base import MASKED_WORDS, TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
+from rerankers.devices import is_host
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import (
@@ -25,6 +26,9 @@ from rerankers.text.words import (
     tokens_of,
     url_trigrams,
 )
+
+MULTIPLE = 8
+"""Texts on a GPU are padded to multiples of so many terms: few shapes, fast matrix products."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,24 @@ class TokenIds(Ragged):
     weights: npt.NDArray[np.float32] | None = None
 
     def batch(self, rows: Rows, device: torch.device) -> Terms:
-        """The texts ``rows`` [B] as tensors [B, L], L the length of the longest (at least 1)."""
-        ids = self.take(rows).padded(0).astype(np.int64)
-        weights = np.zeros((len(rows), 0), dtype=np.float32)
+        """The texts ``rows`` [B] as tensors [B, L], L the length of the longest (at least 1).
+
+        On a GPU it is the next multiple of :data:`MULTIPLE`.
+        """
+        part = self.take(rows)
+        longest = max(1, int(part.lengths.max(initial=0)))
+        if not is_host(device):
+            longest += -longest % MULTIPLE
+        borders = on_device(part.starts, device).unsqueeze(1)
+        places = borders[:-1] + torch.arange(longest, device=device)
+        # Padding is the number after the last one.
+        places = torch.where(places < borders[1:], places, len(part.values))
+        ids = on_device(np.append(part.values, np.int32(0)), device)[places]
+        weights = torch.zeros(len(rows), 0, device=device)
         if self.weights is not None:
-            weights = Ragged(self.weights, self.starts).take(rows).padded(0)
-        return Terms(on_device(ids, device), on_device(weights, device))
+            own = Ragged(self.weights, self.starts).take(rows).values
+            weights = on_device(np.append(own, np.float32(0)), device)[places]
+        return Terms(ids.long(), weights)
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:

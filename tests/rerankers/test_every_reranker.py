@@ -17,8 +17,9 @@ from helpers.reranking_samples import (
     every_model,
     small_model,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rerankers import checkpoint, models
+from rerankers import checkpoint, devices, models
 from rerankers.base import Pairs, Reranker, Terms
 from rerankers.errors import RerankerError
 from rerankers.scoring import batches as scoring
@@ -71,8 +72,7 @@ def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
 def test_padding_does_not_change_scores(model: Reranker) -> None:
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(tokenized.query_index))
-    queries, posts, query_of_post = tokenized.batch(rows, CPU)
-    features = tokenized.features_of(rows, CPU)
+    queries, posts, query_of_post, features, _ = tokenized.batch(rows, CPU)
 
     def wider(inputs: Any, columns: int) -> dict[str, Terms]:
         return {
@@ -98,7 +98,7 @@ def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
     tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     rows = np.arange(len(pairs))
     with torch.no_grad():
-        plain = model(*tokenized.batch(rows, CPU), tokenized.features_of(rows, CPU))
+        plain = model(*tokenized.batch(rows, CPU))
     np.testing.assert_allclose(score(model, pairs), plain.numpy(), rtol=1e-5, atol=1e-5)
 
 
@@ -125,6 +125,45 @@ def test_bfloat16_scores_are_near(model: Reranker) -> None:
     assert found.dtype == np.float32
     # Eight bits: a cosine in another bin, or another of the k largest, moves a few scores far.
     assert np.abs(found - exact).mean() < 0.08 * np.ptp(exact)
+
+
+def test_batches_for_a_gpu_give_the_scores_of_one_forward_pass(
+    model: Reranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = all_pairs(posts=[*POSTS, POSTS[3], POSTS[0]])
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
+    with torch.no_grad():
+        plain = model(*tokenized.batch(np.arange(len(pairs)), CPU)).numpy()
+    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
+    for size in (1, 256):
+        np.testing.assert_allclose(score(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
+    narrow = scoring.score(model, pairs, encoder(), precision="bf16")
+    assert np.abs(narrow - plain).mean() < 0.08 * np.ptp(plain)
+
+
+class NoMasks(TorchDispatchMode):
+    """Raises where a mask chooses places: a GPU would have to count them first."""
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        if "index" in operation.name():
+            for indices in (values for values in arguments if isinstance(values, list | tuple)):
+                assert all(index is None or index.dtype != torch.bool for index in indices)
+        return operation(*arguments, **(options or {}))
+
+
+def test_nothing_waits_for_a_gpu(model: Reranker) -> None:
+    """On a device without numbers, which raises where one of them is wanted."""
+    if not model.post_inputs:
+        pytest.skip("trees are on the CPU, and features come from there")
+    pairs = all_pairs(posts=[*POSTS, POSTS[3]])
+    tokenized, nowhere = Tokenized.from_pairs(pairs, encoder(), model), torch.device("meta")
+    with torch.inference_mode(), NoMasks():
+        batch = tokenized.batch(np.arange(len(pairs)), nowhere)
+        assert batch.post_of_pair is not None
+        scores = copy.deepcopy(model).to(nowhere)(*batch)
+    assert (scores.device, scores.shape) == (nowhere, (len(pairs),))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

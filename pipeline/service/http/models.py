@@ -46,7 +46,7 @@ class ServedModel:
 
     Attributes:
         name: in requests.
-        checkpoint: the trained reranker, on the CPU.
+        checkpoint: the trained reranker.
         scorer: scores pairs with it, in any thread.
         weight: λ, the neural score's share in a mixture.
         calibration: from scores to probabilities.
@@ -61,14 +61,17 @@ class ServedModel:
     version: str
 
     @classmethod
-    def load(cls, name: str, source: Source, cache: int, processes: int) -> ServedModel:
+    def load(
+        cls, name: str, source: Source, cache: int, processes: int, device: str = "cpu"
+    ) -> ServedModel:
         """Read a checkpoint folder.
 
         Args:
             name: of the model in requests.
             source: the folder.
             cache: bytes of kept encodings.
-            processes: that score; 1 is the calling one.
+            processes: that score; 1 is the calling one, and a GPU's.
+            device: of networks.
 
         Raises:
             RerankerError: it is damaged, or the model needs more than a query and posts.
@@ -76,9 +79,15 @@ class ServedModel:
         """
         directory, adapted = source
         whole, version, parallel = source.version, version_of(directory), None
-        if processes > 1:  # It loads the same model, at the same time.
-            parallel = ParallelScorer(directory, version, cache, processes, adapted)
-        tuned, checkpoint = _tuned(directory), checkpoints.load(directory, adapted=adapted)
+        parallel_parts = directory, version, cache, processes, adapted
+        if processes > 1 and device == "cpu":  # It loads the same model, at the same time.
+            parallel = ParallelScorer(*parallel_parts)
+        tuned, checkpoint = (
+            _tuned(directory),
+            checkpoints.load(directory, None, device, None, adapted),
+        )
+        if processes > 1 and not checkpoint.model.post_inputs:
+            parallel = parallel or ParallelScorer(*parallel_parts)
         if source.version != whole:
             raise RerankerError(f"{directory}: has changed while it was read; load it again")
         check_reads_given(checkpoint)
@@ -162,6 +171,7 @@ class Models:
         cache: bytes of kept encodings, shared equally.
         processes: of each model that score; 1 is the calling one.
         collections: whose best models for given candidates are served besides.
+        device: of networks.
 
     Raises:
         UsageError: two have the same name.
@@ -175,11 +185,12 @@ class Models:
         cache: int,
         processes: int = 1,
         collections: Sequence[Collection] = (),
+        device: str = "cpu",
     ) -> None:
         self._find = _sources(checkpoints, collections)
-        self._cache, self._processes = cache // len(self._find), processes
+        self._loading = cache // len(self._find), processes, device
         self._served = {
-            name: ServedModel.load(name, find(), self._cache, processes)
+            name: ServedModel.load(name, find(), *self._loading)
             for name, find in self._find.items()
         }
         self._lock = Lock()
@@ -227,7 +238,7 @@ class Models:
                     if tuned == (old.weight, old.calibration, old.version):
                         LOG.info("%s: unchanged", name)
                         continue
-                    model = ServedModel.load(name, source, self._cache, self._processes)
+                    model = ServedModel.load(name, source, *self._loading)
                 except (RerankerError, DataError, OSError, ValueError) as error:
                     LOG.error("%s: the old model stays: %s", name, error)
                     continue

@@ -104,7 +104,7 @@ class Service:
         Raises:
             RequestError: the queue is full, or the deadline is past.
         """
-        record.model = model.name
+        record.model, record.device = model.name, model.checkpoint.model.device_of().type
         record.documents += len(request.texts)
         record.truncated += request.truncated
         long = sum(len(text) > MAX_CHARACTERS for text in request.texts)

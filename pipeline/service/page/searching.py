@@ -103,6 +103,7 @@ class SearchPage:
         collection: to be searched; its index is opened, or built, at once.
         served: the service's models.
         grades: file of the grades given on the page; None takes none.
+        device: of the collection's own model.
 
     Raises:
         UsageError: the collection is not searched.
@@ -110,9 +111,14 @@ class SearchPage:
     """
 
     def __init__(
-        self, collection: Collection, served: Served, grades: Grades | None = None
+        self,
+        collection: Collection,
+        served: Served,
+        grades: Grades | None = None,
+        device: str = "cpu",
     ) -> None:
         self.collection, self._served, self.grades = collection, served, grades
+        self._device = device
         self._open()
         self._thread = ThreadPoolExecutor(1, "search")
         self._waiting = 0
@@ -145,7 +151,7 @@ class SearchPage:
     def _best_ranker(self) -> Any:
         """The best ranker that a collection has; None without one."""
         with suppress(DataError):
-            return ranker(self.collection, device="cpu")
+            return ranker(self.collection, device=self._device)
         return None
 
     def reload(self) -> None:

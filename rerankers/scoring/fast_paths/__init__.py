@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rerankers.base import Inputs, Interactions, Reranker
+from rerankers.devices import is_host
 from rerankers.scoring.tokenized import Scorable, Tokenized
 from rerankers.text.ragged import Rows
 
@@ -70,7 +71,7 @@ def find(model: Reranker, pairs: Scorable, precision: str = "fp32") -> PerQueryF
     way = way_of(model)
     if way is None or precision not in getattr(way, "PRECISIONS", ("fp32",)):
         return None
-    if not isinstance(pairs, Tokenized) or model.device_of().type != "cpu":
+    if not isinstance(pairs, Tokenized) or not is_host(model.device_of()):
         return None
     narrow = {} if precision == "fp32" else {"precision": precision}
     fast_path: PerQueryFastPath[Any] = way.FastPath(model, pairs, **narrow)
