@@ -76,15 +76,16 @@ def routes(page: SearchPage | None) -> list[Route]:
         )
 
     return [
-        _file("/", "index.html" if page else "start.html", "text/html"),
-        _file("/page.css", "page.css", "text/css"),
-        _file("/page.js", "page.js", "text/javascript"),
+        file_route("/", FOLDER / ("index.html" if page else "start.html"), "text/html"),
+        file_route("/page.css", FOLDER / "page.css", "text/css"),
+        file_route("/page.js", FOLDER / "page.js", "text/javascript"),
         *(_json(endpoint) for endpoint in (collection, search, explain)),
     ]
 
 
-def _file(path: str, name: str, kind: str) -> Route:
-    content = (FOLDER / name).read_bytes()
+def file_route(path: str, file: Path, kind: str) -> Route:
+    """A file of a page, as it is."""
+    content = file.read_bytes()
 
     async def endpoint(request: Request) -> Response:
         return Response(content, media_type=kind, headers=HEADERS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -60,6 +60,7 @@ class SearchDefaults:
         seconds: for the scores.
         indexes: names and patterns of those that may be read.
         models: index -> name of the model for its posts; the default model for others.
+        reads_ubi: whether ``ext.ubi`` is for the log here, not for the engine.
     """
 
     text_fields: Sequence[str] = ("contents",)
@@ -69,6 +70,7 @@ class SearchDefaults:
     seconds: float = 5.0
     indexes: Sequence[str] = ("*",)
     models: Mapping[str, str] = field(default_factory=dict)
+    reads_ubi: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Window:
         body: the search of the window.
         short: the same without the added fields, for hits that show their whole source; None if
             they do not.
+        ubi: ``ext.ubi``, if it is for the log; None without one.
     """
 
     query: str
@@ -97,6 +100,7 @@ class Window:
     model: str | None
     body: bytes
     short: bytes | None
+    ubi: Ubi | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,14 @@ class Search:
 
     body: bytes
     window: Window | None = None
+
+
+class Ubi(BaseModel):
+    """``ext.ubi``, of OpenSearch's User Behavior Insights."""
+
+    query_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
+    client_id: StrictStr | None = None
+    object_id_field: StrictStr | None = None
 
 
 class _QueryContext(BaseModel):
@@ -147,13 +159,19 @@ def read_search(
         readable(name.split(","), defaults.indexes)
     if "search_pipeline" in given or "search_pipeline" in content:
         return Search(body)
-    content, rerank = _without_rerank(content)
+    content, rerank = _without(content, "rerank")
+    ubi = None
+    if defaults.reads_ubi:
+        content, ubi = _without(content, "ubi")
     try:
-        own = body if rerank is None else _dumped(content)
+        own = body if rerank is None and ubi is None else _dumped(content)
         if rerank is False or any(name in given for name in UNCHANGED_PARAMETERS):
             return Search(own)
         options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
-        return Search(own, _window(content, given, options, defaults))
+        window = _window(content, given, options, defaults)
+        if window and ubi is not None:
+            window = replace(window, ubi=validated(Ubi, ubi, ("ext", "ubi")))
+        return Search(own, window)
     except (ValueError, RecursionError):
         return Search(body)
 
@@ -187,14 +205,14 @@ def strict(body: bytes) -> Json:
     return content
 
 
-def _without_rerank(content: Json) -> tuple[Json, Any]:
-    """A search without its ``ext.rerank``, and that; None without one."""
+def _without(content: Json, part: str) -> tuple[Json, Any]:
+    """A search without a part of its ``ext``, and that; None without one."""
     ext = content.get("ext")
-    if not isinstance(ext, dict) or ext.get("rerank") is None:
+    if not isinstance(ext, dict) or ext.get(part) is None:
         return content, None
-    others = {name: value for name, value in ext.items() if name != "rerank"}
+    others = {name: value for name, value in ext.items() if name != part}
     rest = {name: value for name, value in content.items() if name != "ext"}
-    return (rest | {"ext": others} if others else rest), ext["rerank"]
+    return (rest | {"ext": others} if others else rest), ext[part]
 
 
 def _window(
@@ -379,6 +397,11 @@ class Hit(NamedTuple):
         """Of the index that it is from."""
         return str(self.content.get("_index", ""))
 
+    @property
+    def doc_id(self) -> str:
+        """Its ``_id``."""
+        return str(self.content.get("_id", ""))
+
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
         return " ".join(chain.from_iterable(map(self._texts, names)))
@@ -405,6 +428,7 @@ class SearchResponse:
         start, stop: of this one in the text.
         first, last: of the list of hits in the text.
         hits: in the engine's order; None if there is no list.
+        ext: start of the content of ``ext`` in the text, and whether there is any; None without it.
     """
 
     text: str
@@ -413,18 +437,32 @@ class SearchResponse:
     first: int = 0
     last: int = 0
     hits: Sequence[Hit] | None = None
+    ext: tuple[int, bool] | None = None
 
     def page(
         self,
         rows: Sequence[tuple[int, str | None]],
         dropped: Collection[str],
         marked: bool = False,
+        ext: str = "",
     ) -> str:
-        """The response with these hits alone: row and new score, None for the engine's own."""
+        """The response with these hits alone: row and new score, None for the engine's own.
+
+        ``ext`` has members for its ``ext``.
+        """
         assert self.hits is not None
         shown = [self._hit(self.hits[row], dropped, score) for row, score in rows]
-        head, tail = self.text[self.start + 1 : self.first], self.text[self.last : self.stop]
-        return f"{{{MARK if marked else ''}{head}[{','.join(shown)}]{tail}"
+        mark, parts = MARK if marked else "", [self.start + 1, self.first, self.last, self.stop]
+        head, tail = self.text[parts[0] : parts[1]], self.text[parts[2] : parts[3]]
+        if ext and self.ext is None:
+            mark += f'"ext":{{{ext}}},'
+        elif ext and self.ext:
+            place, added = self.ext[0], ext + "," * self.ext[1]
+            if place < self.first:
+                head = self.text[parts[0] : place] + added + self.text[place : self.first]
+            else:
+                tail = self.text[self.last : place] + added + self.text[place : self.stop]
+        return f"{{{mark}{head}[{','.join(shown)}]{tail}"
 
     def _hit(self, hit: Hit, dropped: Collection[str], score: str | None) -> str:
         """A hit without some fields, with another score."""
@@ -500,7 +538,9 @@ def _response(text: str, at: int) -> tuple[SearchResponse, int]:
     if "hits" not in members or "hits" not in members["hits"].value:
         return SearchResponse(text, at, stop), stop
     _, first, last, hits = members["hits"].value["hits"]
-    return SearchResponse(text, at, stop, first, last, hits), stop
+    ext = members.get("ext")
+    place = (ext.begin + 1, bool(ext.value)) if ext and isinstance(ext.value, dict) else None
+    return SearchResponse(text, at, stop, first, last, hits, place), stop
 
 
 def _hits(text: str, at: int) -> tuple[Mapping[str, Member], int]:
