@@ -158,10 +158,10 @@ def clicked_of(search: dict[str, Any], objects: Collection[str]) -> set[str]:
     return {doc_id for doc_id in search["shown"] if doc_id in objects}
 
 
-def clicks_of(folder: Path) -> dict[str, set[str]]:
-    """search_id -> clicked object ids of a log."""
+def clicks_of(events: Iterable[dict[str, Any]]) -> dict[str, set[str]]:
+    """search_id -> clicked object ids."""
     found: dict[str, set[str]] = {}
-    for event in log.read(folder, log.EVENTS, ("search_id", "action", "object_id")):
+    for event in events:
         if is_click(event["action"]) and event["object_id"]:
             found.setdefault(event["search_id"], set()).add(event["object_id"])
     return found
@@ -179,4 +179,6 @@ COLUMNS = ("search_id", "time", "version", "challenger", "ids", "objects", "show
 
 def read_comparison(folder: Path) -> Comparison:
     """The comparison of a log."""
-    return compared(log.read(folder, log.SEARCHES, COLUMNS), clicks_of(folder))
+    return compared(
+        log.read(folder, log.SEARCHES, COLUMNS), clicks_of(log.read(folder, log.EVENTS))
+    )

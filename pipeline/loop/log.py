@@ -41,6 +41,7 @@ MOST_WAITING = 20_000
 """Lines that wait to be written; further ones are dropped."""
 
 SEARCHES, EVENTS = "searches", "events"
+PROMOTIONS = "promotions.jsonl"
 
 SCHEMAS: Mapping[str, Mapping[str, str]] = {
     SEARCHES: {
@@ -316,21 +317,39 @@ def write_serving(
     folder: Path, challenger: Path, collection: str | None, checkpoint: Path | None
 ) -> None:
     """Write down whose model the challenger is to replace: a collection's, or a checkpoint."""
+    # The name of a collection stays as it is.
+    if collection and Path(collection).exists():
+        collection = str(Path(collection).absolute())
     content = {
         "challenger": str(challenger.absolute()),
-        # Names stay, files get their whole path.
-        "collection": collection
-        and str(path if (path := Path(collection).absolute()).exists() else collection),
+        "collection": collection,
         "checkpoint": checkpoint and str(checkpoint.absolute()),
     }
     with atomic_file(folder / "serving.json") as stream:
         json.dump(content, stream, indent=2)
 
 
+def read_serving(folder: Path) -> dict[str, Any]:
+    """What :func:`write_serving` wrote; raises DataError without it."""
+    path = folder / "serving.json"
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise DataError(
+            f"{path}: found no such file, expected that of serve --challenger"
+        ) from None
+    return content
+
+
 def append_promotion(folder: Path, record: Mapping[str, Any]) -> None:
     """Write down that a challenger became the champion, or the way back."""
-    with (folder / "promotions.jsonl").open("a", encoding="utf-8") as stream:
+    with (folder / PROMOTIONS).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({"time": time.time(), **record}) + "\n")
+
+
+def read_promotions(folder: Path) -> list[dict[str, Any]]:
+    """What was written by :func:`append_promotion`, oldest first."""
+    return [*_lines(path)] if (path := folder / PROMOTIONS).exists() else []
 
 
 if __name__ == "__main__":
