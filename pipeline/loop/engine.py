@@ -81,7 +81,8 @@ def read(address: EngineAddress, kind: str) -> Iterator[dict[str, Any]]:
     engine, index = Engine.connect(address), address.index
     if kind == EVENTS:
         index = events_index(index)
-    body: dict[str, Any] = {"size": PAGE, "sort": ["_doc"]}
+    order = {"timestamp": {"order": "asc", "unmapped_type": "date"}}
+    body: dict[str, Any] = {"size": PAGE, "sort": [order]}
     answer = engine.patiently("POST", f"/{index}/_search", body, {"scroll": "2m"})
     while hits := answer["hits"]["hits"]:
         for hit in hits:
@@ -97,6 +98,8 @@ def _record(kind: str, source: Mapping[str, Any]) -> dict[str, Any]:
     moment = source.get("timestamp")
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment).timestamp()
+    elif moment is not None:
+        moment /= 1000
     record = {"search_id": search_id, "time": moment, "client_id": source.get("client_id")}
     if kind == SEARCHES:
         shown = [str(doc_id) for doc_id in source.get("query_response_hit_ids") or ()]
