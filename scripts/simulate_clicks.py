@@ -113,7 +113,7 @@ def weeks(options: Options) -> None:
     evaluator = Evaluator(qrels, ["AP"])
 
     def ap(run: Run) -> float:
-        return mean([*evaluator(run).values()][0].values())
+        return mean(evaluator(run)["AP"].values())
 
     noise = np.random.default_rng(options.seed)
     sizes = {q: noise.standard_normal(len(scores)) for q, scores in found.items()}
@@ -268,7 +268,7 @@ def _ap(
 
     wanted = [topic for topic in topics if topic.query_id in held_out]
     run = ranker(collection, "window", checkpoint=folder).rank(wanted, 100).run
-    return mean([*Evaluator(held_out, ["AP"])(run).values()][0].values())
+    return mean(Evaluator(held_out, ["AP"])(run)["AP"].values())
 
 
 def _write_log(
