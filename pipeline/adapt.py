@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.collections.collection import Collection
+    from rerankers.text.spaces import AdaptedSpace
 
 MOST_POSTS = 200_000
 """Posts to encode, by default: more improve little."""
@@ -132,7 +133,6 @@ def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
 def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
     from pipeline.command.runtime import counted
-    from rerankers.text.inputs import Lexicon
     from rerankers.text.spaces import description_of
 
     space, path = collection.adapted_space, collection.adapted_path
@@ -141,16 +141,23 @@ def _report(collection: Collection) -> None:
             f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
             f"them by python -m pipeline.adapt {_named(collection)}"
         )
-    lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
-    known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
-    unknown = 1 - known / max(1, len(lexicon.texts.values))
+    unknown, posts = unknown_words(collection, space)
     made = description_of(path)
     print(
         f"{path}: {counted(len(space.words), 'word')}, by {made.get('teacher', '?')} on "
         f"{counted(int(made.get('posts', 0)), 'post')}\n"
-        f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
+        f"{unknown:.1%} of the words of the {posts:,} posts now in the collection are "
         "not among them and have general vectors alone"
     )
+
+
+def unknown_words(collection: Collection, space: AdaptedSpace) -> tuple[float, int]:
+    """The share of the posts' words that adapted vectors lack, and the number of posts."""
+    from rerankers.text.inputs import Lexicon
+
+    lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
+    known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
+    return 1 - known / max(1, len(lexicon.texts.values)), len(lexicon.texts)
 
 
 def _named(collection: Collection) -> str:

@@ -1,9 +1,13 @@
 """Make topics and judgments of a click log.
 
   python -m pipeline.clicks log.jsonl --output qrels.txt
+  python -m pipeline.clicks log --output qrels.txt
+  python -m pipeline.clicks --engine http://localhost:9200 --output qrels.txt
   python -m pipeline.evaluate qrels.txt my.run
 
-The log, which may be a .gz file, has one list of results a line, with a click or without:
+The second reads the folder of pipeline.serve --log DIR --log-queries plain, with the events that
+were posted to the service; the third OpenSearch's User Behavior Insights, the indexes ubi_queries
+and ubi_events. A file, which may be .gz, has one list of results a line, with a click or without:
 
   {"query": "storm damage", "shown": ["17", "4", "9"], "clicked": ["4"]}
 
@@ -13,9 +17,11 @@ made of the text, the same in all logs. Other keys (session, time, …) are igno
 A post that was clicked is relevant, one that was skipped above a click is not, and one that was
 only shown without a click below it is not judged. People look at the first positions most: a
 position-based model, fitted to the whole log, tells how often each position is looked at, and how
-much each post attracts those who look. Neither a click nor a skip is certainty: the estimate starts
-from the attractiveness that is usual at a post's place. Its gain is 0 for a post that attracts as
-much as the average one, and 1 for a post that is clicked whenever it is looked at.
+much each post attracts those who look. Where the service has interleaved two models, the first
+follows from posts that were shown at several positions by chance. Neither a click nor a skip is
+certainty: the estimate starts from the attractiveness that is usual at a post's place. Its gain is
+0 for a post that attracts as much as the average one, and 1 for a post that is clicked whenever it
+is looked at.
 
   grade 2      clicked twice or more, gain of --highly-relevant or more
   grade 1      clicked, gain of --relevant or more
@@ -34,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.command.engine import addresses
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -47,6 +54,7 @@ from pipeline.command.options import (
 from pipeline.command.runtime import bar, print_table
 
 if TYPE_CHECKING:
+    from indexes.engines.address import EngineAddress
     from pipeline.collections.clicks.log import ClickLog
     from pipeline.collections.clicks.model import ClickModel
     from pipeline.collections.trec import Qrels
@@ -55,11 +63,50 @@ POSITIONS = 10
 """Rows of the table of positions; those below are one row."""
 
 
+def existing(text: str) -> Path:
+    """A file or folder that is there."""
+    return Path(text) if Path(text).is_dir() else existing_file(text)
+
+
 @dataclass(frozen=True)
-class Options:
+class LogOptions:
+    """A log of searches and clicks."""
+
+    log: Path | None = argument(
+        "click log: JSON lines, .gz or not, or the folder of serve --log",
+        parse=existing,
+        required=False,
+    )
+    engine: str | None = option(
+        "read the log of OpenSearch's User Behavior Insights in the engine at this address",
+        parse=addresses,
+        metavar="URL",
+    )
+    log_index: str = option(
+        "its index of queries; that of events has events for queries",
+        default="ubi_queries",
+        metavar="NAME",
+    )
+    engine_auth: Path | None = option(
+        "file of user and password, or api_key, and ca (default: $TWEETRERANK_ENGINE_USER, …)",
+        parse=existing_file,
+        metavar="FILE",
+    )
+
+    @property
+    def source(self) -> Path | EngineAddress:
+        """Where the log is; raises UsageError unless there is one place."""
+        from indexes.engines.address import EngineAddress
+
+        if (self.log is None) == (self.engine is None):
+            raise UsageError("give one of a log and --engine URL")
+        return self.log or EngineAddress(self.engine or "", self.log_index, self.engine_auth)
+
+
+@dataclass(frozen=True)
+class Options(LogOptions):
     """Files, and what clicks are worth."""
 
-    log: Path = argument("click log, JSON lines, .gz or not", parse=existing_file)
     output: Path = option(
         "file of judgments to write, in TREC's form",
         parse=output_file,
@@ -89,17 +136,16 @@ class Options:
 def main(options: Options) -> None:
     """Read the log, estimate, write both files and report."""
     from pipeline.collections.clicks.log import judgments, read_click_log
-    from pipeline.collections.clicks.model import ROUNDS, fit
+    from pipeline.loop.impressions import fitted, read_logged
 
     _check(options)
+    source = options.source
+    is_file = isinstance(source, Path) and source.is_file()
     with bar(0, "reading", "impression") as progress:
-        log = read_click_log(options.log, progress)
-    with bar(ROUNDS, "position bias", "round") as progress:
-        model = fit(
-            log.pair, log.position, log.click, strength=options.prior_strength, progress=progress
-        )
+        log = read_click_log(source, progress) if is_file else read_logged(source, progress)
+    model = fitted(log, options.prior_strength)
     qrels = judgments(log, model.gain, options.relevant, options.highly_relevant)
-    _write(options, log, qrels)
+    write_judgments(options.topics_file, options.output, log, qrels)
     _report(options, log, model, qrels)
 
 
@@ -111,7 +157,11 @@ def _check(options: Options) -> None:
             f"--highly-relevant: found {options.highly_relevant:g}, expected at least "
             f"{options.relevant:g}, the gain of --relevant"
         )
-    files = [("log", options.log), ("--output", options.output), ("--topics", options.topics_file)]
+    files = [
+        ("log", options.log or Path()),
+        ("--output", options.output),
+        ("--topics", options.topics_file),
+    ]
     for index, (name, path) in enumerate(files):
         for other, earlier in files[:index]:
             if path.resolve() == earlier.resolve():
@@ -120,14 +170,14 @@ def _check(options: Options) -> None:
         raise UsageError(problems)
 
 
-def _write(options: Options, log: ClickLog, qrels: Qrels) -> None:
+def write_judgments(topics_file: Path, output: Path, log: ClickLog, qrels: Qrels) -> None:
     """Write judgments and the topics that have any; neither is replaced if one fails."""
     from pipeline.collections.trec import written_file
 
     topics = (query.topic for query in log.queries)
     with (
-        written_file(options.topics_file) as topics_stream,
-        written_file(options.output) as qrels_stream,
+        written_file(topics_file) as topics_stream,
+        written_file(output) as qrels_stream,
     ):
         for topic in topics:
             if topic.query_id in qrels:
@@ -147,7 +197,7 @@ def _report(options: Options, log: ClickLog, model: ClickModel, qrels: Qrels) ->
     print(f"{moved:,} pairs were shown at several positions; these tell examination from relevance")
     if not moved:
         print(
-            f"{options.log}: found no pair at two positions; the examination of position k is "
+            f"{options.source}: found no pair at two positions; the examination of position k is "
             "little more than the usual assumption, 1 / k",
             file=sys.stderr,
         )

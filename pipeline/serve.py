@@ -5,6 +5,7 @@ python -m pipeline.serve --checkpoint mp_hcnn --checkpoint my-checkpoint --port 
 python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
 python -m pipeline.serve --collection my-posts.toml --grades grades.txt
 python -m pipeline.serve --engine http://localhost:9200 --engine-index 'posts-*' --text-field body
+python -m pipeline.serve --engine http://localhost:9200 --collection mine.toml --log log
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
     existing_file,
+    fraction,
     option,
     output_file,
     positive_float,
@@ -36,6 +39,7 @@ from pipeline.command.runtime import choose_device, device_name
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.service.http.service import Service
+    from pipeline.service.loop.searches import Loop
     from pipeline.service.proxy.routes import Proxy
 
 DEFAULT_CHECKPOINT = "window"
@@ -164,6 +168,32 @@ class Options:
         default=5.0,
         parse=positive_float,
     )
+    log: Path | None = option(
+        "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
+        parse=Path,
+        metavar="DIR",
+    )
+    log_queries: str = option(
+        "how queries and clients stand in it: hashed (models cannot learn from it) or plain",
+        default="hashed",
+        choices=("hashed", "plain"),
+    )
+    log_keep: float = option(
+        "days after which its parts are deleted", default=30.0, parse=positive_float, metavar="DAYS"
+    )
+    log_index: str | None = option(
+        "index of --engine that gets the log, too, in the form of OpenSearch's ubi_queries; events "
+        "go to the one of the same name with events for queries",
+        parse=index_pattern,
+        metavar="NAME",
+    )
+    challenger: Path | None = option(
+        "folder of a model, which may come later, to be compared with the served one by clicks: "
+        "some searches of --engine show an interleaving of both; needs --log",
+        parse=Path,
+        metavar="DIR",
+    )
+    share: float = option("share of these searches", default=0.2, parse=fraction)
 
 
 def main(options: Options) -> None:
@@ -188,6 +218,7 @@ def main(options: Options) -> None:
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
         from pipeline.service.http.tracing import traced
+        from pipeline.service.loop.routes import routes as loop_routes
         from pipeline.service.record import LOG, end_log, log_as_json
     except ModuleNotFoundError as error:
         raise DataError(
@@ -218,6 +249,7 @@ def main(options: Options) -> None:
     if collections:
         page = SearchPage(collections[0], lambda: models.served, grades, device)
     log = log_as_json()
+    loop = loop_of(options, service)
 
     def reload() -> None:
         if options.api_key_file:
@@ -237,10 +269,12 @@ def main(options: Options) -> None:
             page.reload()
         if statistics:
             statistics.reload()
+        loop.reload()
 
-    proxy = proxy_of(options, service, indexes, model_of)
+    proxy = proxy_of(options, loop, indexes, model_of)
+    pages = [*routes(page), *loop_routes(loop)]
     config = connections.config(
-        traced(app.build(service, keys, routes(page), proxy, reload)),
+        traced(app.build(service, keys, pages, proxy, reload)),
         loop="uvloop",
         **(certificate.options() if certificate else {}),
     )
@@ -260,6 +294,8 @@ def main(options: Options) -> None:
         page.close()
     if statistics:
         statistics.close()
+    if loop.log:
+        loop.log.close()
     if not end_log(log):
         os._exit(0)  # The interpreter's end would wait for the log.
 
@@ -288,8 +324,49 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     )
 
 
+def loop_of(options: Options, service: Service) -> Loop:
+    """The log of searches and the challenger of the options, as far as they name some.
+
+    Raises:
+        UsageError: there are options of a log and no log or engine.
+        DataError: there is no PyArrow to write it by.
+    """
+    from pipeline.service.loop.searches import Challenger, Loop
+    from rerankers import checkpoint as checkpoints
+
+    if options.log is None:
+        names = ("challenger", "log_index")
+        if given := [name for name in names if getattr(options, name)]:
+            flag = given[0].replace("_", "-")
+            raise UsageError(f"--{flag}: found no --log, expected the folder of one")
+        return Loop(service)
+    if options.engine is None:
+        raise UsageError("--log: found no --engine, whose reranked searches are logged")
+    if find_spec("pyarrow") is None:
+        raise DataError(
+            "--log: found no package pyarrow; install the extra: pip install 'tweetrerank[loop]'"
+        )
+    from indexes.engines.address import EngineAddress
+    from pipeline.loop.engine import EngineStore
+    from pipeline.loop.log import LogWriter, write_serving
+
+    others = []
+    if options.log_index:
+        address = EngineAddress(options.engine, options.log_index, options.engine_auth)
+        others = [EngineStore(address)]
+    log = LogWriter(options.log, options.log_queries == "plain", options.log_keep, others)
+    challenger = None
+    if options.challenger:
+        threads = options.threads or len(os.sched_getaffinity(0))
+        challenger = Challenger(options.challenger, options.share, options.cache, threads)
+        names = [] if options.checkpoint else [*options.collection]
+        folder = None if names else checkpoints.find((*options.checkpoint, DEFAULT_CHECKPOINT)[0])
+        write_serving(options.log, options.challenger, names[0] if names else None, folder)
+    return Loop(service, log, challenger)
+
+
 def proxy_of(
-    options: Options, service: Service, indexes: Sequence[str], model_of: Mapping[str, str]
+    options: Options, loop: Loop, indexes: Sequence[str], model_of: Mapping[str, str]
 ) -> Proxy | None:
     """The searches of these indexes of the engine, if the options name one.
 
@@ -307,7 +384,7 @@ def proxy_of(
     url_field = options.url_field or (None if options.text_field else "url")
     defaults = SearchDefaults(
         *(fields, url_field, options.rerank_window, options.max_documents),
-        *(options.rerank_timeout, indexes, model_of),
+        *(options.rerank_timeout, indexes, model_of, loop.log is not None),
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():
@@ -315,7 +392,7 @@ def proxy_of(
             "%s asks for no password: everybody who reaches %s reads %s",
             *(options.engine, options.host, ", ".join(indexes)),
         )
-    return Proxy(service, upstream, defaults)
+    return Proxy(loop.service, upstream, defaults, loop)
 
 
 def collections_of(options: Options) -> Sequence[Collection]:

@@ -247,6 +247,7 @@ class SearchedCollection(Collection):
         training_qrels_path: file of the judgments to train on, where they are not in
             ``qrels_path``; then the topics that each file judges are searched or trained on.
         judged_only: whether models are trained on judged candidates alone.
+        own_adapted: file of adapted word vectors in place of that beside the index.
     """
 
     name: str
@@ -266,6 +267,12 @@ class SearchedCollection(Collection):
     training_qrels_path: Path | None = None
     judged_only: bool = False
     language: str | None = None
+    own_adapted: Path | None = None
+
+    @property
+    def adapted_path(self) -> Path | None:
+        """File of word vectors adapted to the posts, made or not."""
+        return self.own_adapted or super().adapted_path
 
     @property
     def key(self) -> str:

@@ -29,12 +29,17 @@ KEYS = ("query", "shown", "clicked")
 
 
 class Impression(NamedTuple):
-    """One list of results: posts from the first position on, and which of them were clicked."""
+    """One list of results: posts from the position ``start`` on, and which of them were clicked.
+
+    ``is_interleaved``: whether coins have chosen the positions.
+    """
 
     query: str
     shown: list[str]
     clicked: set[str]
     query_id: str | None = None
+    start: int = 0
+    is_interleaved: bool = False
 
 
 @dataclass
@@ -71,7 +76,7 @@ class ClickLog:
         self._numbers: dict[str, int] = {}
         self._pairs: dict[tuple[int, str], int] = {}
         self._pair, self._position = array("q"), array("q")
-        self._click, self._above = array("b"), array("b")
+        self._click, self._above, self._chance = array("b"), array("b"), array("b")
 
     def add(self, impression: Impression) -> Query:
         """Add an impression; its query."""
@@ -83,14 +88,15 @@ class ClickLog:
         query.spellings[" ".join(well_formed(impression.query).split())] += 1
         clicks = [doc_id in impression.clicked for doc_id in impression.shown]
         last = max((k for k, click in enumerate(clicks) if click), default=-1)
-        for position, (doc_id, click) in enumerate(zip(impression.shown, clicks, strict=True)):
+        for place, (doc_id, click) in enumerate(zip(impression.shown, clicks, strict=True)):
             pair = self._pairs.setdefault((number, doc_id), len(self.pairs))
             if pair == len(self.pairs):
                 self.pairs.append((number, doc_id))
             self._pair.append(pair)
-            self._position.append(position)
+            self._position.append(impression.start + place)
             self._click.append(click)
-            self._above.append(position < last and not click)
+            self._above.append(place < last and not click)
+            self._chance.append(impression.is_interleaved)
         self.impressions += 1
         self.impressions_with_click += last >= 0
         return query
@@ -114,6 +120,11 @@ class ClickLog:
     def skipped_above_click(self) -> Booleans:
         """[entries], whether the post was not clicked, but one below it."""
         return np.array(self._above, np.bool_)
+
+    @property
+    def is_interleaved(self) -> Booleans:
+        """[entries], whether coins have chosen the position."""
+        return np.array(self._chance, np.bool_)
 
     @property
     def pairs_at_several_positions(self) -> int:
@@ -144,10 +155,15 @@ def read_click_log(
         if impression.query_id is not None:
             _name(query, impression.query_id, owners, str(path), number)
         progress(1)
+    return with_clicks(log, str(path), 'post under "clicked"')
+
+
+def with_clicks(log: ClickLog, name: str, expected: str) -> ClickLog:
+    """The log; raises DataError if there is no click in it."""
     if not log.impressions_with_click:
         raise DataError(
-            f"{path}: found {log.impressions:,} impressions and no click, expected at least one "
-            'post under "clicked": without clicks there is nothing to judge by'
+            f"{name}: found {log.impressions:,} impressions and no click, expected at least one "
+            f"{expected}: without clicks there is nothing to judge by"
         )
     return log
 

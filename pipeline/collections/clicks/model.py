@@ -20,6 +20,9 @@ Series and Cross Section Data" (Econometrica, 1978), section 2. Pairs shown at s
 tell θ from α. Without any, θ stays near its start, 1 / k, as is usual: Joachims, Swaminathan &
 Schnabel, "Unbiased Learning-to-Rank with Biased Feedback" (WSDM 2017), section 6.
 
+Where coins have chosen the positions, as an interleaving of two rankings does, θ follows from the
+clicks on the same pair at two positions alone: :func:`examination_of_swaps`.
+
 The data determine θ · α alone, so θ of the first position is 1 and no other is above it: α is the
 click rate at the first position.
 """
@@ -47,6 +50,13 @@ MEAN_STRENGTH = 10
 
 HIGHEST_MEAN = 0.9
 """Of the prior: in a log that shows clicked posts alone, one click would be certainty."""
+
+MOST_SWAPPED = 30
+"""Positions whose examination is estimated by swaps."""
+
+FEWEST_CLICKS = 50.0
+"""Clicks at each of two positions, on pairs shown at both, that their ratio needs: fewer are less
+exact than the fit, whose error is one-sided but small."""
 
 _BINS = 128
 _BLOCK = 8192
@@ -91,6 +101,7 @@ def fit(
     click: Booleans,
     *,
     strength: float = 2.0,
+    known: Floats | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> ClickModel:
     """Fit the model to posts as they were shown, one entry for a post in an impression.
@@ -100,6 +111,7 @@ def fit(
         position: [entries], from 0.
         click: [entries], whether the post was clicked.
         strength: of the Beta prior, in impressions.
+        known: [positions], examination where it is not to be fitted, else NaN.
         progress: is called with 1 after every round.
     """
     shown = np.bincount(position)
@@ -116,6 +128,9 @@ def fit(
         overall = sums.sum() / pairs.sum()
         new_means = _limited((sums + MEAN_STRENGTH * overall) / (pairs + MEAN_STRENGTH))
         new = (clicked + examined) / np.maximum(shown, 1)
+        if known is not None:
+            is_known = ~np.isnan(known[: len(new)])
+            new[: len(known)][is_known] = known[: len(new)][is_known]
         new[0] = 1
         change = max(np.abs(new - examination).max(), np.abs(new_means - means).max())
         examination, means = new, new_means
@@ -125,6 +140,52 @@ def fit(
     _, attractiveness = _expectation(evidence, examination, means, strength)
     mean = float(_limited(np.average(attractiveness, weights=evidence.pairs)))
     return ClickModel(examination, attractiveness[evidence.pattern], mean)
+
+
+def examination_of_swaps(pair: Integers, position: Integers, click: Booleans) -> Floats:
+    """[positions], of the first one 1; NaN for positions that no swaps connect with it.
+
+    The ratio of click rates at two positions is pooled over the pairs that were shown at both
+    (Mantel & Haenszel 1959), and the ratios are joined by least squares. Agarwal, Zaitsev, Wang,
+    Li, Najork & Joachims, "Estimating Position Bias without Intrusive Interventions" (WSDM 2019).
+
+    Args:
+        pair: [entries], as in :func:`fit`, of impressions whose positions were chosen by chance.
+        position: [entries], from 0.
+        click: [entries], whether the post was clicked.
+    """
+    positions = min(int(position.max(initial=0)) + 1, MOST_SWAPPED)
+    kept = position < positions
+    _, pair = np.unique(pair[kept], return_inverse=True)
+    cells = pair, position[kept]
+    shown = np.zeros((int(pair.max(initial=-1)) + 1, positions))
+    clicked = shown.copy()
+    np.add.at(shown, cells, 1)
+    np.add.at(clicked, cells, click[kept])
+    rows, targets = [], []
+    for k in range(positions):
+        for other in range(k):
+            total = np.maximum(1, shown[:, k] + shown[:, other])
+            here = float((clicked[:, k] * shown[:, other] / total).sum())
+            there = float((clicked[:, other] * shown[:, k] / total).sum())
+            if min(here, there) >= FEWEST_CLICKS:
+                weight = np.sqrt(1 / (1 / here + 1 / there))
+                row = np.zeros(positions)
+                row[k], row[other] = weight, -weight
+                rows.append(row)
+                targets.append(weight * np.log(here / there))
+    found = np.full(positions, np.nan)
+    found[:1] = 0
+    reached = {0}
+    for _ in range(positions):
+        for row in rows:
+            ends = {*np.flatnonzero(row).tolist()}
+            reached |= ends if ends & reached else set()
+    if joined := sorted(reached - {0}):
+        is_joined = [bool(row[joined].any()) for row in rows]
+        matrix = np.array(rows)[is_joined][:, joined]
+        found[joined] = np.linalg.lstsq(matrix, np.array(targets)[is_joined], rcond=None)[0]
+    return np.minimum(np.exp(found), 1)
 
 
 def _limited(means: npt.ArrayLike) -> Floats:

@@ -19,7 +19,7 @@ from pipeline.service.record import LOG, Record, write
 PUBLIC = frozenset(
     (
         *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics", "/docs"),
-        "/openapi.json",
+        *("/openapi.json", "/loop", "/loop.js"),
     )
 )
 """Paths that need no key."""

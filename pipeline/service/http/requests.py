@@ -170,10 +170,10 @@ def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise _first_error(error, at) from None
+        raise validation_error(error, at) from None
 
 
-def _first_error(error: ValidationError, at: Location) -> RequestError:
+def validation_error(error: ValidationError, at: Location = ()) -> RequestError:
     """The first error of a body's part, and the locations of a few more."""
     details = error.errors(include_url=False, include_context=False)
     location, *others = [tuple(p for p in d["loc"] if p not in BRANCHES) for d in details]

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, unquote, unquote_plus
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -23,6 +22,7 @@ from pipeline.service.formats.base import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
+from pipeline.service.loop.searches import Loop, Ranked
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
@@ -149,10 +149,18 @@ class Proxy:
         service: scores the hits.
         upstream: the engine.
         defaults: of searches.
+        loop: logs the searches, and interleaves two models in some of them.
     """
 
-    def __init__(self, service: Service, upstream: Upstream, defaults: SearchDefaults) -> None:
+    def __init__(
+        self,
+        service: Service,
+        upstream: Upstream,
+        defaults: SearchDefaults,
+        loop: Loop | None = None,
+    ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
+        self.loop = loop or Loop(service)
         self._places: dict[tuple[str, ...], _Place] = {}
 
     def routes(self) -> Sequence[Route]:
@@ -255,14 +263,18 @@ class Proxy:
             return await self._unchanged(request, search.body, has_failed=True)
         if window and window.hits is not None:
             try:
-                text, is_reranked = await self._reranked(window, search.window, request)
+                text, ranked = await self._reranked(window, search.window, request)
             except ValueError:  # A post is gone by now: its source comes with the others.
                 whole = replace(search.window, needed=None)
                 response, window = await self._of_window(request, whole)
                 if not window or window.hits is None:
                     return await self._unchanged(request, search.body, has_failed=True)
-                text, is_reranked = await self._reranked(window, whole, request)
-            return _response(response, text.encode("utf-8", "surrogatepass"), is_reranked)
+                text, ranked = await self._reranked(window, whole, request)
+            content = text.encode("utf-8", "surrogatepass")
+            answer = _response(response, content, ranked is not None)
+            if ranked and ranked.search_id:
+                answer.headers["x-search-id"] = quote(ranked.search_id)
+            return answer
         if response.status not in (200, *_OWN_SEARCH_FAILED):
             self.service.metrics.search(request.record, "refused")
             return _response(response)
@@ -413,15 +425,15 @@ class Proxy:
 
     async def _reranked(
         self, response: SearchResponse, window: Window, request: EngineRequest
-    ) -> tuple[str, bool]:
-        """The page of a response with hits, and whether it is reranked: as it was if not."""
+    ) -> tuple[str, Ranked | None]:
+        """The page of a response with hits, and their ranking; None, and as it was, without one."""
         assert response.hits is not None
         rows: Sequence[tuple[int, str | None]] = [(row, None) for row in range(len(response.hits))]
-        outcome, record = "unchanged", request.record
+        outcome, record, ranked = "unchanged", request.record, None
         if rows and all(hit.score is not None for hit in response.hits):
             try:
-                rows = await self._order(response, window, request)
-                outcome = "reranked"
+                ranked = await self._order(response, window, request)
+                rows, outcome = ranked.rows, "reranked"
             except RequestError as error:
                 record.kind, record.error = error.kind, error.message
                 outcome = "failed"
@@ -432,13 +444,13 @@ class Proxy:
         shown = rows[window.start : window.start + window.size]
         sources = await self._sources(response, request, [row for row, _ in shown])
         self.service.metrics.search(request.record, outcome)
-        page = response.page(shown, window.added, outcome == "failed", sources)
-        return page, outcome == "reranked"
+        ext = ranked.ext if ranked else ""
+        return response.page(shown, window.added, outcome == "failed", sources, ext), ranked
 
     async def _order(
         self, response: SearchResponse, window: Window, request: EngineRequest
-    ) -> Sequence[tuple[int, str]]:
-        """Row and score of the hits, best first; raises RequestError."""
+    ) -> Ranked:
+        """The hits, best first; raises RequestError."""
         hits, record = response.hits or (), request.record
         texts = [hit.text(window.text_fields) for hit in hits]
         if not any(texts):
@@ -453,8 +465,7 @@ class Proxy:
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
         model = self._model(window, hits[0].index_name)
-        scored = await self.service.score(wanted, model, record, deadline)
-        return [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
+        return await self.loop.rank(wanted, model, record, deadline, window, hits)
 
 
 class _Route(Route):

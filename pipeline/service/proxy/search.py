@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -79,6 +79,7 @@ class SearchDefaults:
         seconds: for the scores.
         indexes: names and patterns of those that may be read.
         models: index -> name of the model for its posts; the default model for others.
+        reads_ubi: whether ``ext.ubi`` is for the log here, not for the engine.
     """
 
     text_fields: Sequence[str] = ("contents",)
@@ -88,6 +89,7 @@ class SearchDefaults:
     seconds: float = 5.0
     indexes: Sequence[str] = ("*",)
     models: Mapping[str, str] = field(default_factory=dict)
+    reads_ubi: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Window:
             they do not.
         needed: end of a search whose hits' sources have only what the reranker needs; None if their
             whole sources cannot come by another search.
+        ubi: ``ext.ubi``, if it is for the log; None without one.
     """
 
     query: str
@@ -121,6 +124,7 @@ class Window:
     body: bytes
     short: bytes | None
     needed: bytes | None = None
+    ubi: Ubi | None = None
 
     def without_sources(self, body: bytes) -> bytes:
         """A search of the window, for hits with only the needed part of their sources."""
@@ -134,6 +138,14 @@ class Search:
 
     body: bytes
     window: Window | None = None
+
+
+class Ubi(BaseModel):
+    """``ext.ubi``, of OpenSearch's User Behavior Insights."""
+
+    query_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
+    client_id: StrictStr | None = None
+    object_id_field: StrictStr | None = None
 
 
 class _QueryContext(BaseModel):
@@ -176,13 +188,19 @@ def read_search(
         readable(name.split(","), defaults.indexes)
     if "search_pipeline" in given or "search_pipeline" in content:
         return Search(body)
-    content, rerank = _without_rerank(content)
+    content, rerank = _without(content, "rerank")
+    ubi = None
+    if defaults.reads_ubi:
+        content, ubi = _without(content, "ubi")
     try:
-        own = body if rerank is None else _dumped(content)
+        own = body if rerank is None and ubi is None else _dumped(content)
         if rerank is False or any(name in given for name in UNCHANGED_PARAMETERS):
             return Search(own)
         options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
-        return Search(own, _window(content, given, options, defaults))
+        window = _window(content, given, options, defaults)
+        if window and ubi is not None:
+            window = replace(window, ubi=validated(Ubi, ubi, ("ext", "ubi")))
+        return Search(own, window)
     except (ValueError, RecursionError):
         return Search(body)
 
@@ -216,14 +234,14 @@ def strict(body: bytes) -> Json:
     return content
 
 
-def _without_rerank(content: Json) -> tuple[Json, Any]:
-    """A search without its ``ext.rerank``, and that; None without one."""
+def _without(content: Json, part: str) -> tuple[Json, Any]:
+    """A search without a part of its ``ext``, and that; None without one."""
     ext = content.get("ext")
-    if not isinstance(ext, dict) or ext.get("rerank") is None:
+    if not isinstance(ext, dict) or ext.get(part) is None:
         return content, None
-    others = {name: value for name, value in ext.items() if name != "rerank"}
+    others = {name: value for name, value in ext.items() if name != part}
     rest = {name: value for name, value in content.items() if name != "ext"}
-    return (rest | {"ext": others} if others else rest), ext["rerank"]
+    return (rest | {"ext": others} if others else rest), ext[part]
 
 
 def _window(
@@ -428,6 +446,11 @@ class Hit(NamedTuple):
         """Of the index that it is from."""
         return str(self.content.get("_index", ""))
 
+    @property
+    def doc_id(self) -> str:
+        """Its ``_id``."""
+        return str(self.content.get("_id", ""))
+
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
         return " ".join(chain.from_iterable(map(self._texts, names)))
@@ -461,6 +484,7 @@ class SearchResponse:
         hits: in the engine's order; None if there is no list.
         is_whole: no part of an index has failed.
         is_split: sources of hits have only what the reranker needs.
+        ext: start of the content of ``ext`` in the text, and whether there is any; None without it.
     """
 
     text: str
@@ -471,6 +495,7 @@ class SearchResponse:
     hits: Sequence[Hit] | None = None
     is_whole: bool = True
     is_split: bool = False
+    ext: tuple[int, bool] | None = None
 
     def page(
         self,
@@ -478,6 +503,7 @@ class SearchResponse:
         dropped: Collection[str],
         marked: bool = False,
         sources: Mapping[Key, str] = MappingProxyType({}),
+        ext: str = "",
     ) -> str:
         """The response with these hits alone.
 
@@ -486,6 +512,7 @@ class SearchResponse:
             dropped: fields to leave out.
             marked: should have been reranked.
             sources: key of a hit -> text of its whole source, where it has only a part of it.
+            ext: members for its ``ext``.
         """
         assert self.hits is not None
         hits = [(self.hits[row], score) for row, score in rows]
@@ -493,8 +520,21 @@ class SearchResponse:
             _with_source(self._hit(hit, dropped, score), sources.get(hit.key))
             for hit, score in hits
         ]
+        mark, (head, tail) = MARK if marked else "", self._around_hits(ext)
+        if ext and self.ext is None:
+            mark += f'"ext":{{{ext}}},'
+        return f"{{{mark}{head}[{','.join(shown)}]{tail}"
+
+    def _around_hits(self, ext: str) -> tuple[str, str]:
+        """What stands before and after the list of hits, with ``ext`` in the engine's own."""
         head, tail = self.text[self.start + 1 : self.first], self.text[self.last : self.stop]
-        return f"{{{MARK if marked else ''}{head}[{','.join(shown)}]{tail}"
+        if ext and self.ext:
+            place, added = self.ext[0], ext + "," * self.ext[1]
+            if place < self.first:
+                head = self.text[self.start + 1 : place] + added + self.text[place : self.first]
+            else:
+                tail = self.text[self.last : place] + added + self.text[place : self.stop]
+        return head, tail
 
     def sources(self) -> Mapping[Key, str]:
         """Key of a hit -> text of its source."""
@@ -588,7 +628,9 @@ def _response(text: str, at: int) -> tuple[SearchResponse, int]:
     _, first, last, hits = members["hits"].value["hits"]
     shards = members["_shards"].value if "_shards" in members else {}
     is_whole = isinstance(shards, dict) and not shards.get("failed")
-    return SearchResponse(text, at, stop, first, last, hits, is_whole), stop
+    ext = members.get("ext")
+    place = (ext.begin + 1, bool(ext.value)) if ext and isinstance(ext.value, dict) else None
+    return SearchResponse(text, at, stop, first, last, hits, is_whole, ext=place), stop
 
 
 def _hits(text: str, at: int) -> tuple[Mapping[str, Member], int]:

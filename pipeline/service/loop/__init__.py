@@ -1,0 +1,1 @@
+"""The loop in the service: logged searches, interleaving, events, and a page of them."""
