@@ -40,7 +40,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.engine import addresses
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -51,6 +50,7 @@ from pipeline.command.options import (
     output_file,
     positive_float,
 )
+from pipeline.command.ranking import addresses
 from pipeline.command.runtime import bar, print_table
 
 if TYPE_CHECKING:

@@ -298,4 +298,4 @@ def test_the_examples_of_the_readme(client: TestClient, path: str, body: str, sh
     headers = {"content-type": "application/json"}
     content = client.post(path, content=body, headers=headers).json()
     assert without_numbers(content) == without_numbers(json.loads(shown))
-    assert len(EXAMPLES) == 9
+    assert len(EXAMPLES) == 10
