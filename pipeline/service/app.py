@@ -140,7 +140,8 @@ def _information(
         "/v1/models": models,
         "/metrics": service.metrics.text,
     }
-    media_types = dict.fromkeys([*probes, *contents], JSON) | {"/metrics": "text/plain"}
+    media_types = dict.fromkeys([*probes, *contents], JSON)
+    media_types |= {"/metrics": "text/plain", "/": "text/html"}
     openapi = description.describe(media_types, needs_key, PUBLIC, proxy_paths)
     docs = description.page(openapi)
 
