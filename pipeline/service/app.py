@@ -140,8 +140,7 @@ def _information(
         "/v1/models": models,
         "/metrics": service.metrics.text,
     }
-    media_types = dict.fromkeys([*probes, *contents], JSON)
-    media_types |= {"/metrics": "text/plain", "/": "text/html"}
+    media_types = dict.fromkeys([*probes, *contents], JSON) | {"/metrics": "text/plain"}
     openapi = description.describe(media_types, needs_key, PUBLIC, proxy_paths)
     docs = description.page(openapi)
 
