@@ -14,8 +14,6 @@ others; otherwise the best would be like it because they are in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +21,7 @@ import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList, Tokens
-from rerankers.features._tables import Bools, Floats
+from rerankers.features._tables import Floats
 from rerankers.text.ragged import Rows
 
 if TYPE_CHECKING:
@@ -57,15 +55,17 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     weights, tokens = weights_of(candidates.evidence), candidates.tokens
     stem = _numbered(tokens.words.stem)
     every = _vectors(tokens, stem)
-    is_asked = np.isin(every.stem, stem[np.isin(tokens.words.stem, tokens.query.stem)])
-    rest, of_query = every.take(~is_asked), every.take(is_asked)
-    with_rest = rest.with_sums(weights)
-    with_every = with_rest + of_query.with_sums(weights)
+    is_asked = np.zeros(every.shape[1], dtype=np.bool_)
+    is_asked[stem[np.isin(tokens.words.stem, tokens.query.stem)]] = True
+    rest = every[:, ~is_asked]
+    with_rest = _with_sums(rest, weights)
+    with_every = with_rest + _with_sums(every[:, is_asked], weights)
     columns = []
     for vectors, with_all in ((every, with_every), (rest, with_rest)):
-        with_others = with_all - weights * vectors.squares[:, None]
+        squares = _sums(_rows(vectors), vectors.data.astype(np.float64) ** 2, len(candidates))
+        with_others = with_all - weights * squares[:, None]
         with_others = np.where(with_others > 1e-12, with_others, 0.0)  # Against rounding
-        columns.append(likeness(with_others, vectors.squares, weights))
+        columns.append(likeness(with_others, squares, weights))
     return np.concatenate(columns, axis=1).astype(np.float32)
 
 
@@ -92,54 +92,32 @@ def likeness(with_others: Floats, squares: Floats, weights: Floats) -> Floats:
     return np.where(is_long, with_others / np.sqrt(np.where(is_long, length, 1.0)), 0.0)
 
 
-@dataclass(frozen=True)
-class _Vectors:
-    """Sparse vectors of N posts by their E entries, post by post."""
-
-    posts: int  # N
-    post: Rows  # [E] row of each entry
-    stem: Rows  # [E] its column
-    value: npt.NDArray[np.float32]  # [E]
-
-    def take(self, chosen: Bools) -> _Vectors:
-        """The vectors with the entries ``chosen`` [E] only."""
-        return _Vectors(self.posts, self.post[chosen], self.stem[chosen], self.value[chosen])
-
-    @cached_property
-    def squares(self) -> Floats:
-        """[N] product of each vector with itself."""
-        return _sums(self.post, self.value.astype(np.float64) ** 2, self.posts)
-
-    def with_sums(self, weights: Floats) -> Floats:
-        """[N, K] z_i · Σ_j w_jk z_j, for vectors z and weights [N, K]."""
-        matrix, weighted = self._matrix(), np.flatnonzero(weights.any(axis=1))
-        return matrix @ (matrix[weighted].T @ weights[weighted])
-
-    def _matrix(self) -> sparse.csr_array:
-        from scipy import sparse
-
-        ends = np.cumsum(np.bincount(self.post, minlength=self.posts))
-        columns = int(self.stem.max(initial=-1)) + 1
-        entries = (self.value, self.stem, np.append(0, ends))
-        return sparse.csr_array(entries, shape=(self.posts, columns))
+def _with_sums(vectors: sparse.csr_array, weights: Floats) -> Floats:
+    """[N, K] z_i · Σ_j w_jk z_j, for vectors z [N, S] and weights [N, K]."""
+    weighted = np.flatnonzero(weights.any(axis=1))
+    products: Floats = vectors @ (vectors[weighted].T @ weights[weighted])
+    return products
 
 
-def _vectors(tokens: Tokens, stem: Rows) -> _Vectors:
-    """TF-IDF vectors of length 1, with the numbers [T] of the words' stems as columns."""
+def _rows(vectors: sparse.csr_array) -> Rows:
+    """[E] row of each entry."""
+    return np.repeat(np.arange(vectors.shape[0]), np.diff(vectors.indptr))
+
+
+def _vectors(tokens: Tokens, stem: Rows) -> sparse.csr_array:
+    """TF-IDF vectors of length 1 [N, S], for the numbers [T] of the words' stems as columns."""
     from scipy import sparse
 
-    size, posts = int(stem.max(initial=-1)) + 1, len(tokens.posts)
-    lowest = np.full(size, np.inf, dtype=np.float32)
+    shape = (len(tokens.posts), int(stem.max(initial=-1)) + 1)
+    lowest = np.full(shape[1], np.inf, dtype=np.float32)
     np.minimum.at(lowest, stem, tokens.words.idf)
     # Entries in the order of posts and columns; equal ones are added up.
     places = (tokens.posts.owners, stem)
-    counts = sparse.coo_array((np.ones(len(stem)), places), shape=(posts, size)).tocsr()
-    post = np.repeat(np.arange(posts), np.diff(counts.indptr))
-    column, frequencies = counts.indices, counts.data
-    value = (1.0 + np.log(frequencies)) * lowest[column]
-    length = np.sqrt(_sums(post, value * value, posts))
-    value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
-    return _Vectors(posts, post, column, value)
+    vectors = sparse.coo_array((np.ones(len(stem)), places), shape=shape).tocsr()
+    post, value = _rows(vectors), (1.0 + np.log(vectors.data)) * lowest[vectors.indices]
+    length = np.sqrt(_sums(post, value * value, shape[0]))
+    vectors.data = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
+    return vectors
 
 
 def _numbered(stem: npt.NDArray[np.integer]) -> Rows:

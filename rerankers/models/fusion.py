@@ -9,24 +9,8 @@ There is a list of trees for each of three objectives, and the score is the mean
 LambdaMART with about equal weights of all topics, LambdaMART with weights that grow with the
 number of relevant posts, and the log-loss of single pairs. Their mistakes differ, and their scores
 spread alike (standard deviations 1.8, 2.1 and 2.0 over candidates), so the mean needs no weights.
-Cross-validation by topic within the microblog years 2011 and 2012:
-
-========================================  =======  =======  =========  =========
-trees                                     AP 2011  AP 2012  P@30 2011  P@30 2012
-========================================  =======  =======  =========  =========
-first objective, 300 trees of weight .05     .498     .306       .528       .458
-the same, mean of three seeds                .501     .306       .529       .458
-second objective                             .493     .309       .525       .460
-third objective                              .470     .305       .531       .450
-all three, 300 trees of weight .05 each      .495     .313       .531       .464
-all three, 400 trees of weight .05 each      .495     .313       .534       .467
-all three, 200 trees of weight .1 each       .496     .311       .536       .470
-========================================  =======  =======  =========  =========
-
-All rows but the second are means of two or three seeds. Worse by the first objective: 15 or 31
-leaves, 600 trees, 30 ranks in the gradients' NDCG, rank_xendcg, and a second round with feedback
-from the best posts of the first. With few topics, trees generalise because each is grown with a
-third of the features and 70 % of the pairs. The number of trees is fixed.
+With few topics, trees generalise because each is grown with a third of the features and 70 % of the
+pairs. The number of trees is fixed.
 
 Configurations differ in what they read. ``general`` and ``adapted`` are for collections of any
 kind: lexical rankers of an index, texts, and meaning by general word vectors, or by vectors adapted

@@ -130,18 +130,12 @@ def _train_epochs(
 
 
 class EpochTrainer:
-    """The steps of training, epoch by epoch; by default with the optimizer of the settings."""
+    """The steps of training, epoch by epoch."""
 
-    def __init__(
-        self,
-        model: Reranker,
-        training: Examples,
-        settings: Settings,
-        optimizer: torch.optim.Optimizer | None = None,
-    ) -> None:
+    def __init__(self, model: Reranker, training: Examples, settings: Settings) -> None:
         self.model, self.settings = model, settings
         self.sampler = BatchSampler(training, settings)
-        self.optimizer = optimizer or make_optimizer(model, settings)
+        self.optimizer = make_optimizer(model, settings)
         for module in model.modules():
             if isinstance(module, ConvolutionTower):
                 module.precision = settings.precision
@@ -192,9 +186,8 @@ class EpochTrainer:
         settings = self.settings
         match settings.schedule:
             case "linear":
-                return settings.learning_rate * (
-                    1.0 - 0.9 * steps_done / (settings.epochs * self.steps)
-                )
+                fallen = 0.9 * steps_done / (settings.epochs * self.steps)
+                return settings.learning_rate * (1.0 - fallen)
             case "plateau":
                 return settings.learning_rate * 0.5**setbacks
         return settings.learning_rate

@@ -89,7 +89,6 @@ def assert_fitted(model: Bilinear, name: str) -> None:
     expected = features @ model.coefficients.double().numpy() + float(model.intercept)
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
     # Where L-BFGS stops depends on how features are rounded, so this is not as exact.
-    features = features.astype(np.float32)
     expected = LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
 

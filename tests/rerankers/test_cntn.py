@@ -16,7 +16,7 @@ from helpers.model_samples import (
 )
 
 from rerankers.base import Reranker
-from rerankers.models.cntn import Model, dynamic_k
+from rerankers.models.cntn import Model
 
 CONFIGURATIONS = list(Model.configurations)
 
@@ -73,14 +73,3 @@ def test_scores_are_those_of_the_paper(configuration: str) -> None:
     # Equal windows would be told apart by their rounding, so the long text repeats no word.
     long = " ".join(f"cuts{n}" for n in range(31))
     assert_naive_scores(model, partial(naive_score, model), [*CASES[:-1], (long, long)])
-
-
-def test_k_follows_the_length_of_the_text() -> None:
-    lengths = torch.arange(60)
-    for depth in (1, 3):
-        for layer in range(1, depth + 1):
-            expected = [max(4, -((layer - depth) * s // depth)) for s in range(60)]
-            assert dynamic_k(lengths, layer, depth, 4).tolist() == expected
-    # Kalchbrenner et al. (2014), section 3.4: 18 words, k_top 3, three layers.
-    eighteen = torch.tensor([18])
-    assert [int(dynamic_k(eighteen, layer, 3, 3)) for layer in (1, 2, 3)] == [12, 6, 3]

@@ -108,21 +108,6 @@ def test_every_switch_does_what_it_says(changes: dict[str, Any]) -> None:
     assert_naive_scores(model, partial(naive_score, model), [*CASES[:3], CASES[-1]])
 
 
-def test_the_focus_picks_greedily_and_no_word_twice() -> None:
-    """The best pair of all comes first, even where the sum would be higher without it."""
-    cosine = torch.tensor([[[0.9, 0.8, 0.1], [0.8, -0.5, 0.0]]])
-    far = torch.ones(1, 2, 3)
-    words_there = torch.ones(1, 2, 3, dtype=torch.bool)
-    picked = focus(cosine, far, words_there, 32)[0]
-    # By cosine (0, 0) and then (1, 2); all distances are the same, so the earliest: (0, 0), (1, 1).
-    assert picked.tolist() == [[True, False, False], [False, True, True]]
-    near = far.clone()
-    near[0, 1, 0] = 0.5
-    picked = focus(cosine, near, words_there, 32)[0]
-    # The smallest distance is (1, 0), which leaves (0, 1) of the rest.
-    assert picked.tolist() == [[True, True, False], [True, False, True]]
-
-
 def test_of_equal_matches_the_earlier_is_picked_whatever_the_rounding() -> None:
     noise = 1e-7 * torch.randn(20, 6, 9, generator=torch.Generator().manual_seed(1))
     there = torch.ones(20, 6, 9, dtype=torch.bool)
