@@ -216,10 +216,11 @@ class TrainedReranker:
         batch_size: int = batches.BATCH_SIZE,
         progress: Callable[[int], None] = lambda pairs_done: None,
         precision: str = "fp32",
+        compiled: bool = False,
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
         pairs = pairs.with_spaces(self.spaces)
-        how = (batch_size, progress, precision, self.precomputed)
+        how = (batch_size, progress, precision, self.precomputed, compiled)
         return batches.score(self.model, pairs, self.encoder, *how)
 
 

@@ -13,6 +13,8 @@ stages   a request of 100 new posts for the model window by stage, on one core
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring
 batch    a batch job in one process, and on a Ray cluster of this machine
 engines  a search engine (--engine) as first stage: filling, searching, and through the proxy
+gpu      MP-HCNN, its paper's size and SM-CNN on a GPU beside the CPU, from texts to scores; its
+         training; share of the peak of large matrix products; only on request
 growth   collections of --sizes, made of this one's posts: indexing, memory, disk, searching,
          reranking; only on request, as it takes 800 bytes of disk a post
 
@@ -27,10 +29,10 @@ from pathlib import Path
 from pipeline.command.options import did_you_mean, option, positive_int, run_command
 from pipeline.command.runtime import keep_allocations
 
-PARTS = ("scoring", "search", "stages", "service", "batch", "engines", "growth")
+PARTS = ("scoring", "search", "stages", "service", "batch", "engines", "gpu", "growth")
 """Modules of ``benchmarks``."""
 
-ON_REQUEST = "growth"
+ON_REQUEST = ("gpu", "growth")
 
 
 def part_names(text: str) -> tuple[str, ...]:
@@ -54,11 +56,11 @@ class Options:
 
     collection: str = option("collection to rank", default="mb2012", metavar="NAME")
     parts: tuple[str, ...] | None = option(
-        "parts, separated by commas (default: all but growth)",
+        "parts, separated by commas (default: all but gpu and growth)",
         parse=part_names,
         metavar="NAME,…",
     )
-    pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
+    pairs: int = option("pairs of the parts scoring and gpu", default=4096, parse=positive_int)
     rounds: int = option("measurements of each way", default=5, parse=positive_int)
     minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
     sizes: tuple[int, ...] = option(
@@ -90,12 +92,13 @@ def main(options: Options) -> None:
         options.minutes,
         options.sizes,
         options.engine or os.environ.get("OPENSEARCH_URL"),
+        options.device != "auto",
     )
     made = provenance()
     machine = f"{made['machine']}, PyTorch {made['versions']['torch']}"
     print(f"machine: {machine}; {workload.collection}, on {workload.device}", flush=True)
     rows: list[tuple[str, str]] = []
-    for name in options.parts or [part for part in PARTS if part != ON_REQUEST]:
+    for name in options.parts or [part for part in PARTS if part not in ON_REQUEST]:
         print(f"\n== {name}", flush=True)
         rows += import_module(f"benchmarks.{name}").measure(workload)
     if rows:

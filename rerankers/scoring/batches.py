@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,7 @@ def score(
     progress: Callable[[int], None] = lambda pairs_done: None,
     precision: str = "fp32",
     known: KnownPosts | None = None,
+    compiled: bool = False,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -63,6 +65,8 @@ def score(
             is begun.
         precision: one of :data:`PRECISIONS`.
         known: posts that the features of the model's checkpoint have read before.
+        compiled: whether a GPU runs the forward pass as ``torch.compile`` makes it, which takes a
+            minute or so at first.
 
     Returns:
         [P] scores, higher is better.
@@ -78,10 +82,11 @@ def score(
         tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
         return score_tokenized(model, tokenized, batch_size, progress, precision)
     batches = TextBatches.of(model, pairs, encoder, known, ON_DEVICE * batch_size)
+    forward: Any = torch.compile(model, dynamic=True) if compiled else model
     scored = []
     with _evaluating(model):
         for rows, part in batches.ahead(torch.get_num_threads()):
-            _, values = BatchScorer(model, part, precision).score(np.arange(len(rows)))
+            _, values = BatchScorer(forward, part, precision).score(np.arange(len(rows)))
             scored.append((rows, values))
             progress(len(rows))
     return _fetched(scored, len(pairs))

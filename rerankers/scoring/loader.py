@@ -66,7 +66,7 @@ class TextBatches(Dataset[Tokenized]):
         )
         order = np.lexsort(keys)
         parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        return cls(model, pairs, encoder, table and table.values, parts)
+        return cls(model, pairs, encoder, table.values if table else None, parts)
 
     def __len__(self) -> int:
         return len(self.parts)

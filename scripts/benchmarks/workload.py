@@ -34,6 +34,7 @@ class Workload:
         minutes: of the service's overload.
         sizes: of the growing collections.
         engine: address of a search engine.
+        is_chosen: whether the device was named, and not found.
     """
 
     collection: str
@@ -44,6 +45,7 @@ class Workload:
     minutes: int = 1
     sizes: Sequence[int] = ()
     engine: str | None = None
+    is_chosen: bool = False
 
     @property
     def directory(self) -> Path:

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from helpers.reranking_samples import all_pairs, encoder, small_model
+from helpers.reranking_samples import POSTS, all_pairs, encoder, small_model
 from torch import Tensor
 
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.scoring import batches as scoring
+from rerankers.scoring.loader import TextBatches
 
 
 class Recorder:
@@ -89,3 +90,19 @@ def test_too_little_memory_is_an_error(
 def test_an_unknown_precision_is_an_error(model: Reranker) -> None:
     with pytest.raises(RerankerError, match=r"precision: found 'fp16', expected one of fp32, bf16"):
         scoring.score(model, all_pairs(), encoder(), precision="fp16")
+
+
+def test_processes_tokenize_distinct_texts_ahead(model: Reranker) -> None:
+    pairs = all_pairs(posts=[*POSTS, POSTS[2], POSTS[0]])
+    batches = TextBatches.of(model, pairs, encoder(), None, 8)
+    taken = list(batches.ahead(2))
+    assert sorted(row for rows, _ in taken for row in rows) == list(range(len(pairs)))
+    assert any(len(part.posts["words"]) < len(rows) for rows, part in taken)
+    for (rows, part), (same_rows, alone) in zip(taken, batches.ahead(1), strict=True):
+        np.testing.assert_array_equal(rows, same_rows)
+        np.testing.assert_array_equal(part.query_index, alone.query_index)
+        for name, ids in part.posts.items():
+            texts = [pairs.texts[post] for post in pairs.post_index[rows]]
+            urls = [pairs.urls[post] for post in pairs.post_index[rows]]
+            expected = encoder().posts(texts, urls, [name])[name]
+            np.testing.assert_array_equal(ids.take(part.post_index).values, expected.values)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from benchmarks import engines, service
 from benchmarks.workload import Workload
 from helpers.engine_servers import running
@@ -69,6 +70,23 @@ def test_the_service_is_measured(
     printed = capsys.readouterr().out
     assert re.search(r"2 clients at once, 20 posts each \| [\d,]+ pairs/s, .* 0 errors", printed)
     assert "from its start to the first scores" in printed
+
+
+def test_a_gpu_is_measured_beside_the_cpu(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The CPU is in its place."""
+    small = (small_model("mp_hcnn", "paper").eval(), encoder())
+    monkeypatch.setattr(Workload, "paper_model", lambda work: small)
+    run(script, "--parts", "gpu")
+    printed = capsys.readouterr().out
+    for network in ("MP-HCNN, shipped", "MP-HCNN at the paper's size", "SM-CNN"):
+        assert re.search(rf"{network}, cpu, fp32: .*, within 0.0001; [\d.]+% of the peak", printed)
+        assert re.search(rf"\| {network}, cpu, bf16 \| [\d,]+ pairs/s", printed)
+    assert re.search(r"training, cpu \| [\d.]+ steps/s of 256 pairs", printed)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    run(script, "--parts", "gpu", "--device", "auto")
+    assert "found no GPU, so nothing is measured" in capsys.readouterr().out
 
 
 def test_growth_is_measured_with_exponents(
