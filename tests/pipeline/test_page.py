@@ -217,8 +217,8 @@ def test_grades_are_saved_as_judgments_and_topics(served_page: ServedPage) -> No
     assert topics["1"] == served_page.page.topics["1"]
     again = content_of(served_page, "search", q="storm damage")["posts"]
     assert {post["doc_id"]: post["grade"] for post in again}[free["doc_id"]] == 2
-    for path in (grades.path, grades.topics_path):
-        path.unlink()
+    grades.path.unlink()
+    grades.topics_path.unlink()
     grades.reload()
 
 

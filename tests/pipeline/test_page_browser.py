@@ -278,6 +278,9 @@ def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None
     assert saved == {tab.order("after")[0]: 2}
     page.keyboard.press("2")
     expect(badge).to_have_count(0)
+    grades.path.unlink()
+    grades.topics_path.unlink()
+    grades.reload()
 
 
 def test_a_shared_url_restores_everything(tabs: Any) -> None:

@@ -242,17 +242,16 @@ def describe(page: SearchPage) -> dict[str, Any]:
 def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any]:
     """A ranker; ``seen``: it was trained on the collection's judgments."""
     assert ranker.scorer
-    checkpoint, mixing = ranker.scorer.checkpoint, getattr(ranker, "mixing", None)
+    checkpoint = ranker.scorer.checkpoint
     reads_lists = models.reads_lists(checkpoint.name)
-    is_mixed = mixing and not reads_lists
+    mixing = ranker.mixing if isinstance(ranker, Mixture) and not reads_lists else None
+    explains = "matches" if checkpoint.model.has_matches else None
     return {
         "name": name,
         "kind": checkpoint.name,
-        "weight": mixing.weight if is_mixed else None,
-        "origin": mixing.origin.partition("; ")[0] if is_mixed else "",  # Without its path.
-        "explains": "contributions"
-        if reads_lists
-        else ("matches" if checkpoint.model.has_matches else None),
+        "weight": mixing.weight if mixing else None,
+        "origin": mixing.origin.partition("; ")[0] if mixing else "",  # Without its path.
+        "explains": "contributions" if reads_lists else explains,
         "has_method": isinstance(ranker, Mixture),
         "seen": page.collection.name in checkpoint.metrics.get("trained_on", ()),
     }
@@ -271,7 +270,7 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
             "time": time_of(topic.max_doc_id) if page.has_times else None,
             "judged": bool(grades),
         },
-        "first_stage": result.ranker.retriever.name,
+        "first_stage": result.first_stage,
         "model": _described(page, request.model, result.ranker),
         "kept": is_kept,
         "milliseconds": {

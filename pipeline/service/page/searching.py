@@ -77,6 +77,12 @@ class SearchResult:
     ranker: PageRanker
     ranking: Ranking
 
+    @property
+    def first_stage(self) -> str:
+        """Name of the stage before the model's."""
+        assert self.ranker.retriever
+        return self.ranker.retriever.name
+
     @cached_property
     def model(self) -> Mapping[str, float]:
         """doc_id -> score of the model."""
