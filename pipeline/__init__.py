@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from pipeline.collections.trec import write_run as write_run
     from pipeline.command.errors import DataError as DataError
     from pipeline.command.errors import UsageError as UsageError
-    from pipeline.evaluation.reports import evaluate as evaluate
     from pipeline.notebook.collection import open_collection as open_collection
     from pipeline.ranking.build import ranker as ranker
+    from pipeline.ranking.reports import evaluate as evaluate
 
 _MODULES = {
     "DataError": "command.errors",
     "UsageError": "command.errors",
-    "evaluate": "evaluation.reports",
+    "evaluate": "ranking.reports",
     "open_collection": "notebook.collection",
     "ranker": "ranking.build",
     "read_run": "collections.trec",

@@ -19,19 +19,20 @@ from types import ModuleType
 from pipeline.collections import named
 from pipeline.collections.collection import is_own
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
+from pipeline.command.defaults import DEFAULT_MEASURES
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
 from pipeline.command.runtime import counted
 from pipeline.evaluation.measures import (
-    DEFAULT_MEASURES,
     Evaluator,
+    Values,
     mean,
     parse_measures,
     without_relevant,
     without_results,
 )
-from pipeline.evaluation.reports import Values, evaluate, print_means
+from pipeline.ranking.reports import evaluate, print_means
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
     from pipeline.collections.trec import Run
-    from pipeline.evaluation.reports import Values
+    from pipeline.evaluation.measures import Values
     from pipeline.ranking.ranker import Ranker
     from pipeline.ranking.retrievers import Candidates
 

@@ -47,7 +47,7 @@ def main(options: Options) -> None:
     ranker = options.open_ranker(collection, all_stages=True)
 
     from pipeline.collections.trec import write_run
-    from pipeline.evaluation import reports
+    from pipeline.ranking import reports
 
     hits = options.hits or DEFAULT_HITS
     ranking = ranker.rank(hits=hits, progress=partial(bar, what=ranker.name, unit="pair"))

@@ -387,13 +387,13 @@ class _Task:
 
     def vectors(self, training_set: TrainingSet) -> Path | None:
         """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
-        from pipeline import vectors
+        from pipeline.training.word_vectors import cached_vectors
 
         if self.reads_features:
             return None
         path = _vector_file(self.options)
         if self.options.vectors is None and self.rankers and path != NO_FILE:
-            return vectors.cached_vectors(training_set.texts, path, home_directory())
+            return cached_vectors(training_set.texts, path, home_directory())
         return path
 
     @property

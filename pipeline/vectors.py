@@ -12,9 +12,6 @@ The training of a fusion concatenates both on its own the first time, without re
 from __future__ import annotations
 
 import gzip
-import hashlib
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +19,7 @@ from typing import TYPE_CHECKING
 from indexes.files import write_bytes
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option, output_file, positive_int
-from pipeline.command.runtime import bar, counted
+from pipeline.command.runtime import counted
 
 if TYPE_CHECKING:
     from rerankers.text.vectors import WordVectors
@@ -64,6 +61,7 @@ def _train_on_posts(options: Options) -> WordVectors:
     """Vectors of the posts, with general ones if they are given."""
     from pipeline.collections.named import find
     from pipeline.training.training_set import microblog_training_set
+    from pipeline.training.word_vectors import train_vectors
     from rerankers.text.vectors import concatenated, read_vectors, reduced
 
     if options.collection:
@@ -71,44 +69,11 @@ def _train_on_posts(options: Options) -> WordVectors:
     else:
         texts = list(microblog_training_set(None, options.data).texts)
     general = read_vectors(options.concatenate) if options.concatenate else None
-    vectors = _train(texts, options.size, options.window, options.epochs)
+    vectors = train_vectors(texts, options.size, options.window, options.epochs)
     if general:
         vectors = reduced(concatenated(vectors, general), options.size)
     print(f"{counted(len(vectors.words), 'word')} of {counted(len(texts), 'post')}")
     return vectors
-
-
-def cached_vectors(texts: Sequence[str], general: Path | None, home: Path) -> Path:
-    """File of vectors trained on these posts, which is written if it does not exist.
-
-    Those of the file ``general`` are concatenated, if it exists: a word's vector then has both,
-    each of length 1, and a cosine is the mean of two.
-    """
-    from rerankers.text.vectors import concatenated, read_vectors, word2vec_bytes
-
-    known = general if general and general.exists() else None
-    digest = hashlib.sha256(str(known.stat().st_size if known else 0).encode())
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    path = home / "vectors" / f"{digest.hexdigest()[:16]}.bin"
-    if not path.exists():
-        print(
-            f"training word vectors on {counted(len(texts), 'post')} (once): {path}",
-            file=sys.stderr,
-        )
-        vectors = _train(texts)
-        if known:
-            vectors = concatenated(vectors, read_vectors(known))
-        write_bytes(path, word2vec_bytes(vectors))
-    return path
-
-
-def _train(texts: Sequence[str], size: int = 100, window: int = 8, epochs: int = 8) -> WordVectors:
-    """:func:`rerankers.text.skip_gram.train` with a progress bar."""
-    from rerankers.text.skip_gram import train
-
-    with bar(epochs, "word vectors", "epoch") as progress:
-        return train(texts, size, window, epochs=epochs, progress=progress)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 
 Parts:
 
-scoring  MP-HCNN as shipped and at the paper's size: its own forward pass, and the fast one
+scoring  MP-HCNN as shipped: its own forward pass, and the fast one
 search   the whole process "python -m pipeline.search": seconds and peak memory
 stages   a request of 100 new posts for the model window by stage, on one core
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring

@@ -160,10 +160,6 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-TRAINING = {"pipeline.training.folds", "pipeline.training.trainer"}
-"""Modules that pipeline.train imports when its work begins."""
-
-
 def test_rerankers_need_neither_java_nor_pyserini() -> None:
     found = [
         f"{relative(path)}: {name}"

@@ -20,9 +20,9 @@ from pipeline.collections.collection import (
     is_own,
     topic_file,
 )
+from pipeline.command.defaults import DEFAULT_MEASURES
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
-from pipeline.evaluation.measures import DEFAULT_MEASURES
 
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress

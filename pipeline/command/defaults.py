@@ -13,3 +13,4 @@ AUTO = "auto"
 NONE = "none"
 """The first stage alone."""
 UNTUNED_WEIGHT = 0.5
+DEFAULT_MEASURES = ("AP", "P@30")

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.collections.trec import Qrels, Run, single_precision
+from pipeline.command.defaults import DEFAULT_MEASURES
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 
-DEFAULT_MEASURES = ("AP", "P@30")
+Values = Mapping[str, Mapping[str, float]]
+"""Measure -> query_id -> value."""
+
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 

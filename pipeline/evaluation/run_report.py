@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from indexes.files import atomic_file
 from pipeline.command.runtime import print_table
-from pipeline.evaluation.measures import mean
-from pipeline.evaluation.reports import Values
+from pipeline.evaluation.measures import Values, mean
 from pipeline.evaluation.significance import paired_t_test
 
 MEASURES = ("P@30", "AP")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.command.runtime import print_table
-from pipeline.evaluation.measures import mean
-from pipeline.evaluation.reports import Values
+from pipeline.evaluation.measures import Values, mean
 
 if TYPE_CHECKING:
     import numpy as np

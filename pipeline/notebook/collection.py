@@ -12,8 +12,8 @@ from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, ranked
 from pipeline.command.errors import UsageError
-from pipeline.evaluation.reports import Evaluation, evaluate
 from pipeline.ranking.build import ranker
+from pipeline.ranking.reports import Evaluation, evaluate
 
 if TYPE_CHECKING:
     from pipeline.ranking.ranker import Ranker

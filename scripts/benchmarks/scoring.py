@@ -1,4 +1,4 @@
-"""MP-HCNN, as shipped and at the paper's size: its own forward pass and the fast one."""
+"""MP-HCNN as shipped: its own forward pass and the fast one."""
 
 from collections.abc import Callable
 from typing import cast
@@ -13,23 +13,14 @@ from rerankers.models.mp_hcnn import Model
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import BATCH_SIZE, batches_of, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
-from rerankers.text.inputs import TextEncoder
 
 OWN = "own forward pass"
 
 
 def measure(workload: Workload) -> list[Row]:
-    """Pairs/s of both sizes, each way beside the other."""
-    shipped = workload.checkpoint
-    model = cast(Model, shipped.model)
-    rows = compare("MP-HCNN, shipped", model, shipped.encoder, workload)
-    return rows + compare("MP-HCNN at the paper's size", *workload.paper_model(), workload)
-
-
-def compare(title: str, model: Model, encoder: TextEncoder, workload: Workload) -> list[Row]:
     """Pairs/s of tokenized texts by each way; prints the differences of the scores."""
-    pairs = workload.pairs
-    tokenized = Tokenized.from_pairs(pairs, encoder, model)
+    pairs, model = workload.pairs, cast(Model, workload.checkpoint.model)
+    tokenized = Tokenized.from_pairs(pairs, workload.checkpoint.encoder, model)
     ways: dict[str, Callable[[], npt.NDArray[np.float32]]] = {
         OWN: lambda: own_scores(model, tokenized),
         "fast": lambda: score_tokenized(model, tokenized),
@@ -37,13 +28,10 @@ def compare(title: str, model: Model, encoder: TextEncoder, workload: Workload) 
     if fast_paths.find(model, tokenized, "bf16"):
         ways["fast, bf16"] = lambda: score_tokenized(model, tokenized, precision="bf16")
     timings = alternate(ways, workload.rounds)
-    own = timings[OWN].result
     for name, timing in timings.items():
-        difference = float(np.abs(timing.result - own).max(initial=0.0))
-        # Scores of random weights are nearly alike: a difference needs their spread beside it.
-        spread = f"standard deviation {np.std(own):.1e}"
-        print(f"{title}, {name}: scores ({spread}) differ by at most {difference:.1e}")
-    return compared(title, timings, lambda timing: f"{len(pairs) / timing.median:,.0f} pairs/s")
+        difference = float(np.abs(timing.result - timings[OWN].result).max(initial=0.0))
+        print(f"MP-HCNN, {name}: scores differ by at most {difference:.1e}")
+    return compared("MP-HCNN", timings, lambda timing: f"{len(pairs) / timing.median:,.0f} pairs/s")
 
 
 def own_scores(model: Model, tokenized: Tokenized) -> npt.NDArray[np.float32]:

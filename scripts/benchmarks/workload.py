@@ -1,14 +1,11 @@
-"""Workload of the benchmark: pairs of a collection, the trained MP-HCNN, and one of paper size."""
+"""Workload of the benchmark: pairs of a collection, and the trained MP-HCNN."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import ANSWERS, open_collection
@@ -16,13 +13,7 @@ from pipeline.ranking.checkpoints import default_directory
 from pipeline.ranking.retrievers import Candidates, retriever_for
 from rerankers import checkpoint
 from rerankers.base import Pairs
-from rerankers.models.mp_hcnn import Model
 from rerankers.reranker import TrainedReranker
-from rerankers.text.inputs import TextEncoder
-from rerankers.text.vocabulary import Vocabulary
-
-PAPER_VECTOR_SIZE = 300
-"""Size of MP-HCNN's word vectors in the paper (section 4.3)."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +70,3 @@ class Workload:
     def checkpoint(self) -> TrainedReranker:
         """The trained MP-HCNN."""
         return checkpoint.load(self.directory, "mp_hcnn", self.device)
-
-    def paper_model(self) -> tuple[Model, TextEncoder]:
-        """MP-HCNN with 300 numbers per word, 256 filters and depth 4 (section 4.3), untrained."""
-        torch.manual_seed(1)
-        trained = self.checkpoint.encoder
-        known = trained.vocabulary
-        shape = (len(known.known), PAPER_VECTOR_SIZE)
-        vectors = np.random.default_rng(1).normal(0, 0.4, shape).astype(np.float32)
-        encoder = TextEncoder(Vocabulary(known.known, vectors, known.buckets), trained.idf)
-        config: Any = dataclasses.replace(
-            Model.configurations["paper"], word_filters=256, trigram_filters=256, depth=4
-        )
-        model = Model(config, encoder.vocabulary)
-        return model.to(self.device).eval(), encoder

@@ -9,8 +9,8 @@ import pytest
 from conftest import Command
 from helpers.data_samples import write_microblog
 
-from pipeline import vectors
 from pipeline.collections.named import find
+from pipeline.training import word_vectors as vectors
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
 from rerankers.text.vectors import (

@@ -105,6 +105,7 @@ SEARCH = "-m pipeline.search --topics sample"
 ALL = ["python a check out", "python installer.txt", "python torch", "uv packages.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["ruff check", "mypy", "pytest"])
 def test_the_test_script_fails_where_one_check_fails(checkout: Checkout, failing: str) -> None:
     checkout.run("test")
@@ -126,6 +127,7 @@ def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
 
 
+@pytest.mark.slow
 def test_a_larger_set_has_the_smaller_ones(checkout: Checkout) -> None:
     for script, installs in (("quickstart", True), ("--serve", True), ("quickstart", False)):
         arguments = ["--serve", "--port", "9000"] if script == "--serve" else []
@@ -150,6 +152,7 @@ def test_programs_of_the_environment_outlive_it(checkout: Checkout) -> None:
     assert program.read_text() == f"#!{checkout.root}/.venv\n"
 
 
+@pytest.mark.slow
 def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
     checkout.run("quickstart")
     before = (checkout.root / ".venv").resolve()
@@ -168,6 +171,7 @@ def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
     assert len(checkout.environments) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_installation_changes_nothing(checkout: Checkout, sent: int) -> None:
     checkout.run("quickstart")
@@ -255,6 +259,7 @@ def test_the_test_script_adds_its_tools_and_checks_all(
     assert tests.startswith("-m pytest ") and tests.endswith(selection)
 
 
+@pytest.mark.slow
 def test_a_change_of_the_requirements_or_of_the_folder_installs_again(checkout: Checkout) -> None:
     checkout.run("quickstart")
     for file in ("pyproject.toml", "scripts/locks/quickstart.txt"):

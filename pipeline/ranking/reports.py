@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Qrels, Run, ranked
+from pipeline.command.defaults import DEFAULT_MEASURES
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.runtime import counted, print_posts, table_lines
-from pipeline.evaluation.measures import DEFAULT_MEASURES, Evaluator, mean
+from pipeline.evaluation.measures import Evaluator, Values, mean
 
 if TYPE_CHECKING:
     from pipeline.collections.topics import Topic
     from pipeline.ranking.ranker import Ranking
     from pipeline.ranking.retrievers import Candidates
-
-Values = Mapping[str, Mapping[str, float]]
-"""Measure -> query_id -> value."""
 
 SHOWN = 5
 """Posts shown of a topic."""
