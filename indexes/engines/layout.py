@@ -135,7 +135,8 @@ class Layout:
     def mappings(self) -> dict[str, Any]:
         """The fields, and the description of the index."""
         words = self._words()
-        text = words if self.analyzer == ENGLISH else {"type": "text", "index": False}
+        # Also where its words are beside it: callers search the text by queries of their own.
+        text = words if self.analyzer == ENGLISH else {"type": "text"}
         url = {"type": "keyword", "index": False, "doc_values": False}
         return {
             "_meta": self.meta(),

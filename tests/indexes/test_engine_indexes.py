@@ -99,6 +99,16 @@ def test_posts_are_read(index: OwnIndex, local: LuceneIndex) -> None:
     assert list(index.posts.get_many(wanted).values()) == [Post("1", ""), POSTS[7]]
 
 
+def test_callers_search_the_texts(server: Server, kept: Path) -> None:
+    """Also in an engine without the analyzer ``english``."""
+    address = server.address()
+    build(address, POSTS, [], kept, "make it again")
+    word = POSTS[7].text.split()[0]
+    body = {"query": {"match": {"contents": word}}, "size": 1000}
+    found = server.engine(address).request("POST", f"/{address.index}/_search", body)
+    assert POSTS[7].text in [hit["_source"]["contents"] for hit in found["hits"]["hits"]]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_deep_searches_are_read_page_by_page(
     index: OwnIndex, method: Method, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ names the topic; else the id is made of the text. Other keys are ignored. Texts 
 white space or Unicode's form of a letter are one query, shown in its commonest spelling.
 """
 
+from __future__ import annotations
+
 import hashlib
 import unicodedata
 from array import array
@@ -13,17 +15,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from indexes.lines import numbered_lines, short
 from indexes.posts import is_doc_id, parsed, short_json, well_formed
-from pipeline.collections.clicks.model import Booleans, Floats, Integers
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels
 from pipeline.command.errors import DataError
 from pipeline.command.options import did_you_mean
+
+if TYPE_CHECKING:  # It needs SciPy.
+    from pipeline.collections.clicks.model import Booleans, Floats, Integers
 
 KEYS = ("query", "shown", "clicked")
 
