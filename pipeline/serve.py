@@ -6,6 +6,7 @@ python -m pipeline.serve --host 0.0.0.0 --api-key-file keys.txt
 python -m pipeline.serve --collection my-posts.toml --grades grades.txt
 python -m pipeline.serve --engine http://localhost:9200 --engine-index 'posts-*' --text-field body
 python -m pipeline.serve --engine http://localhost:9200 --collection mine.toml --log log
+python -m pipeline.serve --collection mine.toml      # and the proxy, if it names an engine's index
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
@@ -144,7 +145,7 @@ class Options:
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     engine: str | None = option(
         "answer the searches of OpenSearch or Elasticsearch at this address, reranked; several "
-        "nodes are separated by commas",
+        "nodes are separated by commas (default: that of --collection)",
         parse=addresses,
         metavar="URL",
     )
@@ -202,6 +203,7 @@ def main(options: Options) -> None:
     collections = collections_of(options)
     if options.grades and not collections:
         raise UsageError("--grades: found no --collection or --index, expected one to search")
+    options = with_engine_of(options, collections)
     model_of = {each.engine.index: each.name for each in collections if each.engine}
     indexes = served_indexes(options, tuple(model_of))
     if options.ssl_certfile is None and (options.ssl_keyfile or options.ssl_ca_certs):
@@ -252,6 +254,8 @@ def main(options: Options) -> None:
     loop = loop_of(options, service)
 
     def reload() -> None:
+        if options.engine:
+            model_of.update(behind_aliases(collections))
         if options.api_key_file:
             try:
                 keys[:] = read_keys(options.api_key_file)
@@ -271,6 +275,8 @@ def main(options: Options) -> None:
             statistics.reload()
         loop.reload()
 
+    if options.engine:
+        model_of.update(behind_aliases(collections))
     proxy = proxy_of(options, loop, indexes, model_of)
     pages = [*routes(page), *loop_routes(loop)]
     config = connections.config(
@@ -298,6 +304,49 @@ def main(options: Options) -> None:
         loop.log.close()
     if not end_log(log):
         os._exit(0)  # The interpreter's end would wait for the log.
+
+
+def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
+    """The options with the engine and the fields of the collections, unless they name an engine.
+
+    Raises:
+        UsageError: the collections are in several engines, or have their texts in several fields.
+    """
+    addresses = [each.engine for each in collections if each.engine]
+    if options.engine is not None or not addresses:
+        return options
+    first = addresses[0]
+    for name in ("url", "auth", "text_field", "url_field"):
+        values = {str(getattr(address, name)): None for address in addresses}
+        if len(values) > 1:
+            raise UsageError(
+                f"--collection: found {name} {' and '.join(values)}, expected the same; serve each "
+                "of them by itself"
+            )
+    return replace(
+        options,
+        engine=first.url,
+        engine_auth=options.engine_auth or first.auth,
+        text_field=options.text_field or first.text_field,
+        url_field=options.url_field or first.url_field,
+    )
+
+
+def behind_aliases(collections: Sequence[Collection]) -> dict[str, str]:
+    """Index -> collection, of the indexes that the names of the collections' indexes stand for."""
+    from indexes.engines.client import Engine, EngineError
+    from pipeline.service.record import LOG
+
+    found: dict[str, str] = {}
+    for each in collections:
+        if each.engine is None:
+            continue
+        try:
+            indexes = Engine.connect(each.engine).request("GET", f"/{each.engine.index}/_alias")
+            found |= dict.fromkeys(indexes, each.name)
+        except EngineError as error:
+            LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, error)
+    return found
 
 
 def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[str]:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from indexes.engines import dsl, feedback
@@ -77,11 +78,12 @@ class EngineIndex(ABC):
         posts: fetched once and kept.
     """
 
-    def __init__(self, engine: Engine, file: Path, bypasses: bool) -> None:
+    def __init__(self, engine: Engine, file: Path, bypasses: bool, is_ours: bool) -> None:
         self._engine, self._address = engine, engine.address
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        self.posts = KeptPosts(file, self._fetch, self._fetch_all)
+        changes = None if is_ours else _Changes(self)
+        self.posts = KeptPosts(file, self._fetch, self._fetch_all, changes)
 
     @property
     def size(self) -> int:
@@ -144,9 +146,10 @@ class EngineIndex(ABC):
         for found in search(self._engine, bodies, 10_000, several_shards=False).values():
             yield from map(self._post, found)
 
-    def _fetch_all(self) -> Iterator[Post]:
-        """All posts."""
-        return map(self._post, all_hits(self._engine, {"_source": self._source, **self._keys}))
+    def _fetch_all(self, query: Mapping[str, Any] = MappingProxyType({})) -> Iterator[Post]:
+        """All posts, or those of a query."""
+        body = {"_source": self._source, **self._keys, **query}
+        return map(self._post, all_hits(self._engine, body))
 
     def _analyze(self, texts: Sequence[str]) -> list[dict[str, int]]:
         """The terms of each text, and how often each is there."""
@@ -196,6 +199,33 @@ class EngineIndex(ABC):
                 )
 
 
+class _Changes:
+    """Changes of an index's posts, by the sequence numbers of the engine's shards."""
+
+    def __init__(self, index: EngineIndex) -> None:
+        self._index = index
+
+    def numbers(self) -> Mapping[str, int] | None:
+        engine = self._index._engine
+        try:
+            found = engine.patiently(
+                "GET", f"/{engine.address.index}/_stats", None, {"level": "shards"}
+            )
+        except EngineError:  # It may be forbidden.
+            return None
+        return {
+            f"{name}/{number}": max(copy["seq_no"]["max_seq_no"] for copy in copies)
+            for name, index in found["indices"].items()
+            for number, copies in index["shards"].items()
+        }
+
+    def since(self, number: int) -> Iterable[Post]:
+        return self._index._fetch_all({"query": {"range": {"_seq_no": {"gt": number}}}})
+
+    def count(self) -> int:
+        return self._index.size
+
+
 class OwnIndex(EngineIndex):
     """An index by :mod:`indexes.engines.building`."""
 
@@ -211,7 +241,7 @@ class OwnIndex(EngineIndex):
         if sources is not None:
             _check_sources(engine.address, layout, sources)
         # Any pipeline would give others than the methods' scores.
-        super().__init__(engine, cache_file(directory, layout.uuid), bool(layout.pipeline))
+        super().__init__(engine, cache_file(directory, layout.uuid), bool(layout.pipeline), True)
 
     @property
     def size(self) -> int:
@@ -367,7 +397,7 @@ class ForeignIndex(EngineIndex):
         if isinstance(address.query, Path):
             self._query = dsl.read_query(address.query)
         bypasses = _reranks(engine, default_pipeline(settings))
-        super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses)
+        super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses, False)
 
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2

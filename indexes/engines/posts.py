@@ -1,8 +1,12 @@
-"""Posts of an engine's index, fetched once and kept in a file beside the local indexes."""
+"""Posts of an engine's index, kept in a file beside the local indexes and read anew if changed."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from indexes.errors import CollectionError
 from indexes.posts import Post
@@ -13,20 +17,41 @@ Fetch = Callable[[Sequence[str]], Iterable[Post]]
 """Ids -> the posts that have them, in any order."""
 
 
+class Changes(Protocol):
+    """What an index that others write to says of its posts."""
+
+    def numbers(self) -> Mapping[str, int] | None:
+        """Shard -> sequence number of its last change; None if the engine does not tell."""
+
+    def since(self, number: int) -> Iterable[Post]:
+        """At least the posts whose last change has a higher number."""
+
+    def count(self) -> int:
+        """Number of posts."""
+
+
 class KeptPosts:
     """Posts by id; those that are not yet in the file are fetched.
 
     The file has the form of :class:`indexes.store.PostStore`, so that a new index starts with the
-    posts that it was built from. It may be used by one thread at a time.
+    posts that it was built from. It may be used by one thread at a time. Whether posts have changed
+    is looked up once, at the first use.
 
     Args:
         path: of the file, which is made if it is missing.
         fetch: gets posts from the engine.
         fetch_all: gets all of them.
+        changes: of posts that others may change; None if nobody does.
     """
 
-    def __init__(self, path: Path, fetch: Fetch, fetch_all: Callable[[], Iterable[Post]]) -> None:
-        self.path, self._fetch, self._fetch_all = path, fetch, fetch_all
+    def __init__(
+        self,
+        path: Path,
+        fetch: Fetch,
+        fetch_all: Callable[[], Iterable[Post]],
+        changes: Changes | None = None,
+    ) -> None:
+        self.path, self._fetch, self._fetch_all, self._changes = path, fetch, fetch_all, changes
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, timeout=60)
@@ -34,11 +59,15 @@ class KeptPosts:
                 "CREATE TABLE IF NOT EXISTS posts "
                 "(place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT)"
             )
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS changes (shard TEXT PRIMARY KEY, number INTEGER)"
+            )
         except sqlite3.Error as error:
             raise self._unusable(error) from None
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, each once, in an order of no meaning."""
+        self._refreshed  # noqa: B018
         if not self._has_all():
             self._keep(self._fetch_all())
             self._execute("PRAGMA user_version = 1")
@@ -48,6 +77,7 @@ class KeptPosts:
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
+        self._refreshed  # noqa: B018
         wanted = list(dict.fromkeys(doc_ids))
         found = self._kept(wanted)
         missing = [doc_id for doc_id in wanted if doc_id not in found]
@@ -59,6 +89,42 @@ class KeptPosts:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    @cached_property
+    def _refreshed(self) -> None:
+        """Read posts anew that have changed since they were read; say so, and since when."""
+        if self._changes is None or (numbers := self._changes.numbers()) is None:
+            return
+        before = {shard: int(number) for shard, number in self._execute("SELECT * FROM changes")}
+        changed = [shard for shard in before if numbers.get(shard) != before[shard]]
+        is_new = not before or before.keys() != numbers.keys()
+        if before and not changed and not is_new:
+            return
+        whole = self._has_all()
+        ((kept,),) = self._execute("SELECT count(*) FROM posts")
+        moment = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+        text = f"the posts kept here since {moment:%Y-%m-%d %H:%M} UTC"
+        if whole and not is_new and all(numbers[shard] >= before[shard] for shard in changed):
+            self._keep(self._changes.since(min(before[shard] for shard in changed)))
+            text = f"{text} are brought up to date"
+            ((kept,),) = self._execute("SELECT count(*) FROM posts")
+            whole = int(kept) == self._changes.count()
+        else:
+            whole = False
+        if not whole:
+            # Posts are gone, or there is no telling which have changed.
+            text = f"{text} are read anew"
+            self._forget()
+        if kept:
+            print(f"{self.path.parent.name}: {text}", file=sys.stderr)
+        with self._connection:
+            self._connection.execute("DELETE FROM changes")
+            self._connection.executemany("INSERT INTO changes VALUES (?, ?)", numbers.items())
+
+    def _forget(self) -> None:
+        with self._connection:
+            self._connection.execute("DELETE FROM posts")
+        self._execute("PRAGMA user_version = 0")
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
         found: dict[str, Post] = {}

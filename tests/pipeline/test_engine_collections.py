@@ -1,14 +1,19 @@
 """Collections whose index is in a search engine: their files, and the commands that use them."""
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 from conftest import Command
 from helpers.engine_servers import SERVERS, Server, running
+from helpers.service_process import running as serving
+from helpers.teacher_samples import write_folder
 
-from indexes.engines.client import encoded
+from indexes.engines.client import Engine, encoded
 from indexes.errors import CollectionError
 from indexes.posts import read_posts
 from pipeline import tune
@@ -157,8 +162,13 @@ def test_commands_rank_as_with_a_local_index(
 
 @pytest.mark.slow
 def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
-    server: Server, tmp_path: Path, command: Command
+    server: Server,
+    tmp_path: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
     address = server.address(text_field="body")
     engine = server.engine(address)
     lines = b""
@@ -199,6 +209,43 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     window = command("train", "window", "--collection", toml, "--folds", 2, "--threads", 1)
     assert window.code == 0, window.err
     assert "20 held-out topics:" in window.out and "shipped window" in window.out
+    write_folder(tmp_path / "tiny")
+    quick = ["--teacher", tmp_path / "tiny", "--device", "cpu", "--threads", 1]
+    adapted = command("adapt", "--collection", toml, *quick)
+    assert adapted.code == 0, adapted.err
+    # What others write is read anew.
+    gone = post.doc_id
+    engine.request("DELETE", f"/{address.index}/_doc/{gone}", None, {"refresh": True})
+    added = {"body": "zzyzx storm", "link": "", "number": 99999}
+    engine.request("PUT", f"/{address.index}/_doc/99999", added, {"refresh": True})
+    for text in ("are read anew", "are brought up to date"):
+        with closing(find(str(toml)).open_index()) as index:
+            posts = {post.doc_id: post.text for post in index.posts}
+        assert (gone in posts, posts["99999"]) == (False, added["body"])
+        assert text in capsys.readouterr().err
+        added["body"] = "zzyzx gale"
+        engine.request("PUT", f"/{address.index}/_doc/99999", added, {"refresh": True})
+    assert command("train", "window", "--collection", toml, "--folds", 2, "--threads", 1).code == 0
     fusion = command("search", "--collection", toml, "--reranker", "fusion", *run)
     assert fusion.code == 1
     assert "found no run of" in fusion.err
+    _assert_served(server, engine, toml, address.index)
+
+
+def _assert_served(server: Server, engine: Engine, toml: Path, name: str) -> None:
+    """The collection's model ranks searches of its index, and of an alias of it."""
+    alias = f"{name}-alias"
+    engine.request("PUT", f"/{name}/_alias/{alias}")
+    body = {"query": {"match": {"body": "harbour storm"}}, "size": 5}
+    for named in (name, alias):
+        toml.write_text(re.sub("engine_index = .*", f'engine_index = "{named}"', toml.read_text()))
+        with serving("--collection", toml, "--threads", 1) as service:
+            answer = service.post(body, f"/{named}/_search")
+            assert answer.headers["x-reranked"] == "true", answer.text
+            hits = answer.json()["hits"]["hits"]
+            models = httpx.get(f"{service.address}/v1/models").json()["data"]
+            assert [model["id"] for model in models] == ["mine"]
+            assert json.loads(service.wait_for('"format":"search"'))["model"] == "mine"
+        scores = [hit["_score"] for hit in hits]
+        assert scores == sorted(scores, reverse=True) and 0 < scores[0] < 1
+        assert all(hit["_index"] == name for hit in hits)

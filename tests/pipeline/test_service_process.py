@@ -7,21 +7,18 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import pytest
 import trustme
 from conftest import Command
 from helpers.proxy_samples import search, stub_engine
-from helpers.service_samples import QUERY, TEXTS, WIRES, descendants, listening
+from helpers.service_process import Running, running
+from helpers.service_samples import QUERY, TEXTS, descendants, listening
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -35,61 +32,6 @@ from pipeline.ranking.checkpoints import TUNING_FILE
 from rerankers import checkpoint as checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
-BODY = WIRES["tei"].body(raw_scores=True)
-
-
-class Running(NamedTuple):
-    """A service, its address, and the lines of its log until now."""
-
-    process: "subprocess.Popen[str]"
-    address: str
-    lines: list[str]
-
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
-    def post(self, body: object = BODY, path: str = "/rerank") -> httpx.Response:
-        return httpx.post(f"{self.address}{path}", json=body, timeout=60)
-
-    def wait_for(self, text: str, seconds: float = 60) -> str:
-        """The first line of the log with this text."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if with_text := [line for line in self.lines if text in line]:
-                return with_text[0]
-            time.sleep(0.02)
-        raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
-
-
-@contextmanager
-def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
-    """A service, whose log is read to its end or up to its address."""
-    command = [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    lines: list[str] = []
-    stderr = process.stderr
-    assert stderr
-
-    def read() -> None:
-        while line := stderr.readline():
-            lines.append(line)
-            if not is_read and "serving " in line:
-                return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    service = Running(process, "", lines)
-    try:
-        ready = json.loads(service.wait_for("serving "))["message"]
-        yield service._replace(address=ready.split()[-1])
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,73 @@
+"""The service as a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+from helpers.service_samples import WIRES
+
+ROOT = Path(__file__).resolve().parents[2]
+BODY = WIRES["tei"].body(raw_scores=True)
+
+
+class Running(NamedTuple):
+    """A service, its address, and the lines of its log until now."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+    lines: list[str]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def post(self, body: object = BODY, path: str = "/rerank") -> httpx.Response:
+        return httpx.post(f"{self.address}{path}", json=body, timeout=60)
+
+    def wait_for(self, text: str, seconds: float = 60) -> str:
+        """The first line of the log with this text."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if with_text := [line for line in self.lines if text in line]:
+                return with_text[0]
+            time.sleep(0.02)
+        raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
+
+
+@contextmanager
+def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
+    """A service, whose log is read to its end or up to its address."""
+    command = [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    lines: list[str] = []
+    stderr = process.stderr
+    assert stderr
+
+    def read() -> None:
+        while line := stderr.readline():
+            lines.append(line)
+            if not is_read and "serving " in line:
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    service = Running(process, "", lines)
+    try:
+        ready = json.loads(service.wait_for("serving "))["message"]
+        yield service._replace(address=ready.split()[-1])
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
