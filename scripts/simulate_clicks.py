@@ -15,6 +15,8 @@ by its difference from the champion in AP, and after how many clicked searches. 
 champion's with noise, better or worse by a part of the true judgments.
 nights: AP on topics that nobody searched for, of the served model, of one that has learned from the
 clicks of 1, 3 and 7 nights, and of one that was trained on the true judgments of the same topics.
+The served model is window/all of $TWEETRERANK_HOME/checkpoints, if it is there, or the shipped one,
+which has seen the judgments of named collections.
 cost: time of a logged search that the log takes, on its way to the answer.
 """
 
@@ -50,6 +52,8 @@ SHOWN = 10
 CLICK, MISTAKE, LEAVE = 0.7, 0.05, 0.8
 DIFFERENCES = (-0.03, -0.01, 0.0, 0.01, 0.03, 0.05)
 NIGHTS = (1, 3, 7)
+FOLDS = 2
+"""Of the trainings, whose own figures are not looked at."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,7 @@ def nights(options: Options) -> None:
                     log=log,
                     collection=str(folder / "simulated.toml"),
                     output=output,
+                    folds=FOLDS,
                     threads=options.threads,
                 )
             )
@@ -238,7 +243,9 @@ def nights(options: Options) -> None:
             rows.append((label, _ap(own, output if is_there else None, topics, held_out)))
         judged = folder / "judged"
         truth = dataclasses.replace(own, **_files(folder, searched, qrels))
-        train(TrainOptions(model="window", output=judged, threads=options.threads), truth)
+        train(
+            TrainOptions(model="window", output=judged, folds=FOLDS, threads=options.threads), truth
+        )
         rows.append(("trained on the judgments", _ap(own, judged, topics, held_out)))
     base, best = rows[0][1], rows[-1][1]
     print(f"{collection.name}: {len(searched)} searched topics, {len(held_out)} held out")
