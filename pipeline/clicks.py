@@ -140,9 +140,11 @@ def main(options: Options) -> None:
 
     _check(options)
     source = options.source
-    is_file = isinstance(source, Path) and source.is_file()
     with bar(0, "reading", "impression") as progress:
-        log = read_click_log(source, progress) if is_file else read_logged(source, progress)
+        if isinstance(source, Path) and source.is_file():
+            log = read_click_log(source, progress)
+        else:
+            log = read_logged(source, progress)
     model = fitted(log, options.prior_strength)
     qrels = judgments(log, model.gain, options.relevant, options.highly_relevant)
     write_judgments(options.topics_file, options.output, log, qrels)

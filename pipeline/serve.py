@@ -408,9 +408,11 @@ def loop_of(options: Options, service: Service) -> Loop:
     if options.challenger:
         threads = options.threads or len(os.sched_getaffinity(0))
         challenger = Challenger(options.challenger, options.share, options.cache, threads)
-        names = [] if options.checkpoint else [*options.collection]
-        folder = None if names else checkpoints.find((*options.checkpoint, DEFAULT_CHECKPOINT)[0])
-        write_serving(options.log, options.challenger, names[0] if names else None, folder)
+        collection, folder = next(iter(options.collection), None), None
+        if options.checkpoint or not collection:
+            collection = None
+            folder = checkpoints.find((*options.checkpoint, DEFAULT_CHECKPOINT)[0])
+        write_serving(options.log, options.challenger, collection, folder)
     return Loop(service, log, challenger)
 
 

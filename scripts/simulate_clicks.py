@@ -15,6 +15,8 @@ by its difference from the champion in AP, and after how many clicked searches. 
 champion's with noise, better or worse by a part of the true judgments.
 nights: AP on topics that nobody searched for, of the served model, of one that has learned from the
 clicks of 1, 3 and 7 nights, and of one that was trained on the true judgments of the same topics.
+The served model is window/all of $TWEETRERANK_HOME/checkpoints, if it is there, or the shipped one,
+which has seen the judgments of named collections.
 cost: time of a logged search that the log takes, on its way to the answer.
 """
 
@@ -26,7 +28,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,6 +52,8 @@ SHOWN = 10
 CLICK, MISTAKE, LEAVE = 0.7, 0.05, 0.8
 DIFFERENCES = (-0.03, -0.01, 0.0, 0.01, 0.03, 0.05)
 NIGHTS = (1, 3, 7)
+FOLDS = 2
+"""Of the trainings, whose own figures are not looked at."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,7 @@ def nights(options: Options) -> None:
                     log=log,
                     collection=str(folder / "simulated.toml"),
                     output=output,
+                    folds=FOLDS,
                     threads=options.threads,
                 )
             )
@@ -238,7 +243,9 @@ def nights(options: Options) -> None:
             rows.append((label, _ap(own, output if is_there else None, topics, held_out)))
         judged = folder / "judged"
         truth = dataclasses.replace(own, **_files(folder, searched, qrels))
-        train(TrainOptions(model="window", output=judged, threads=options.threads), truth)
+        train(
+            TrainOptions(model="window", output=judged, folds=FOLDS, threads=options.threads), truth
+        )
         rows.append(("trained on the judgments", _ap(own, judged, topics, held_out)))
     base, best = rows[0][1], rows[-1][1]
     print(f"{collection.name}: {len(searched)} searched topics, {len(held_out)} held out")
@@ -324,27 +331,56 @@ def record(query: str, scores: Mapping[str, float]) -> dict[str, Any]:
 
 
 def cost(options: Options) -> None:
-    """The log's time in a search of a window of 100."""
+    """What the log adds to a search of a window of 100, whose scores take no time here."""
+    import asyncio
+    import gc
+
     import numpy as np
+    from orjson import Fragment
 
-    from pipeline.loop.log import SEARCHES, LogWriter
+    from pipeline.loop.log import LogWriter
+    from pipeline.service.formats.base import ScoreRequest, ScoreResponse
+    from pipeline.service.http.models import Models
+    from pipeline.service.http.requests import Limits
+    from pipeline.service.http.service import Service
+    from pipeline.service.loop.searches import Loop
+    from pipeline.service.proxy.search import Hit, Window
+    from pipeline.service.record import Record
 
-    scores = {f"{10**17 + 7919 * row}": 20 - row / 7 for row in range(100)}
+    rows = range(100)
+    first = [20 - row / 7 for row in rows]
+    wanted = ScoreRequest(["storm damage on the coast"], ["text"] * 100, [""] * 100, first)
+    scores = [Fragment(f"{1 - row / 101:.12f}") for row in rows]
 
-    def seconds() -> Iterator[float]:
-        with TemporaryDirectory() as folder:
-            log = LogWriter(Path(folder))
-            for _ in range(options.searches):
-                started = time.perf_counter()
-                log.write(SEARCHES, record("storm damage on the coast", scores))
-                yield time.perf_counter() - started
-                time.sleep(0.001)
-            log.close()
-            print(f"{log.written:,} lines written, {log.dropped:,} dropped")
+    class Instant(Service):
+        async def score(self, *arguments: Any, **options: Any) -> ScoreResponse:
+            return ScoreResponse(wanted, "window", "neural", scores, [*rows])
 
-    taken = np.array([*seconds()]) * 1000
-    parts = ", ".join(f"p{p:g} {np.percentile(taken, p):.3f}" for p in (50, 95, 99, 99.9))
-    print(f"ms a search: {parts}")
+    ids = [str(10**17 + 7919 * row) for row in rows]
+    hits = [Hit(0, 0, {"_id": ids[row], "_score": first[row], "_index": "a"}) for row in rows]
+    window = Window(wanted.queries[0], 0, SHOWN, ["contents"], None, [], None, b"", None)
+    service = Instant(Models(["window"], 10**6), Limits(), 1)
+
+    async def seconds(loop: Loop) -> AsyncIterator[float]:
+        for _ in range(options.searches):
+            started = time.perf_counter()
+            record = Record("", "POST", "")
+            await loop.rank(wanted, service.models.default, record, 0, window, hits)
+            yield time.perf_counter() - started
+            await asyncio.sleep(0.001)
+
+    async def measured(loop: Loop) -> Any:
+        return np.array([taken async for taken in seconds(loop)]) * 1000
+
+    gc.freeze()  # As in the service.
+    with TemporaryDirectory() as folder:
+        log = LogWriter(Path(folder))
+        for label, loop in (("without log", Loop(service)), ("with log", Loop(service, log))):
+            taken = asyncio.run(measured(loop))
+            parts = ", ".join(f"p{p:g} {np.percentile(taken, p):.3f}" for p in (50, 95, 99))
+            print(f"{label}: ms a search {parts}")
+        log.close()
+        print(f"{log.written:,} lines written, {log.dropped:,} dropped")
 
 
 if __name__ == "__main__":

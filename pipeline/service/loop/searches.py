@@ -144,27 +144,28 @@ class Loop:
         ubi = window.ubi or Ubi()
         search_id = ubi.query_id or uuid.uuid4().hex
         rival = self._rival(search_id, model, window)
-        scored, other = await asyncio.gather(
-            self.service.score(wanted, model, record, deadline),
-            self._by_rival(wanted, rival, record, deadline),
-        )
+        if rival is None:
+            scored, other = await self.service.score(wanted, model, record, deadline), None
+        else:
+            scored, other = await asyncio.gather(
+                self.service.score(wanted, model, record, deadline),
+                self._by_rival(wanted, rival, record, deadline),
+            )
         rows, teams = _rows(scored), None
-        if other and rival:
-            order, teams = team_draft([row for row, _ in rows], other, search_id)
+        order = [row for row, _ in rows]
+        if other:
+            order, teams = team_draft(order, other, search_id)
             # Clients expect descending scores, which two models together do not have.
             rows = [(row, score) for row, (_, score) in zip(order, rows, strict=True)]
         page = slice(window.start, window.start + window.size)
-        order = [row for row, _ in rows]
         objects = None
         if ubi.object_id_field:
             names = [hit.text([ubi.object_id_field]) for hit in hits]
             objects = names if all(names) else None
         ids = [hit.doc_id for hit in hits]
-        ranks, scores = [0] * len(ids), [0.0] * len(ids)
+        ranks = [0] * len(ids)
         for place, row in enumerate(order, start=1):
             ranks[row] = place
-        for row, score in zip(scored.order, _rows(scored), strict=True):
-            scores[row] = float(score[1])
         search = self.log.write(
             SEARCHES,
             {
@@ -177,8 +178,8 @@ class Loop:
                 "client_id": ubi.client_id,
                 "ids": ids,
                 "objects": objects,
-                "first_stage": [hit.score for hit in hits],
-                "scores": scores,
+                "first_stage": wanted.first_stage,
+                "scores": scored.scores,
                 "ranks": ranks,
                 "start": window.start,
                 "shown": [ids[row] for row in order[page]],
@@ -205,11 +206,9 @@ class Loop:
         return rival
 
     async def _by_rival(
-        self, wanted: ScoreRequest, rival: ServedModel | None, record: Record, deadline: float
+        self, wanted: ScoreRequest, rival: ServedModel, record: Record, deadline: float
     ) -> list[int] | None:
-        """The challenger's order; None without one, or where it fails."""
-        if rival is None:
-            return None
+        """The challenger's order; None where it fails."""
         try:
             own = Record(record.request_id, record.method, record.path)
             return [*(await self.service.score(wanted, rival, own, deadline)).order]
