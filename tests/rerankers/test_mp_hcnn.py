@@ -9,9 +9,12 @@ import torch
 from helpers.model_samples import CASES, LONG, assert_naive_scores, varied, weights_of
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder
 
+from rerankers import devices
 from rerankers.base import TRIGRAMS, WORDS, Reranker
+from rerankers.layers.convolutions import MaskedConvolution
 from rerankers.models import mp_hcnn
 from rerankers.models.mp_hcnn import Model
+from rerankers.scoring.batches import score
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.words import character_trigrams, url_text, words
 
@@ -185,6 +188,41 @@ def test_pairs_are_compared_in_parts_of_similar_lengths(
     expected = pairs.scores_of(model, rows, torch.device("cpu"))
     monkeypatch.setattr(mp_hcnn, "PART", part)
     assert torch.allclose(pairs.scores_of(model, rows, torch.device("cpu")), expected, atol=1e-5)
+
+
+def test_bf16_on_a_gpu_is_that_of_the_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, own = set(), MaskedConvolution.of_packed
+
+    def watched(layer: MaskedConvolution, terms: torch.Tensor, share: float) -> torch.Tensor:
+        seen.add(terms.dtype)
+        return own(layer, terms, share)
+
+    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
+    monkeypatch.setattr(MaskedConvolution, "of_packed", watched)
+    model = varied("mp_hcnn", "robust")
+    for precision, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        seen.clear()
+        score(model, all_pairs(), encoder(), precision=precision)
+        assert seen == {kind}
+
+
+@pytest.mark.parametrize("configuration", Model.configurations)
+def test_training_on_a_gpu_has_the_same_gradients(
+    monkeypatch: pytest.MonkeyPatch, configuration: str
+) -> None:
+    model = varied("mp_hcnn", configuration)
+    pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
+    rows = np.random.default_rng(3).permutation(len(pairs.query_index))
+
+    def gradients() -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        pairs.scores_of(model, rows, torch.device("cpu")).square().sum().backward()
+        named = model.named_parameters()
+        return {name: each.grad.clone() for name, each in named if each.grad is not None}
+
+    expected = gradients()
+    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
+    torch.testing.assert_close(gradients(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
