@@ -178,7 +178,7 @@ def log_as_json() -> QueueListener:
     logging.captureWarnings(True)
     threading.excepthook = lambda failed: LOG.error(
         "a thread has failed",
-        exc_info=failed.exc_value,  # type: ignore[arg-type]
+        exc_info=failed.exc_value,
     )
     listener = QueueListener(lines, writer)
     listener.start()

@@ -17,6 +17,7 @@ from rerankers.models import mp_hcnn
 from rerankers.scoring.batches import score
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
+from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.examples import Examples
 from rerankers.training.loop import EpochTrainer
 
@@ -28,6 +29,9 @@ SIZE = 8192
 
 STEPS = 20
 """Training steps of a measurement."""
+
+PAPER_VECTOR_SIZE = 300
+"""Size of MP-HCNN's word vectors in the paper (section 4.3)."""
 
 CPU = torch.device("cpu")
 
@@ -51,13 +55,25 @@ def measure(workload: Workload) -> list[Row]:
     sm_cnn = checkpoint.load(checkpoint.SHIPPED / "sm_cnn" / "all", "sm_cnn", device)
     networks = {
         "MP-HCNN, shipped": (shipped.model, shipped.encoder),
-        "MP-HCNN at the paper's size": workload.paper_model(),
+        "MP-HCNN at the paper's size": paper_model(workload),
         "SM-CNN": (sm_cnn.model, sm_cnn.encoder),
     }
     for title, (model, encoder) in networks.items():
         rows += _scoring(title, model, encoder, workload, peaks)
     model, encoder = networks["MP-HCNN at the paper's size"]
     return rows + _training(model, encoder, workload)
+
+
+def paper_model(workload: Workload) -> tuple[mp_hcnn.Model, TextEncoder]:
+    """MP-HCNN of the configuration ``paper``, untrained, with word vectors of the paper's size."""
+    torch.manual_seed(1)
+    trained = workload.checkpoint.encoder
+    known = trained.vocabulary
+    shape = (len(known.known), PAPER_VECTOR_SIZE)
+    vectors = np.random.default_rng(1).normal(0, 0.4, shape).astype(np.float32)
+    encoder = TextEncoder(Vocabulary(known.known, vectors, known.buckets), trained.idf)
+    model = mp_hcnn.Model(mp_hcnn.PAPER, encoder.vocabulary)
+    return model.to(workload.device).eval(), encoder
 
 
 def _scoring(

@@ -8,8 +8,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from benchmarks import engines, service
+from benchmarks import engines, gpu, service
 from helpers.engine_servers import running
+from helpers.reranking_samples import encoder, small_model
 
 from pipeline.command.errors import UsageError
 from pipeline.command.options import parse_arguments
@@ -74,7 +75,7 @@ def test_a_gpu_is_measured_beside_the_cpu(
 ) -> None:
     """The CPU is in its place."""
     small = (small_model("mp_hcnn", "paper").eval(), encoder())
-    monkeypatch.setattr(Workload, "paper_model", lambda work: small)
+    monkeypatch.setattr(gpu, "paper_model", lambda workload: small)
     run(script, "--parts", "gpu")
     printed = capsys.readouterr().out
     for network in ("MP-HCNN, shipped", "MP-HCNN at the paper's size", "SM-CNN"):
