@@ -242,7 +242,7 @@ def draw(path: Path, bins: Sequence[Bin]) -> None:
     from indexes.files import write_bytes
 
     forms = list(dict.fromkeys(each.form for each in bins))
-    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    figure = Figure(figsize=(12, 5.4), layout="constrained")
     for axes, form in zip(figure.subplots(1, len(forms), sharey=True), forms, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
         for name in dict.fromkeys(each.collection for each in bins):
@@ -250,7 +250,8 @@ def draw(path: Path, bins: Sequence[Bin]) -> None:
             x, y = [each.probability for each in own], [each.relevant for each in own]
             (line,) = axes.plot(x, y, linewidth=1, label=name)
             axes.scatter(x, y, [4 * each.pairs**0.35 for each in own], color=line.get_color())
-        axes.set(title=TITLES[form], xlabel="probability", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set(title=TITLES[form], xlabel="probability", aspect="equal")
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("share of relevant posts")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
