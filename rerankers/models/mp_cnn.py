@@ -168,7 +168,11 @@ class _DimensionConvolution(nn.Module):
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
         """Pooled filters [B, 2, filters, E] of words [B, L, E], masked by ``inside`` [B, L, 1]."""
         padded = F.pad(terms, (0, 0, 0, self.width - 1))
-        pooled = torch.where(inside.any(dim=1).unsqueeze(2), self._chosen(padded, inside), 0.0)
+        if torch.is_grad_enabled():
+            pooled = torch.where(inside.any(dim=1).unsqueeze(2), self._chosen(padded, inside), 0.0)
+        else:  # Without lengths, for which a GPU would have to wait.
+            maps = self._maps(padded).flatten(2)
+            pooled = torch.stack(_extremes(maps, inside), dim=1)
         # tanh is monotonic, so it can follow the pooling.
         return torch.tanh(pooled).view(len(terms), 2, *self.bias.shape)
 
