@@ -141,7 +141,6 @@ def _learn(
     ``work`` is a folder for all files.
     """
     from pipeline.collections.clicks.log import judgments
-    from pipeline.command.runtime import counted
     from pipeline.evaluation.significance import print_comparison
     from pipeline.loop.impressions import fitted
     from pipeline.ranking.build import best_source
@@ -155,7 +154,7 @@ def _learn(
     held_out = judgments(recent, of_recent.gain)
     held_out = {q: grades for q, grades in held_out.items() if any(grades.values())}
     print(
-        f"{counted(past.impressions, 'search')[:-1]}es, {len(judged):,} queries with judgments; "
+        f"{past.impressions:,} searches, {len(judged):,} queries with judgments; "
         f"{len(held_out):,} others of the last {options.compare_days:g} days to compare models on"
     )
     if len(held_out) < FEWEST:

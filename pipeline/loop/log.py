@@ -164,7 +164,11 @@ class LogWriter:
         if not self.is_plain:
             names = ("query", "client_id")
             record |= {name: self._hash(text) for name in names if (text := record.get(name))}
-        line = orjson.dumps(record)
+        try:
+            line = orjson.dumps(record)
+        except TypeError:  # Half a surrogate pair.
+            self._queues[0].dropped += 1
+            return record
         for queue in self._queues:
             queue.put(kind, record, line)
         return record
@@ -197,9 +201,7 @@ class Folder:
         if not records:
             return
         if kind not in self._files:
-            path = self._folder / f"{kind}-{hour}-{self._name}.jsonl"
-            self._files[kind] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            fcntl.flock(self._files[kind], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._files[kind] = _locked(self._folder / f"{kind}-{hour}-{self._name}.jsonl")
         file, content = self._files[kind], b"".join(line + b"\n" for _, line in records)
         size = os.fstat(file).st_size
         try:
@@ -219,6 +221,16 @@ class Folder:
         command = [sys.executable, "-m", "pipeline.loop.log", str(self._folder), str(self._keep)]
         with suppress(OSError):
             self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a new part; another process may take it for one that was left behind."""
+    while True:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)
 
 
 def _key(folder: Path) -> bytes:
@@ -259,7 +271,7 @@ def _to_parquet(path: Path, kind: str) -> None:
     lists = {"string": pa.string(), "float64": pa.float64(), "int32": pa.int32()}
     kinds = lists | {f"list<{name}>": pa.list_(value) for name, value in lists.items()}
     schema = pa.schema([(name, kinds[value]) for name, value in SCHEMAS[kind].items()])
-    new = path.with_suffix(".parquet.new")
+    new = path.with_name(f".{path.stem}")
     with parquet.ParquetWriter(new, schema, compression="zstd") as writer:
         rows: list[dict[str, Any]] = []
         for row in _lines(path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, StrictInt, StrictStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -22,12 +22,15 @@ LEVEL = 0.95
 """Of the interval on the page."""
 
 
+_Text = Annotated[StrictStr, Field(max_length=512)]
+
+
 class _Object(BaseModel):
-    object_id: StrictStr | StrictInt | None = None
+    object_id: _Text | StrictInt | None = None
 
 
 class _Position(BaseModel):
-    ordinal: StrictInt | None = None
+    ordinal: Annotated[StrictInt, Field(ge=0, lt=2**31)] | None = None
 
 
 class _Attributes(BaseModel):
@@ -38,9 +41,9 @@ class _Attributes(BaseModel):
 class _Event(BaseModel):
     """An event of UBI; its other fields are not kept."""
 
-    action_name: StrictStr
-    query_id: StrictStr
-    client_id: StrictStr | None = None
+    action_name: _Text
+    query_id: _Text
+    client_id: _Text | None = None
     event_attributes: _Attributes = _Attributes()
 
     def record(self) -> dict[str, Any]:
