@@ -259,9 +259,10 @@ def _disturb(service: Running, ended: threading.Event) -> int:
     """Stop or kill a process that scores, in turn, until the end; how often."""
     times = 0
     while not ended.wait(DISTURBED):
-        # The last ones score: those that they are forked from came first.
-        kind = signal.SIGKILL if times % 2 else signal.SIGSTOP
-        os.kill(_children(service.process.pid)[-1], kind)
+        # The last two score: those that they are forked from came first. One is killed while the
+        # other, stopped before, is waited for.
+        number, kind = ((-1, signal.SIGSTOP), (-2, signal.SIGKILL))[times % 2]
+        os.kill(_children(service.process.pid)[number], kind)
         times += 1
     return times
 
