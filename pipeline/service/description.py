@@ -177,7 +177,7 @@ def _of_engine(path: str) -> dict[str, Any]:
     is_search = path.endswith(("_search", "_msearch"))
     summary = "The engine's search, reranked" if is_search else "The engine's own"
     marks = {"x-reranked": {"schema": {"type": "string", "enum": ["true", "false"]}}}
-    operation = {
+    operation: dict[str, Any] = {
         "summary": summary,
         "responses": {
             "200": {"description": "As the engine's"} | ({"headers": marks} if is_search else {}),

@@ -163,7 +163,9 @@ class Service:
 
 async def _with_passages(request: ScoreRequest) -> ScoreRequest:
     """A request with the best passage of each long text."""
-    queries = request.queries * len(request.texts) if len(request.queries) == 1 else request.queries
+    queries = [*request.queries]
+    if len(queries) == 1:
+        queries *= len(request.texts)
     return replace(request, texts=await asyncio.to_thread(best_passages, queries, request.texts))
 
 
