@@ -11,7 +11,6 @@ from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
 from pipeline.ranking.retrievers import Candidates
-from rerankers.text.passages import best_passages
 
 Row = dict[str, Any]
 POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"
@@ -147,6 +146,8 @@ def candidates_of(units: Sequence[Unit], form: Form) -> tuple[Candidates, list[t
 
     Texts decide which posts are the same: an id may stand for several.
     """
+    from rerankers.text.passages import best_passages
+
     topics: list[Topic] = []
     run: Run = {}
     posts: dict[str, Post] = {}

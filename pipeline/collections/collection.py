@@ -324,9 +324,16 @@ class SearchedCollection(Collection):
         The others are no failures of a run, as they would be in trec_eval: nobody searched them.
         """
         found = self.training_qrels
-        if found is None or not (self.training_path or self.training_qrels_path):
-            return found
+        if found is None:
+            return None
         searched = {topic.query_id for topic in self.topics}
+        lacking = [query_id for query_id in found if query_id not in searched]
+        if lacking and not (self.training_path or self.training_qrels_path):
+            print(
+                f"{self.qrels_path}: judged topics that {self.topics_path} lacks, not counted "
+                f"({len(lacking)}): {', '.join(lacking[:10])}{', …' if lacking[10:] else ''}",
+                file=sys.stderr,
+            )
         return {q: grades for q, grades in found.items() if q in searched} or None
 
     @cached_property

@@ -160,6 +160,11 @@ def test_commands_take_the_file(folder: Path, command: Callable[..., Any]) -> No
     assert run.read_text().split()[:3] == ["a", "Q0", "1"]
     measured = command("evaluate", toml, run, "-m", "AP")
     assert "2 judged topics" in measured.out
+    with (folder / "qrels.txt").open("a") as file:
+        file.write("elsewhere 0 1 1\n")
+    again = command("evaluate", toml, run, "-m", "AP")
+    assert again.out == measured.out
+    assert "lacks, not counted (1): elsewhere" in again.err
     assert command("index", "--collection", toml).code == 0
     searched = command("search", "--topics", toml, "--output", run)
     assert "building the index" not in searched.err

@@ -84,7 +84,7 @@ class BodyReader:
         try:
             await self._fill(body, request)
             if coding == "gzip":
-                size = len(unpacked := _unpacked(body, self.limits.body))
+                size = len(unpacked := _unpacked(bytes(body), self.limits.body))
                 self._held += size
             yield unpacked if coding == "gzip" else bytes(body)
         finally:

@@ -164,7 +164,8 @@ class Service:
 async def _with_passages(request: ScoreRequest) -> ScoreRequest:
     """A request with the best passage of each long text."""
     queries = [*request.queries]
-    queries *= len(request.texts) if len(queries) == 1 else 1
+    if len(queries) == 1:
+        queries *= len(request.texts)
     return replace(request, texts=await asyncio.to_thread(best_passages, queries, request.texts))
 
 
