@@ -25,12 +25,7 @@ from pathlib import Path
 from pipeline.collections.collection import is_own
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
-from pipeline.command.options import (
-    non_negative_int,
-    option,
-    output_file,
-    positive_int,
-)
+from pipeline.command.options import option, output_file
 from pipeline.command.ranking import EngineOptions, engine_of
 
 
@@ -48,8 +43,6 @@ class _TuningOptions:
     measure: str | None = option(
         "measure to maximise, as ir_measures names it (default: AP, or the collection's)"
     )
-    folds: int = option("parts of the cross-validation", default=5, parse=positive_int)
-    seed: int = option("seed of the split into folds", default=1, parse=non_negative_int)
     output: Path | None = option(
         "file to write (default: where pipeline.search looks for it)",
         parse=output_file,
@@ -96,11 +89,11 @@ def main(options: Options) -> None:
         collection = named.on_engine(collection, engine_of(options))
         held_out = held_out_scores(options.reranker, collection, checkpoint)
     measure = options.measure or (collection.measures[0] if options.collection else "AP")
-    tuning = held_out.tune(measure, options.folds, options.seed)
+    tuning = held_out.tune(measure, min(5, len(held_out.qrels)))
     print(f"λ     mean {tuning.measure} on {', '.join(tuning.collections)}")
     for weight, value in tuning.curve.items():
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
-    print(f"cross-validated over {options.folds} folds of topics: {tuning.cross_validated:.4f}")
+    print(f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}")
     if options.collection:
         attempt = f"--reranker {options.reranker} --lambda {tuning.weight:g}"
         tuning = without_gain(tuning, tuning.curve[0.0], attempt)

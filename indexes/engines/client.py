@@ -155,12 +155,13 @@ class Engine:
                 or the user is not accepted.
         """
         session = _session(Credentials.read(address.auth))
-        kind, version = _identify(address, session)
+        nodes = deque(address.urls)
+        kind, version = _identify(address, session, nodes)
         if expected not in (None, kind):
             raise EngineError(
                 f"{address.urls[0]}: found {NAMES[kind]}, expected {NAMES[expected or '']}"
             )
-        return cls(address, kind, version, _sender(address, session))
+        return cls(address, kind, version, _sender(address, session, nodes))
 
     def request(
         self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
@@ -276,17 +277,20 @@ def _session(credentials: Credentials) -> "requests.Session":
     return session
 
 
-def _identify(address: EngineAddress, session: "requests.Session") -> tuple[str, tuple[int, ...]]:
-    """Name and version of the engine, from the first node that answers."""
+def _identify(
+    address: EngineAddress, session: "requests.Session", nodes: deque[str]
+) -> tuple[str, tuple[int, ...]]:
+    """Name and version of the engine, from a node that answers, which is the first then."""
     import requests
 
-    for number, url in enumerate(address.urls, start=1):
+    for left in reversed(range(len(nodes))):
         try:
-            answer = session.get(url + "/", timeout=TIMEOUT)
+            answer = session.get(nodes[0] + "/", timeout=TIMEOUT)
             break
         except requests.RequestException as error:
-            if number == len(address.urls):
+            if not left:
                 raise unreachable(address, error) from None
+            nodes.rotate(-1)
     try:
         content = answer.json()
     except ValueError:
@@ -349,11 +353,9 @@ def _broken_off(address: EngineAddress) -> EngineError:
     return EngineError(f"{', '.join(address.urls)}: the answer breaks off", kind=_LOST)
 
 
-def _sender(address: EngineAddress, session: "requests.Session") -> _Send:
+def _sender(address: EngineAddress, session: "requests.Session", nodes: deque[str]) -> _Send:
     """Requests to the first node; after one that it does not answer, to the next."""
     import requests
-
-    nodes = deque(address.urls)
 
     def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
         url, content = nodes[0], bytearray()

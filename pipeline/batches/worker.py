@@ -18,8 +18,7 @@ from pipeline.command.defaults import DEFAULT_RERANKER
 from pipeline.command.errors import DataError
 from pipeline.command.runtime import choose_device
 from pipeline.ranking.checkpoints import check_reads_given
-from pipeline.ranking.ranker import Mixing, Mixture
-from pipeline.ranking.scorers import ModelScorer
+from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import version_of

@@ -22,9 +22,8 @@ from pipeline.ranking.checkpoints import (
     tuned_weight,
 )
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixing, Mixture, Ranker
+from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
-from pipeline.ranking.scorers import ModelScorer
 from rerankers import models
 from rerankers.errors import RerankerError
 from rerankers.scoring.precomputed import version_of

@@ -25,7 +25,7 @@ from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.runtime import bar, choose_device
-from pipeline.ranking.scorers import ModelScorer
+from pipeline.ranking.ranker import ModelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers import features, models, reranker
 from rerankers.base import PRIOR

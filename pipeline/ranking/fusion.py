@@ -27,9 +27,20 @@ from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.interpolation import normalize
-from pipeline.ranking.ranker import Mixture, Ranking, Stopwatch, Topics, reranked_topic, topics_of
+from pipeline.ranking.ranker import (
+    Mixture,
+    ModelScorer,
+    Progress,
+    ProgressBar,
+    Ranking,
+    Stopwatch,
+    Topics,
+    hidden,
+    reranked_topic,
+    silent,
+    topics_of,
+)
 from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
-from pipeline.ranking.scorers import ModelScorer, Progress, ProgressBar, hidden, silent
 from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
 
 if TYPE_CHECKING:

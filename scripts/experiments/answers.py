@@ -13,7 +13,7 @@ from pipeline.collections.trec import best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.archive import ALPHAS, question_vectors
 from pipeline.ranking.interpolation import interpolate
-from pipeline.ranking.scorers import ModelScorer
+from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import TrainedReranker

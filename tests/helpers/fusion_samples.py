@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from helpers.reranking_samples import all_pairs, encoder, vocabulary
-from pipeline.ranking.scorers import ModelScorer
+from pipeline.ranking.ranker import ModelScorer
 from rerankers import models
 from rerankers.base import FIRST_STAGE, Pairs, Reranker
 from rerankers.reranker import TrainedReranker

@@ -30,8 +30,8 @@ from pipeline.explanation.matches import (
 from pipeline.explanation.pages import page
 from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
 from pipeline.explanation.terminal import print_explanation
+from pipeline.ranking.ranker import ModelScorer
 from pipeline.ranking.retrievers import Candidates
-from pipeline.ranking.scorers import ModelScorer
 from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""

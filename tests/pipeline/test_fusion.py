@@ -43,7 +43,12 @@ def model() -> Model:
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("fusion", 0.9), ("lambdamart", 0.9), ("linear_fusion", 0.6)]
+    ("name", "share"),
+    [
+        ("fusion", 0.9),
+        ("lambdamart", 0.9),
+        pytest.param("linear_fusion", 0.6, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str, share: float) -> None:
     """Before that the model is an error; posts without the signal end up below the others."""

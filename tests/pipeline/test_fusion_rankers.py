@@ -14,7 +14,7 @@ from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
 from pipeline.ranking.judged_posts import JudgedPosts
-from pipeline.ranking.scorers import ModelScorer
+from pipeline.ranking.ranker import ModelScorer
 from rerankers.features.judged import SIGNALS
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]

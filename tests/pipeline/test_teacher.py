@@ -77,6 +77,7 @@ def test_a_text_gets_the_prefix_of_its_teacher(tmp_path: Path, how: str) -> None
     np.testing.assert_allclose(found, wanted, atol=2**-11)
 
 
+@pytest.mark.slow
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path / "tiny")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)

@@ -13,7 +13,7 @@ from helpers.reranking_samples import encoder, small_config, vocabulary
 
 from pipeline import train
 from pipeline.collections import named
-from pipeline.ranking.scorers import ModelScorer
+from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import load_training_data
 from rerankers import checkpoint
 from rerankers.base import Pairs

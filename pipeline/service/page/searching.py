@@ -24,9 +24,8 @@ from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import MatchExplanation
 from pipeline.ranking.build import ranker, tuned_mixing
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixture, Ranking
+from pipeline.ranking.ranker import Mixture, ModelScorer, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
-from pipeline.ranking.scorers import ModelScorer
 from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from pipeline.service.page.grades import Grades, own_id
