@@ -112,7 +112,7 @@ class BodyReader:
             raise RequestError("slow_body", problem) from None
 
 
-def _unpacked(body: bytearray, most: int) -> bytes:
+def _unpacked(body: bytes, most: int) -> bytes:
     """The content of a gzip body; raises RequestError."""
     reader = zlib.decompressobj(31)
     try:
