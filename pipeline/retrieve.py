@@ -59,6 +59,7 @@ class Options:
     )
     hits: int = option("questions of the archive per question", default=20, parse=positive_int)
     output: Path | None = option("run file to write", parse=output_file, metavar="RUN")
+    runtag: str = option("last column of the run", default="tweetrerank")
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     device: str = option("device of the model", default="auto", choices=("auto", "cpu", "cuda"))
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
@@ -76,7 +77,7 @@ def main(options: Options) -> None:
     found = archive.search(topics, options.hits)
     scores = mix(found, options.alpha)
     if options.output:
-        write_run(options.output, scores)
+        write_run(options.output, scores, options.runtag)
     if options.question is not None or not options.output:
         for topic in topics:
             _show(topic, found[topic.query_id], options.alpha)
@@ -99,6 +100,8 @@ def _topics(options: Options) -> list[Topic]:
         problems.append("give one of --question TEXT and --questions FILE")
     if options.question is not None and not options.question.strip():
         problems.append("--question: found an empty text, expected a question")
+    if any(c.isspace() for c in options.runtag) or not options.runtag:
+        problems.append(f"--runtag: found {options.runtag!r}, expected a word without spaces")
     if problems:
         raise UsageError(problems)
     if options.questions is not None:

@@ -8,8 +8,7 @@
     python scripts/reproduce.py table5                      # from finished cells
     python scripts/reproduce.py --write
 
-table2 to table5 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these;
-table 6 is what pipeline.explain shows.
+table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these.
 --write makes scripts/results/README.md from the CSVs beside it. Finished cells are kept in
 $TWEETRERANK_HOME and not computed again; an interrupted run continues where it stopped. Rows of
 tables are data: scripts/experiments/tables.toml.

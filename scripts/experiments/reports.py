@@ -24,8 +24,9 @@ from pipeline.collections.collection import Collection, default_vectors
 from pipeline.collections.trec import Qrels, ranked, read_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator
+from pipeline.explanation.rank_changes import grade_text, places, visible
 from rerankers import checkpoint
-from rerankers.models._mp_hcnn_matches import PairMatches, find_matches
+from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
 from rerankers.models.mp_hcnn import Model
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
@@ -73,7 +74,7 @@ def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
     }
 
 
-# Topic by topic, MP-HCNN against QL: Figures 3 and 4, Table 5
+# Topic by topic, MP-HCNN against QL: Figures 3 and 4, Tables 5 and 6
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,63 @@ def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
         yield URL
 
 
+RELEVANT = 2
+"""Table 6: relevant posts besides the one that MP-HCNN ranks first."""
+
+
+def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:
+    """Table 6: posts of the topics with the largest gain and loss, MP-HCNN's first one and the
+    relevant ones that moved most."""
+    rows = [["topic", "post", "judged", "QL: score (rank)", "MP-HCNN", "matches"]]
+    for year in years(table, results, setup):
+        order = year.order()
+        rows += _sample_rows(year, order[0], True, setup)
+        rows += _sample_rows(year, order[-1], False, setup)
+    return markdown_table(rows)
+
+
+def _sample_rows(
+    year: YearGains, query_id: str, is_gain: bool, setup: Setup
+) -> Iterator[list[str]]:
+    neural = read_run(setup.run_file(year.ours.cell))[query_id]
+    before, after = places(read_run(year.collection.runs["ql"])[query_id]), places(neural)
+    grades = year.qrels[query_id]
+    relevant = sorted(
+        (doc_id for doc_id in neural if grades.get(doc_id, 0) > 0),
+        key=lambda doc_id: before[doc_id].rank - after[doc_id].rank,
+        reverse=is_gain,
+    )
+    first = min(after, key=lambda doc_id: after[doc_id].rank)
+    doc_ids = list(dict.fromkeys([first, *relevant]))[: 1 + RELEVANT]
+    query, posts = year.matches(query_id, doc_ids, setup)
+    title = f"{query_id}: {query} (AP {year.neural[query_id]:+.2f})"
+    for post, pair in posts:
+        text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
+        ranks = [
+            f"{score:.2f} (#{rank})" for rank, score in (before[post.doc_id], after[post.doc_id])
+        ]
+        yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
+        title = ""
+
+
+def _matches(pair: PairMatches) -> str:
+    """Each query word and its best matches: by words, by phrases and in the URL."""
+    columns: list[Sequence[float | None]] = []
+    for name, level in (("words", 0), ("words", 1), ("url_trigrams", 1)):
+        matches = pair.matches.get(name)
+        if matches is None or level >= len(matches.levels):
+            continue
+        if name == "words":
+            columns.append(matches.best(level).tolist())
+        elif pair.url:
+            columns.append(mean_by_word(matches.best(level), pair.query_words))
+    described = []
+    for place, word in enumerate(pair.query_words):
+        values = [column[place] for column in columns if place < len(column)]
+        described.append(" ".join([word, *(f"{v:.2f}" for v in values if v is not None)]))
+    return ", ".join(described)
+
+
 # Pictures
 
 
@@ -291,5 +349,5 @@ def _gains(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> 
     axes.set(xlabel=f"topics of {year.collection.name}", ylabel="AP - AP of QL")
 
 
-REPORTS: Mapping[str, Report] = {f.__name__: f for f in (statistics, gains, categories)}
+REPORTS: Mapping[str, Report] = {f.__name__: f for f in (statistics, gains, categories, samples)}
 FIGURES: Mapping[str, Draw] = {"depths": _depths, "curves": _question_curves, "gains": _gains}

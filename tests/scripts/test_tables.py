@@ -243,12 +243,15 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
         REPORTS["gains"](table, results[:1], setup)
 
 
-def test_categories_are_read_from_the_cells(mp_hcnn: Finished) -> None:
+def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
     setup, results = mp_hcnn
     shares = REPORTS["categories"](TABLES["table5"], results, setup)
     # Every made-up post has a word of its query.
     assert row_of(shares, "exact word match") == "| exact word match | 100 | 100 |"
     assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
+    rows = REPORTS["samples"](TABLES["table6"], results, setup).splitlines()
+    assert sum("(#1)" in line for line in rows) >= 2
+    assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
 
 
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
