@@ -8,7 +8,8 @@ to the posts are adapted again if too many words have come up since. The model w
 four fifths of the queries. The others, which no night trains on, tell whether it is better than the
 model that is served: on their searches of the last days, by the average precision over the judged
 posts and by the mean reciprocal rank of the clicks, weighted by how rarely their places are looked
-at. If the first is higher, the model is written as the challenger. Nothing is replaced:
+at. If the first is higher, and the second not significantly lower, the model is written as the
+challenger. Nothing is replaced:
 pipeline.serve --challenger shows it in some searches, pipeline.compare tells what users make of it.
 """
 
@@ -41,6 +42,9 @@ HELD_OUT = 5
 
 FEWEST = 10
 """Held-out queries with a clicked post, without which nothing can be compared."""
+
+WORSE = 0.05
+"""p of a fall of the clicks' MRR that no higher AP makes good."""
 
 LEAST_EXAMINATION = 0.1
 """Of a place, for the weight of its clicks: one click at the end does not decide."""
@@ -163,7 +167,9 @@ def _learn(
             f"expected {FEWEST} or more to tell what is better; wait for more searches"
         )
     adapted = _adapted(options, collection, work)
-    training = _judged(adapted, past, judged, work / "train")
+    # Posts that nobody was shown are not relevant here: a model of the shown ones alone, which are
+    # the best, would not know what to do with the others.
+    training = _judged(adapted, past, judged, work / "train", judged_only=False)
     new = work / "model"
     train(
         TrainingOptions(model=MODEL, folds=options.folds, threads=options.threads, output=new),
@@ -177,13 +183,25 @@ def _learn(
     ]
     print(f"{len(held_out)} held-out queries:")
     print_comparison(figures)
-    old, trained = (sum(of["AP of judged"].values()) for _, of in figures)
-    if trained <= old:
+    if not _is_better(figures[0][1], figures[1][1]):
         return None
     # Its gate is this comparison, and then users: searches are to use it once it is promoted.
     tuning = Tuning.load(new / TUNING_FILE)
     dataclasses.replace(tuning, weight=1.0).save(new / TUNING_FILE)
     return new
+
+
+def _is_better(old: Figures, new: Figures) -> bool:
+    """Whether AP is higher, and clicked posts are not, for sure, further down.
+
+    AP knows nothing of posts that were not shown; they must not take the place of clicked ones.
+    """
+    from pipeline.evaluation.significance import randomization_test
+
+    (old_ap, old_rank), (new_ap, new_rank) = ([*of.values()] for of in (old, new))
+    values = [*old_rank.values()], [*new_rank.values()]
+    is_worse = sum(values[1]) < sum(values[0]) and randomization_test(*values) < WORSE
+    return sum(new_ap.values()) > sum(old_ap.values()) and not is_worse
 
 
 def _adapted(options: Options, collection: SearchedCollection, work: Path) -> SearchedCollection:
@@ -205,11 +223,16 @@ def _adapted(options: Options, collection: SearchedCollection, work: Path) -> Se
 
 
 def _judged(
-    collection: SearchedCollection, log: ClickLog, qrels: Qrels, folder: Path
+    collection: SearchedCollection,
+    log: ClickLog,
+    qrels: Qrels,
+    folder: Path,
+    judged_only: bool = True,
 ) -> SearchedCollection:
     """The collection with these judgments and their topics, in files of a folder."""
     from pipeline.clicks import write_judgments
     from pipeline.collections.own import JUDGED_MEASURES
+    from pipeline.evaluation.measures import DEFAULT_MEASURES
 
     folder.mkdir(exist_ok=True)
     topics, judged = folder / "topics.tsv", folder / "qrels.txt"
@@ -220,10 +243,13 @@ def _judged(
         qrels_path=judged,
         training_path=None,
         training_qrels_path=None,
-        measures=JUDGED_MEASURES,
-        judged_only=True,
+        measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
+        judged_only=judged_only,
     )
 
+
+Figures = Mapping[str, Mapping[str, float]]
+"""Measure -> query_id -> value."""
 
 Clicks = Mapping[str, Mapping[str, float]]
 """query_id -> doc_id -> clicks, each divided by the examination of its place."""

@@ -221,7 +221,9 @@ def nights(options: Options) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         posts = [str(path.absolute()) for path in collection.post_paths]
-        (folder / "simulated.toml").write_text(f"posts = {posts}\n")
+        (folder / "simulated.toml").write_text(f'posts = {posts}\ntopics = "held_out.tsv"\n')
+        lines = [f"{t.query_id}\t{t.text}\n" for t in topics if t.query_id in held_out]
+        (folder / "held_out.tsv").write_text("".join(lines))
         own = read_collection(folder / "simulated.toml")
         run = ranker(own, "window").rank(searched, 100).run
         rows = [("served", _ap(own, None, topics, held_out))]
