@@ -17,7 +17,7 @@ from helpers.proxy_samples import StubEngine, search, stub_engine
 from helpers.service_samples import QUERY, models
 from starlette.testclient import TestClient
 
-from pipeline.loop.comparison import Comparison, evidence, read_comparison
+from pipeline.loop.comparison import Comparison, clicked_of, evidence, read_comparison
 from pipeline.loop.interleaving import CHALLENGER, CHAMPION, NONE, credit, team_draft
 from pipeline.loop.log import EVENTS, SEARCHES, LogWriter, compact, read
 from pipeline.service.app import build
@@ -104,7 +104,7 @@ def test_a_search_and_its_click_are_logged(
 
 def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> None:
     """Its id is that of the search, and the engine, which may lack the plugin, does not see it."""
-    ubi = {"query_id": "mine", "client_id": "me", "object_id_field": "url"}
+    ubi = {"query_id": "mine", "client_id": "me", "object_id_field": "contents"}
     with client_of(served[0], LogWriter(tmp_path, True)) as client:
         answer = client.post("/posts/_search", json=search(ext={"ubi": ubi}))
         assert answer.headers["x-search-id"] == "mine"
@@ -122,8 +122,10 @@ def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> No
         assert "ext.ubi.query_id" in wrong.text
     logged = next(read(tmp_path, SEARCHES))
     assert logged["client_id"] == "me"
-    urls = [post["url"] for post in served[1].posts]
-    assert logged["objects"] is None or logged["objects"] == urls[: len(logged["ids"])]
+    texts = [post["contents"] for post in served[1].posts]
+    assert logged["objects"] == texts[: len(logged["ids"])]
+    shown = logged["shown"][0]
+    assert clicked_of(logged, {texts[logged["ids"].index(shown)]}) == {shown}
 
 
 @pytest.mark.parametrize(

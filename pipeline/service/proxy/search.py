@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -197,9 +197,8 @@ def read_search(
         if rerank is False or any(name in given for name in UNCHANGED_PARAMETERS):
             return Search(own)
         options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
-        window = _window(content, given, options, defaults)
-        if window and ubi is not None:
-            window = replace(window, ubi=validated(Ubi, ubi, ("ext", "ubi")))
+        told = None if ubi is None else validated(Ubi, ubi, ("ext", "ubi"))
+        window = _window(content, given, options, defaults, told)
         return Search(own, window)
     except (ValueError, RecursionError):
         return Search(body)
@@ -245,7 +244,11 @@ def _without(content: Json, part: str) -> tuple[Json, Any]:
 
 
 def _window(
-    content: Json, given: Mapping[str, str], options: _Rerank, defaults: SearchDefaults
+    content: Json,
+    given: Mapping[str, str],
+    options: _Rerank,
+    defaults: SearchDefaults,
+    ubi: Ubi | None,
 ) -> Window | None:
     """The window of a search; None if it passes unchanged."""
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
@@ -266,6 +269,8 @@ def _window(
         text_fields = [name for name in options.document_fields if name != url_field]
         url_field = url_field if url_field in options.document_fields else None
     needed = [*text_fields, *([url_field] if url_field else [])]
+    if ubi and ubi.object_id_field not in (None, "_id"):
+        needed.append(str(ubi.object_id_field))
     patterns = [
         *_names(fields),
         *(name for part in (given, content) for name in _names(part.get("docvalue_fields"))),
@@ -281,7 +286,7 @@ def _window(
     body = _dumped(short | {"fields": [*(fields or []), *added]} if added else short)
     first = _dumped(short) if added and has_source else None
     names = text_fields, url_field, added, options.model
-    return Window(text, start, size, hits, *names, body, first, sources)
+    return Window(text, start, size, hits, *names, body, first, sources, ubi)
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
