@@ -237,10 +237,13 @@ def _assert_served(server: Server, engine: Engine, toml: Path, name: str) -> Non
     alias = f"{name}-alias"
     engine.request("PUT", f"/{name}/_alias/{alias}")
     body = {"query": {"match": {"body": "harbour storm"}}, "size": 5}
+    user, password = (
+        server.credentials.get(f"TWEETRERANK_ENGINE_{key}", "") for key in ("USER", "PASSWORD")
+    )
     for named in (name, alias):
         toml.write_text(re.sub("engine_index = .*", f'engine_index = "{named}"', toml.read_text()))
         with serving("--collection", toml, "--threads", 1) as service:
-            answer = service.post(body, f"/{named}/_search")
+            answer = service.post(body, f"/{named}/_search", (user, password) if user else None)
             assert answer.headers["x-reranked"] == "true", answer.text
             hits = answer.json()["hits"]["hits"]
             models = httpx.get(f"{service.address}/v1/models").json()["data"]

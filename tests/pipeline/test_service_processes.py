@@ -98,14 +98,20 @@ def test_processes_end_with_their_scorer(checkpoint: TrainedReranker) -> None:
     assert not started & {*descendants(os.getpid())}
 
 
+def last_descendant(others: set[int]) -> int:
+    """The last process that this one has started, but for those of other tests."""
+    return [pid for pid in descendants(os.getpid()) if pid not in others][-1]
+
+
 def test_a_process_that_hangs_is_replaced(
     checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "ANSWER", 1.0)
+    others = {*descendants(os.getpid())}
     scorer = scorer_of(checkpoint.directory)
     expected = scorer.score(PAIRS)
     for _ in range(2):
-        os.kill(descendants(os.getpid())[-1], signal.SIGSTOP)
+        os.kill(last_descendant(others), signal.SIGSTOP)
         started = time.monotonic()
         # More than fits into the pipe to it.
         large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000], memo={})
@@ -118,6 +124,7 @@ def test_a_process_that_hangs_is_replaced(
 def test_a_process_that_dies_again_and_again_is_started_ever_later(
     checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = {*descendants(os.getpid())}
     scorer = scorer_of(checkpoint.directory, 1)
     starts, fork = [], processes.Template.fork
 
@@ -128,7 +135,7 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
         return started
 
     monkeypatch.setattr(processes.Template, "fork", broken)
-    os.kill(descendants(os.getpid())[-1], signal.SIGKILL)
+    os.kill(last_descendant(others), signal.SIGKILL)
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with pytest.raises(RequestError) as raised:
