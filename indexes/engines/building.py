@@ -13,11 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from indexes import lucene
 from indexes.engines.address import EngineAddress
-from indexes.engines.client import Engine, EngineError, refusal, repeated
+from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
 from indexes.engines.index import cache_file, describe
 from indexes.engines.layout import ENGLISH, ID, Layout, cut_words, new_layout
 from indexes.engines.posts import adopt
@@ -193,8 +191,8 @@ def _lines(layout: Layout, posts: Iterable[Post]) -> Iterator[_Line]:
         cut_here = layout.analyzer != ENGLISH
         words = cut_words([post.text for post in batch]) if cut_here else [""] * len(batch)
         for post, cut in zip(batch, words, strict=True):
-            action = orjson.dumps({"create": {"_id": post.doc_id}})
-            content = orjson.dumps(layout.document(post, cut))
+            action = encoded({"create": {"_id": post.doc_id}})
+            content = encoded(layout.document(post, cut))
             yield _Line(post.doc_id, b"%s\n%s\n" % (action, content))
 
     for post in posts:

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from indexes.files import atomic_file
@@ -96,16 +97,16 @@ class _Queue:
     def __init__(self, store: Store) -> None:
         self.written = self.dropped = 0
         self._store = store
-        self._waiting: list[tuple[str, Mapping[str, Any], bytes]] = []
+        self._waiting: SimpleQueue[tuple[str, Mapping[str, Any], bytes]] = SimpleQueue()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     def put(self, kind: str, record: Mapping[str, Any], line: bytes) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+        if self._waiting.qsize() >= MOST_WAITING:
             self.dropped += 1
         else:
-            self._waiting.append((kind, record, line))
+            self._waiting.put((kind, record, line))
 
     def close(self) -> None:
         self._end.set()
@@ -118,7 +119,7 @@ class _Queue:
         self._store.close()
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = [self._waiting.get() for _ in range(self._waiting.qsize())]
         for kind in SCHEMAS:
             records = [(record, line) for name, record, line in waiting if name == kind]
             try:

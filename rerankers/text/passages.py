@@ -59,7 +59,9 @@ def _counts(query: str, pieces: Sequence[str]) -> tuple[npt.NDArray[np.int64], R
     Function words count only in a query of nothing else.
     """
     lexicon, wanted = Lexicon.from_texts(pieces), set(words(query))
-    column_of = {name: row for row, name in enumerate({*map(stem, wanted - STOP_WORDS or wanted)})}
+    # In one order, as sums of scores are to be the same in every process.
+    stems = sorted({*map(stem, wanted - STOP_WORDS or wanted)})
+    column_of = {name: row for row, name in enumerate(stems)}
     # One more column for all other words.
     others, rows = len(column_of), lexicon.texts.values
     columns = np.array(

@@ -1,6 +1,8 @@
 """Requests to search engines: searches in their language, feedback, and every kind of refusal."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +37,16 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def connect(url: str, **fields: Any) -> Engine:
     return Engine.connect(EngineAddress(url, "things", **fields))
+
+
+def test_no_client_of_an_engine_is_needed() -> None:
+    code = (
+        "import sys\n"
+        "names = ('orjson', 'opensearchpy', 'elasticsearch', 'elastic_transport')\n"
+        "sys.modules.update(dict.fromkeys(names))  # importing one of them fails\n"
+        "import indexes.engines.building, indexes.engines.index"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- addresses and users --------------------------------------------------------------------------
