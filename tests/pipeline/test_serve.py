@@ -201,6 +201,20 @@ def test_pairs_of_text_embeddings_inference(client: TestClient) -> None:
     assert client.post("/", json=body).json() == client.post("/rerank", json=body).json()
 
 
+def test_fields_that_make_up_a_document(client: TestClient) -> None:
+    """``rank_fields`` of Cohere's first version."""
+    parts = [{"head": "bbc", "body": "cuts", "url": ""}, {"head": "lunch", "n": 5}, "bbc cuts"]
+    request = {"query": QUERY, "documents": parts, "rank_fields": ["head", "body", "n"]}
+    joined = request | {"documents": ["bbc cuts", "lunch 5", "bbc cuts"], "rank_fields": None}
+    both = [client.post("/v1/rerank", json=body).json()["results"] for body in (request, joined)]
+    made, expected = ({result["index"]: result["relevance_score"] for result in r} for r in both)
+    assert made == pytest.approx(expected, abs=TOLERANCE)
+    for wrong in ([[]], [None], "head", [{}, "head"]):
+        answer = client.post("/v1/rerank", json=request | {"rank_fields": wrong})
+        assert answer.status_code in (400, 422)
+        assert "rank_fields" in answer.text
+
+
 def test_packed_bodies(client: TestClient, wire: Wire) -> None:
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
     packed = gzip.compress(json.dumps(wire.body()).encode())

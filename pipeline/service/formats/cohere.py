@@ -62,6 +62,8 @@ class JinaRequest(CohereRequest):
         documents = content.get("documents") if names else None
         if not isinstance(names, list) or not isinstance(documents, list):
             return content
+        if not all(isinstance(name, str) for name in names):
+            return content  # To be refused.
         joined = [
             {**post, "text": " ".join(str(post[name]) for name in names if name in post)}
             if isinstance(post, dict)
