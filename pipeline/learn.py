@@ -171,10 +171,14 @@ def _learn(
     # the best, would not know what to do with the others.
     training = _judged(adapted, past, judged, work / "train", judged_only=False)
     new = work / "model"
-    train(
-        TrainingOptions(model=MODEL, folds=options.folds, threads=options.threads, output=new),
-        training,
+    how = TrainingOptions(
+        model=MODEL,
+        folds=options.folds,
+        threads=options.threads,
+        output=new,
+        forget_topics=True,  # Queries are kept as long as the log is, not longer.
     )
+    train(how, training)
     clicks = _clicks(recent, model)
     champion = best_source(collection).folder
     figures = [

@@ -75,6 +75,11 @@ class TrainingDataOptions:
     train_on: tuple[str, ...] = option(
         "train on these microblog collections alone", many=True, following=True, metavar="NAME"
     )
+    forget_topics: bool = option(
+        "keep no topics and judgments of an own collection in the checkpoint of a fusion or of "
+        "window, which then cannot read what other topics' judgments say of a post",
+        flag=True,
+    )
     prior_runs: tuple[Path, ...] = option(
         "runs whose ranks are the prior of training pairs, for sm_cnn (default: the official runs)",
         parse=existing_file,
@@ -148,17 +153,14 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         own: collection of one's own to train on, in place of the named ones.
     """
     from pipeline.command import runtime
-    from pipeline.ranking.fusion import JUDGMENTS
-    from pipeline.ranking.judged_posts import JudgedPosts
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import (
         calibrated,
         compare,
-        require_judgments,
         shipped_start,
     )
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
-    from rerankers.checkpoint import ADAPTED_FILE
+    from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 
     task = _Task(options, own)
     directory, settings = task.directory, _settings(options)
@@ -178,11 +180,17 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
             training_set = fusion_training_set(
-                task.rankers, training_set, task.of_fusion, parts.unseen_scores
+                task.rankers,
+                training_set,
+                task.of_fusion,
+                parts.unseen_scores,
+                task.reads_judged,
             )
             checkpoints = parts.checkpoints
         elif task.reads_windows:
-            training_set = first_stage = window_training_set(training_set, task.of_fusion)
+            training_set = first_stage = window_training_set(
+                training_set, task.of_fusion, task.reads_judged
+            )
         print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
         trainer = Trainer(
             options.model,
@@ -202,8 +210,8 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         extras = {}
         if own and task.reads_adapted and own.adapted_path:
             extras[ADAPTED_FILE] = own.adapted_path.read_bytes()
-    if own and task.rankers and task.rankers.judged:
-        extras[JUDGMENTS] = JudgedPosts(own.training_topics, require_judgments(own)).content()
+    if own and task.reads_judged:
+        extras[JUDGMENTS] = own.judged_posts.content()
     if own:
         tuning = compare(options.model, own, first_stage, outcome)
     elif task.reads_windows:
@@ -274,7 +282,7 @@ class _Task:
             self.config = _config(options, self.configuration)
             return
         from pipeline.ranking.fusion import Rankers
-        from pipeline.training.own import own_fusion_config
+        from pipeline.training.own import own_config
 
         if options.collection and not own:
             raise UsageError(
@@ -283,11 +291,10 @@ class _Task:
             )
         self.configuration = self.configuration or self._fusion_configuration()
         self.config = _config(options, self.configuration)
-        if self.reads_windows:
-            return
         if own and not any(change.startswith("families=") for change in options.set):
-            self.config = own_fusion_config(self.config, own)
-        self.rankers = Rankers.from_config(self.config)
+            self.config = own_config(self.config, own, not options.forget_topics)
+        if not self.reads_windows:
+            self.rankers = Rankers.from_config(self.config)
 
     @property
     def is_fusion(self) -> bool:
@@ -305,6 +312,13 @@ class _Task:
         from rerankers.models._feature_model import ADAPTED_FAMILY
 
         return ADAPTED_FAMILY in getattr(self.config, "families", "")
+
+    @property
+    def reads_judged(self) -> bool:
+        """Whether it reads what judgments of other topics say of a post."""
+        from rerankers.features.judged import JUDGED
+
+        return JUDGED in getattr(self.config, "families", "").split(",")
 
     @cached_property
     def of_fusion(self) -> list[SearchedCollection]:

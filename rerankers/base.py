@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,6 @@ from torch.utils._pytree import tree_map_only
 
 from rerankers.errors import RerankerError
 from rerankers.training.settings import Settings
-
-if TYPE_CHECKING:
-    from rerankers.text.spaces import WordSpace
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -57,6 +54,12 @@ FEATURES = "features"
 Report = Callable[[str], object]
 
 
+Resources = Mapping[str, Any]
+"""Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
+it (:class:`rerankers.text.spaces.WordSpace`), and its posts that were ``judged`` for other topics
+(:class:`rerankers.features.judged.JudgedPosts`). Without one its features are unknown."""
+
+
 @dataclass(frozen=True)
 class Pairs:
     """(query, post) pairs to score."""
@@ -70,9 +73,8 @@ class Pairs:
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
     is 0; for the families ``given`` and ``signal:NAME`` it is unknown, as NaN is."""
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
-    spaces: Sequence[Mapping[str, WordSpace]] = ()
-    """[Q] name -> word vectors of the query's collection, for the families ``meaning:NAME``; empty
-    if there are none. Without a space its features are unknown."""
+    resources: Sequence[Resources] = ()
+    """[Q] what is known of the query's collection; empty if nothing is."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
     from; copies by ``dataclasses.replace`` share it."""
@@ -80,11 +82,13 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.query_index)
 
-    def with_spaces(self, spaces: Mapping[str, WordSpace]) -> Pairs:
-        """The same pairs with word vectors, unless they have their own."""
-        if self.spaces or not spaces:
+    def with_resources(self, known: Resources) -> Pairs:
+        """The same pairs with what is known of their collection, unless they have their own."""
+        if not known:
             return self
-        return replace(self, spaces=[spaces] * len(self.queries))
+        return replace(
+            self, resources=[{**known, **own} for own in self.resources or [{}] * len(self.queries)]
+        )
 
     def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
         """The pairs ``rows`` [B], with their own texts only."""
@@ -98,7 +102,7 @@ class Pairs:
             post_index.astype(np.int64),
             {name: values[rows] for name, values in self.signals.items()},
             [self.doc_ids[row] for row in posts] if self.doc_ids else (),
-            [self.spaces[row] for row in queries] if self.spaces else (),
+            [self.resources[row] for row in queries] if self.resources else (),
         )
 
 

@@ -30,8 +30,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rerankers import features, models
-from rerankers.base import Reranker
+from rerankers.base import Reranker, Resources
 from rerankers.errors import RerankerError
+from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.reranker import TUNING_FILE, TrainedReranker
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import ADAPTED, AdaptedSpace
@@ -255,10 +256,20 @@ def load(
     model.read_files(directory)
     encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
     model, metrics = model.to(device).eval(), _read_json(directory / "metrics.json")
-    path, spaces = adapted or directory / ADAPTED_FILE, {}
+    resources = _resources(directory, adapted, model)
+    return TrainedReranker(model_name, model, encoder, metrics, directory, resources=resources)
+
+
+def _resources(directory: Path, adapted: Path | None, model: Reranker) -> Resources:
+    """What the folder has of its collection for the model's features; for ``adapted`` see load."""
+    known: dict[str, Any] = {}
+    path = adapted or directory / ADAPTED_FILE
     if (adapted or path.exists()) and f"meaning:{ADAPTED}" in model.feature_families:
-        spaces[ADAPTED] = AdaptedSpace.load(path)
-    return TrainedReranker(model_name, model, encoder, metrics, directory, spaces=spaces)
+        known[ADAPTED] = AdaptedSpace.load(path)
+    path = directory / JUDGMENTS
+    if path.exists() and JUDGED in model.feature_families:
+        known[JUDGED] = JudgedPosts.read(path)
+    return known
 
 
 def idf_from(source: str) -> Idf:

@@ -19,6 +19,7 @@ from rerankers.base import (
     PRIOR,
     Pairs,
     Reranker,
+    Resources,
     lists_of,
     places_of,
     prior_of_rank,
@@ -33,7 +34,6 @@ from rerankers.text.ragged import Rows
 
 if TYPE_CHECKING:
     from rerankers.scoring.cached import CachedScorer
-    from rerankers.text.spaces import WordSpace
 
 FEW = 2000
 """Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
@@ -67,8 +67,8 @@ class TrainedReranker:
     directory: Path
     precomputed: features.KnownPosts | None = None
     """Posts read before, for models over features alone."""
-    spaces: Mapping[str, WordSpace] = dataclasses.field(default_factory=dict)
-    """Name -> word vectors of pairs without their own; see :attr:`rerankers.base.Pairs.spaces`."""
+    resources: Resources = dataclasses.field(default_factory=dict)
+    """What is known of a collection, for pairs without their own."""
 
     def __repr__(self) -> str:
         return f"TrainedReranker({self.name!r}, {str(self.directory)!r})"
@@ -208,7 +208,7 @@ class TrainedReranker:
         """Remembers the terms that it has read, but no post."""
         from rerankers.scoring.cached import CachedScorer
 
-        return CachedScorer(self.model, self.encoder, 0, self.spaces)
+        return CachedScorer(self.model, self.encoder, 0, self.resources)
 
     def score(
         self,
@@ -219,7 +219,7 @@ class TrainedReranker:
         compiled: bool = False,
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
-        pairs = pairs.with_spaces(self.spaces)
+        pairs = pairs.with_resources(self.resources)
         how = (batch_size, progress, precision, self.precomputed, compiled)
         return batches.score(self.model, pairs, self.encoder, *how)
 

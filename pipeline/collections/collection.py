@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from indexes.engines.building import Built
     from indexes.methods import Posts, SearchIndex
     from indexes.pairs import Answer
+    from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
 
 
@@ -350,6 +351,16 @@ class SearchedCollection(Collection):
         """
         with self._indexed_posts() as posts:
             yield from self._read_posts() if posts is None else posts
+
+    @cached_property
+    def judged_posts(self) -> JudgedPosts:
+        """The judgments of the topics to train on, by texts of posts."""
+        from rerankers.features.judged import JudgedPosts
+
+        qrels = self.training_qrels or {}
+        topics = [(topic.text, qrels.get(topic.query_id, {})) for topic in self.training_topics]
+        posts = self.find_posts(list(dict.fromkeys(d for _, grades in topics for d in grades)))
+        return JudgedPosts.of(topics, {doc_id: post.text for doc_id, post in posts.items()})
 
     def find_posts(self, doc_ids: Sequence[str]) -> Mapping[str, Post]:
         """doc_id -> post, of those ids that the collection has."""

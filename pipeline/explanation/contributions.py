@@ -135,7 +135,7 @@ def _contributions(
     from rerankers.scoring.tokenized import Tokenized
 
     model = cast("FeatureModel", checkpoint.model)
-    pairs = ranking.candidates.pairs()
+    pairs = ranking.candidates.pairs().with_resources(checkpoint.resources)
     features = represent_tokenized(model, Tokenized.from_pairs(pairs, checkpoint.encoder, model))
     added = model.contributions(features.to(model.device_of()))
     added = added - added.mean(dim=0)

@@ -41,22 +41,14 @@ from pipeline.ranking.ranker import (
     topics_of,
 )
 from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
-from rerankers.features.judged import SIGNALS as JUDGED_SIGNALS
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.explanation.contributions import FusionExplanation
-    from pipeline.ranking.judged_posts import JudgedPosts
     from pipeline.ranking.retrievers import Retriever
     from rerankers.base import Pairs
-
-JUDGMENTS = "judgments.json"
-"""File of a fusion's checkpoint, if it reads :class:`pipeline.ranking.judged_posts.JudgedPosts`."""
-
-JUDGED = "judged"
-"""The family of features of :mod:`rerankers.features.judged`."""
 
 OFFICIAL = "run_"
 """Prefix of rankers that are a collection's official runs."""
@@ -74,14 +66,12 @@ class Rankers:
         neural: names of neural rerankers.
         candidate_rankers: those of ``lexical`` whose best posts are the candidates.
         depth: best posts of each of these that are candidates.
-        judged: whether it also reads what judgments of other topics say of a post.
     """
 
     lexical: Sequence[str]
     neural: Sequence[str]
     candidate_rankers: Sequence[str]
     depth: int = DEFAULT_HITS
-    judged: bool = False
 
     @classmethod
     def from_config(cls, config: Any) -> Rankers:
@@ -112,7 +102,7 @@ class Rankers:
             )
         if problems:
             raise UsageError(problems)
-        return cls(lexical, neural, chosen, config.depth, JUDGED in families)
+        return cls(lexical, neural, chosen, config.depth)
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,6 @@ class UnionRetriever:
 
     collection: Collection
     rankers: Rankers
-    judged: JudgedPosts | None = None
 
     @property
     def name(self) -> str:
@@ -224,10 +213,8 @@ class UnionRetriever:
         signals: Mapping[str, Run],
         rest: Run,
     ) -> Candidates:
-        """Candidates with the signals of this retriever's rankers, judgments and spaces."""
+        """Candidates with the signals of this retriever's rankers, and with adapted vectors."""
         signals = {name: restricted(scores, run) for name, scores in signals.items()}
-        if self.judged:
-            signals |= self.judged.signals(topics, run)
         found = Candidates(topics, run, posts, {}, signals, rest=rest)
         return with_space(found, self.collection)
 
@@ -328,13 +315,8 @@ class Fusion:
                 f"{directory}: found no {', '.join(missing)} in this folder, expected one folder "
                 "each: the fusion reads their scores; restore it, or train the fusion again"
             )
-        judged, judgments = None, directory / JUDGMENTS
-        if judgments.exists():
-            from pipeline.ranking.judged_posts import JudgedPosts
-
-            judged = JudgedPosts.read(judgments)
         neural = {name: load(name, folder) for name, folder in folders.items()}
-        return cls(UnionRetriever(collection, rankers, judged), scorer, neural)
+        return cls(UnionRetriever(collection, rankers), scorer, neural)
 
     @property
     def name(self) -> str:
@@ -427,9 +409,8 @@ class Fusion:
         with progress(len(candidates)) as report:
             run = best_of(self.score(candidates, report), hits)
         watch.stop(self.name)
-        signals = candidates.signals.items()
         stages = {
-            **{name: scores for name, scores in signals if name not in JUDGED_SIGNALS},
+            **candidates.signals,
             self.retriever.name: best_of(candidates.run, hits),
             self.name: run,
         }

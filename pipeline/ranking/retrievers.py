@@ -24,8 +24,7 @@ from rerankers.text.spaces import ADAPTED
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
-    from rerankers.base import Pairs
-    from rerankers.text.spaces import WordSpace
+    from rerankers.base import Pairs, Resources
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Candidates:
             None takes the ranks of ``run``.
         signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
             ``signal:NAME``; a ranker need not have every candidate.
-        spaces: query_id -> name -> word vectors of the collection, for the features
-            ``meaning:NAME``.
+        resources: query_id -> what is known of its collection.
         rest: first-stage score of further posts, which are not scored and rank last.
         forms: query_id -> what of the first stage is known to models that read it: ``scores``, the
             ``order`` of its posts, or ``nothing``; ``scores`` where absent.
@@ -54,7 +52,7 @@ class Candidates:
     posts: Mapping[str, Post]
     priors: Run | None = None
     signals: Mapping[str, Run] = field(default_factory=dict)
-    spaces: Mapping[str, Mapping[str, WordSpace]] = field(default_factory=dict, repr=False)
+    resources: Mapping[str, Resources] = field(default_factory=dict, repr=False)
     rest: Run = field(default_factory=dict, repr=False)
     forms: Mapping[str, str] = field(default_factory=dict, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -75,13 +73,13 @@ class Candidates:
         from rerankers.base import PRIOR
 
         priors = priors_of([self.run]) if self.priors is None else self.priors
-        spaces = [self.spaces.get(t.query_id, {}) for t in self.topics] if self.spaces else ()
+        known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
         signals = {
             **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
             **self._first_stage(),
             PRIOR: self._scores(priors, 0.0),
         }
-        return replace(self.texts(), signals=signals, spaces=spaces)
+        return replace(self.texts(), signals=signals, resources=known)
 
     def _first_stage(self) -> dict[str, npt.NDArray[np.float32]]:
         """The signals of the first stage, NaN where :attr:`forms` say that it is unknown."""
@@ -144,8 +142,16 @@ def with_space(candidates: Candidates, collection: Collection | None) -> Candida
     space = collection.adapted_space if collection else None
     if space is None:
         return candidates
-    spaces = {topic.query_id: {ADAPTED: space} for topic in candidates.topics}
-    return replace(candidates, spaces=spaces)
+    return with_resources(candidates, {ADAPTED: space})
+
+
+def with_resources(candidates: Candidates, known: Resources) -> Candidates:
+    """Candidates with more that is known of their collection."""
+    resources = {
+        topic.query_id: {**candidates.resources.get(topic.query_id, {}), **known}
+        for topic in candidates.topics
+    }
+    return replace(candidates, resources=resources)
 
 
 def priors_of(runs: Sequence[Run]) -> Run:

@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collections.collection import Collection, SearchedCollection
+from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.ranking.fusion import Rankers, UnionRetriever, with_neural
-from pipeline.ranking.judged_posts import JudgedPosts
 from pipeline.ranking.retrievers import (
     Candidates,
     Retriever,
     doc_ids_of,
     retriever_for,
+    with_resources,
     with_space,
 )
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from rerankers.features.judged import JUDGED
 from rerankers.models._feature_model import SEARCHES
 
 MOST_TOPICS = 250
@@ -52,13 +53,14 @@ UnseenScores = Callable[..., npt.NDArray[np.float32]]
 def fusion_training_set(
     rankers: Rankers,
     training_set: TrainingSet,
-    collections: Sequence[Collection],
+    collections: Sequence[SearchedCollection],
     unseen: UnseenScores,
+    judged_posts: bool = False,
 ) -> TrainingSet:
     """Candidates and scores of all rankers, for the topics of a training set.
 
     ``collections`` are those of the training set; ``unseen`` gives the scores by rerankers that
-    have not seen these topics.
+    have not seen these topics; ``judged_posts``: whether the judgments of other topics are read.
     """
     parts: list[Candidates] = []
     qrels: Qrels = {}
@@ -69,8 +71,9 @@ def fusion_training_set(
             topics = topics[:MOST_TOPICS]
         grades = collection.training_qrels or {}
         judged = {topic.query_id: grades[topic.query_id] for topic in topics}
-        of_posts = JudgedPosts(topics, judged) if rankers.judged else None
-        found = UnionRetriever(collection, rankers, of_posts).search(topics)
+        found = UnionRetriever(collection, rankers).search(topics)
+        if judged_posts:
+            found = with_resources(found, {JUDGED: collection.judged_posts})
         if judged.keys() & qrels.keys():
             found, judged = _renamed(found, judged, f"{collection.name}/")
         parts.append(found)
@@ -88,14 +91,16 @@ def fusion_training_set(
 
 
 def window_training_set(
-    training_set: TrainingSet, collections: Sequence[SearchedCollection]
+    training_set: TrainingSet,
+    collections: Sequence[SearchedCollection],
+    judged_posts: bool = False,
 ) -> TrainingSet:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
     Each in the :data:`FORMS` in which it may come, so a model knows what to read where scores are
     missing. First stages are the collection's own and all methods of search. Of a single collection
     the own one's windows with scores, of :data:`WINDOW` posts each, keep their query_ids. A topic's
-    forms are held out together.
+    forms are held out together. ``judged_posts``: whether the judgments of other topics are read.
     """
     parts: list[Candidates] = []
     qrels: Qrels = {}
@@ -112,6 +117,8 @@ def window_training_set(
             is_served = len(collections) == 1 and not number
             drawn = np.full(len(topics), WINDOW) if is_served else rng.choice(sizes, len(topics))
             found = with_space(_windows(retriever.search(topics, max(sizes)), drawn), collection)
+            if judged_posts:
+                found = with_resources(found, {JUDGED: collection.judged_posts})
             # A set is the same set whoever found it.
             for form in FORMS[: 2 + (number == 0)]:
                 is_kept = is_served and form == "scores"
@@ -154,7 +161,7 @@ def _renamed(part: Candidates, qrels: Qrels, prefix: str) -> tuple[Candidates, Q
         topics=[t._replace(query_id=f"{prefix}{t.query_id}") for t in part.topics],
         run=renamed(part.run),
         signals={name: renamed(run) for name, run in part.signals.items()},
-        spaces=renamed(part.spaces),
+        resources=renamed(part.resources),
         rest={},
         memo={},
     )
@@ -173,6 +180,6 @@ def _joined(parts: Sequence[Candidates]) -> Candidates:
         {doc_id: post for part in parts for doc_id, post in part.posts.items()},
         {},
         signals,
-        spaces={query_id: spaces for part in parts for query_id, spaces in part.spaces.items()},
+        resources={query_id: of for part in parts for query_id, of in part.resources.items()},
         forms={query_id: form for part in parts for query_id, form in part.forms.items()},
     )

@@ -25,7 +25,7 @@ from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_scorer, tuned_weight
-from pipeline.ranking.fusion import JUDGED, OFFICIAL, Rankers
+from pipeline.ranking.fusion import OFFICIAL
 from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.folds import Outcome
@@ -33,9 +33,10 @@ from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
 from rerankers import models
+from rerankers.features.judged import JUDGED
 
 _OF_JUDGED = f",{JUDGED}"
-"""What training on an own collection adds to a fusion's families."""
+"""What training on an own collection adds to the families."""
 
 FEWEST = 10
 """Judged topics from which on a gain on held-out ones counts."""
@@ -252,14 +253,15 @@ def held_out_scores(
     )
 
 
-def own_fusion_config(config: Any, collection: SearchedCollection) -> Any:
-    """The configuration of a fusion for an own collection.
+def own_config(config: Any, collection: SearchedCollection, judged: bool) -> Any:
+    """The configuration of a fusion or of a model of windows for an own collection.
 
     Without the scores that it does not have: official runs, and those of neural rerankers that few
-    topics cannot train. With what its judgments say of a post for other topics.
+    topics cannot train. With what its judgments say of a post for other topics, if
+    ``judged``.
     """
     families, topics = config.families.split(","), len(collection.training_topics)
-    neural = {f"signal:{name}" for name in Rankers.from_config(config).neural}
+    neural = {f"signal:{name}" for name in models.names()} & {*families}
     if topics >= FEWEST_FOR_NEURAL:
         neural = set()
     elif neural:
@@ -270,7 +272,7 @@ def own_fusion_config(config: Any, collection: SearchedCollection) -> Any:
         )
     kept = [name for name in families if name not in neural]
     kept = [name for name in kept if not name.startswith(f"signal:{OFFICIAL}")]
-    return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED)
+    return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED * judged)
 
 
 def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:

@@ -173,7 +173,8 @@ class CandidateLists:
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
             {name: signal[rows] for name, signal in pairs.signals.items()},
             self._words,
-            pairs.spaces[query] if pairs.spaces else {},
+            pairs.resources[query] if pairs.resources else {},
+            [pairs.texts[number] for number in numbers.tolist()],
         )
 
 

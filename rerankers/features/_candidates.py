@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE, ORDER
+from rerankers.base import FIRST_STAGE, ORDER, Resources
 from rerankers.features._tables import Bools, Floats, PostTable, WordColumns, WordTable
 from rerankers.text.ragged import Ragged, Rows
-from rerankers.text.spaces import WordSpace
 from rerankers.text.words import words
 
 
@@ -28,8 +27,10 @@ class CandidateList:
     """Name -> [N] numbers besides the texts; see :class:`rerankers.base.Pairs`."""
     words: WordTable
     """The words of posts and query; shared by the topics."""
-    spaces: Mapping[str, WordSpace] = field(default_factory=dict)
-    """Name -> vectors of words; see :attr:`rerankers.base.Pairs.spaces`."""
+    resources: Resources = field(default_factory=dict)
+    """What is known of the collection."""
+    texts: Sequence[str] = ()
+    """[N] whole texts of the posts."""
 
     def __len__(self) -> int:
         return len(self.posts)

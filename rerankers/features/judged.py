@@ -6,10 +6,22 @@ spread clicks over similar queries; here trees decide how far they reach. Judgme
 itself are never among them, so features of judged topics and of new ones spread alike.
 """
 
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
 
+from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
+from rerankers.text.spaces import general
+from rerankers.text.words import words
 
 NAMES = ("relevant", "relevant_cosine", "other", "other_cosine")
 """
@@ -20,15 +32,111 @@ vectors of their words; NaN if there is none.
 All are NaN if no judgments are known.
 """
 
-SIGNALS = tuple(f"judged_{name}" for name in NAMES)
-"""As :class:`pipeline.ranking.judged_posts.JudgedPosts` gives them."""
+SIGNALS: tuple[str, ...] = ()
+
+JUDGED = "judged"
+"""Name of this family, and of the resource that it reads."""
+
+JUDGMENTS = "judgments.json"
+"""File of :meth:`JudgedPosts.content` in a checkpoint."""
+
+Array = npt.NDArray[np.float32]
 
 
-def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
+def compute(candidates: CandidateList) -> Array:
     """[N, 4]."""
-    values = np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
-    for column, name in enumerate(SIGNALS):
-        if (signal := candidates.signals.get(name)) is not None:
-            is_count = not name.endswith("cosine")
-            values[:, column] = np.nan_to_num(signal) if is_count else signal
-    return values
+    known: JudgedPosts | None = candidates.resources.get(JUDGED)
+    if known is None:
+        return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
+    return known.features(candidates.query, candidates.texts)
+
+
+class JudgedPosts:
+    """Topics with their judgments of posts, which are known by their texts wherever they come from.
+
+    Args:
+        topics: text of each of J topics, and key of a post -> its grade.
+    """
+
+    def __init__(self, topics: Sequence[tuple[str, Mapping[str, int]]]) -> None:
+        self._topics = topics
+        texts = [words(text) for text, _ in topics]
+        self._vectors = _vectors(texts)  # [J, E]
+        self._topics_of: dict[str, list[int]] = {}
+        """Words of a topic -> numbers of the topics that have these words."""
+        self._judged: dict[str, list[tuple[int, bool]]] = {}
+        """Key of a post -> number of each topic it was judged for, and whether it is relevant."""
+        for number, ((_, grades), text) in enumerate(zip(topics, texts, strict=True)):
+            self._topics_of.setdefault(" ".join(text), []).append(number)
+            for key, grade in grades.items():
+                self._judged.setdefault(key, []).append((number, grade > 0))
+
+    @classmethod
+    def of(cls, topics: Sequence[tuple[str, Mapping[str, int]]], texts: Mapping[str, str]) -> Self:
+        """The judgments of a collection.
+
+        Args:
+            topics: text of each of J topics, and doc_id -> grade.
+            texts: doc_id -> text; a judged post without one is left out.
+        """
+        keys = {doc_id: key_of(text) for doc_id, text in texts.items() if text}
+        return cls(
+            [
+                (text, {keys[d]: grade for d, grade in of.items() if d in keys})
+                for text, of in topics
+            ]
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file of :meth:`content`; raises RerankerError if it is missing or damaged."""
+        try:
+            topics = json.loads(path.read_text(encoding="utf-8"))
+            return cls([(str(text), dict(grades)) for text, grades in topics])
+        except (OSError, ValueError, TypeError) as error:
+            raise RerankerError(
+                f"{path}: found no judgments that can be read ({error}); train the model again"
+            ) from None
+
+    def content(self) -> bytes:
+        """Text and judgments of each topic, as JSON."""
+        return json.dumps(self._topics, ensure_ascii=False).encode(errors="replace")
+
+    def features(self, query: str, texts: Sequence[str]) -> Array:
+        """Features [N, 4] of posts with these texts.
+
+        A topic of the same words as the query says nothing: a judged topic is ranked as a new one.
+        """
+        asked = words(query)
+        own = set(self._topics_of.get(" ".join(asked), []))
+        judged = {row: self._judged.get(key_of(text), []) for row, text in enumerate(texts)}
+        numbers = sorted({number for found in judged.values() for number, _ in found} - own)
+        # No matrix product, whose rounding may depend on the number of rows: trees see it.
+        nearness = np.einsum("je,e->j", self._vectors[numbers], _vectors([asked])[0])
+        cosines = dict(zip(numbers, nearness.tolist(), strict=True))
+        values = np.tile(np.array([0, np.nan, 0, np.nan], dtype=np.float32), (len(texts), 1))
+        for row, found in judged.items():
+            for column, wanted in ((0, True), (2, False)):
+                near = [cosines[n] for n, kind in found if kind == wanted and n in cosines]
+                if near:
+                    values[row, column : column + 2] = len(near), max(near)
+        return values
+
+
+def key_of(text: str) -> str:
+    """64 bits of BLAKE2b of a post's text."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _vectors(texts: Sequence[Sequence[str]]) -> Array:
+    """[T, E] sum of the vectors of each text's words, of length 1, or 0."""
+    import torch
+
+    rows = {word: row for row, word in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
+    sums = torch.nn.functional.embedding_bag(
+        torch.tensor([rows[word] for text in texts for word in text], dtype=torch.int64),
+        torch.from_numpy(general().vectors(list(rows))),
+        torch.tensor([0, *accumulate(map(len, texts))][:-1]),
+        mode="sum",
+    )
+    return torch.nn.functional.normalize(sums, eps=1e-6).numpy()

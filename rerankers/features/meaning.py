@@ -74,7 +74,7 @@ class Family:
 
     def compute(self, candidates: CandidateList) -> Array:
         """[N, 12]."""
-        space = general() if self.name == GENERAL else candidates.spaces.get(self.name)
+        space = general() if self.name == GENERAL else candidates.resources.get(self.name)
         if space is None:
             return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
         if not len(candidates):

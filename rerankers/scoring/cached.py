@@ -7,17 +7,17 @@ those on a GPU, are read each time.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rerankers.base import Pairs, Reranker
+from rerankers.base import Pairs, Reranker, Resources
 from rerankers.devices import is_host
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import check_finite, score
@@ -25,9 +25,6 @@ from rerankers.scoring.precomputed import keys_of
 from rerankers.scoring.windows import Buffers
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
-
-if TYPE_CHECKING:
-    from rerankers.text.spaces import WordSpace
 
 Key = bytes
 """Hash of a post's text and URL."""
@@ -67,7 +64,7 @@ class CachedScorer:
         model: in evaluation mode.
         encoder: of its checkpoint.
         max_bytes: of the kept encodings and terms, besides the posts in work.
-        spaces: word vectors of pairs without their own, for models over features.
+        resources: of a collection, for pairs without their own and models over features.
 
     Attributes:
         hits: look-ups of a query's post that found it.
@@ -79,10 +76,10 @@ class CachedScorer:
         model: Reranker,
         encoder: TextEncoder,
         max_bytes: int,
-        spaces: Mapping[str, WordSpace] | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self.model, self.encoder, self.max_bytes = model, encoder, max_bytes
-        self._spaces = spaces or {}
+        self._resources = resources or {}
         self.hits, self.misses = 0, 0
         way = fast_paths.way_of(model)
         has_encoder = hasattr(way, "PostEncoder") and not model.feature_families
@@ -116,7 +113,7 @@ class CachedScorer:
         """
         if self._encoder is None:
             self.misses += len(pairs.texts)
-            return score(self.model, pairs.with_spaces(self._spaces), self.encoder)
+            return score(self.model, pairs.with_resources(self._resources), self.encoder)
         scores = np.zeros(len(pairs), dtype=np.float32)
         keys = [key.tobytes() for key in keys_of(pairs.texts, pairs.urls)]
         # Equal posts get equal scores, to the last digit.

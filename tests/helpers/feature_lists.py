@@ -8,19 +8,12 @@ import numpy.typing as npt
 
 from helpers.reranking_samples import AWKWARD, POSTS, encoder
 from rerankers import features
-from rerankers.base import FIRST_STAGE
+from rerankers.base import FIRST_STAGE, Resources
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable
 from rerankers.text.spaces import ADAPTED, WordSpace
 
 IDF = encoder().idf
-
-
-@dataclasses.dataclass(frozen=True)
-class TextList(CandidateList):
-    """A list of candidates with its texts."""
-
-    texts: Sequence[str] = ()
 
 
 def candidate_list(
@@ -29,33 +22,33 @@ def candidate_list(
     doc_ids: Sequence[str],
     signals: Mapping[str, npt.NDArray[np.float32]],
     urls: Sequence[str] = (),
-    spaces: Mapping[str, WordSpace] | None = None,
-) -> TextList:
+    resources: Resources | None = None,
+) -> CandidateList:
     """Candidates with these texts, and links if ``urls`` has one for each."""
     words = WordTable(IDF)
     posts = PostTable.read(texts, urls or [""] * len(texts), words)
-    return TextList(query, posts, doc_ids, signals, words, spaces or {}, texts)
+    return CandidateList(query, posts, doc_ids, signals, words, resources or {}, texts)
 
 
-def with_space(candidates: TextList, space: WordSpace) -> TextList:
+def with_space(candidates: CandidateList, space: WordSpace) -> CandidateList:
     """The same candidates with word vectors of the collection."""
-    return dataclasses.replace(candidates, spaces={ADAPTED: space})
+    return dataclasses.replace(candidates, resources={ADAPTED: space})
 
 
-def only(candidates: TextList, rows: npt.NDArray[np.int64]) -> TextList:
+def only(candidates: CandidateList, rows: npt.NDArray[np.int64]) -> CandidateList:
     """The candidates ``rows`` only, in this order."""
     return candidate_list(
         candidates.query,
         [candidates.texts[row] for row in rows],
         [candidates.doc_ids[row] for row in rows] if candidates.doc_ids else [],
         {name: values[rows] for name, values in candidates.signals.items()},
-        spaces=candidates.spaces,
+        resources=candidates.resources,
     )
 
 
 def random_list(
     query: str, count: int = 60, seed: int = 0, doc_ids: bool = True, scores: bool = True
-) -> TextList:
+) -> CandidateList:
     """Posts of random words of the samples, and some awkward posts.
 
     Scores have one decimal, so that some are equal.
@@ -76,7 +69,7 @@ def random_list(
     )
 
 
-def of_texts(query: str, *texts: str) -> TextList:
+def of_texts(query: str, *texts: str) -> CandidateList:
     """These posts without scores, links and identifiers."""
     return candidate_list(query, texts, [], {})
 

@@ -13,9 +13,7 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
-from pipeline.ranking.judged_posts import JudgedPosts
 from pipeline.ranking.ranker import ModelScorer
-from rerankers.features.judged import SIGNALS
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -78,14 +76,6 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     # Fewer hits than the depth: nothing is left over.
     found = UnionRetriever(source(), Rankers(["ql"], [], ["ql"], 10)).search(TOPICS, hits=2)
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
-
-
-def test_what_judgments_of_other_topics_say() -> None:
-    rankers = Rankers(["ql"], [], ["ql"], judged=True)
-    judged = JudgedPosts([Topic("7", "storms"), TOPICS[0]], {"7": {"a": 1}})
-    found = UnionRetriever(source(), rankers, judged).search(TOPICS)
-    assert found.signals["judged_relevant"] == {"1": {"a": 1.0}}
-    assert set(found.signals) == {"ql", *SIGNALS}
 
 
 def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,10 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import Loading, Tuning, load_scorer
 from pipeline.ranking.retrievers import retriever_for
-from pipeline.training.own import FEWEST, own_training_set
+from pipeline.training.own import FEWEST, own_config, own_training_set
+from rerankers import models
+from rerankers.checkpoint import load
+from rerankers.features.judged import JUDGED
 
 POSTS = {
     "monday": [("1", "storm closes the harbour"), ("2", "harbour festival opens on friday")],
@@ -311,6 +314,10 @@ def test_a_fusion_is_trained_and_searched_with(
     families = json.loads((folder / "config.json").read_text())["config"]["families"]
     assert "signal:ql" in families
     assert "run_" not in families
+    # Judged posts are known by their texts, of whatever candidates.
+    posts = find(str(toml)).judged_posts
+    assert load(folder).resources[JUDGED].content() == posts.content()
+    assert len(json.loads(posts.content())) == topics
     tuning = Tuning.load(folder / "lambda.json")
     assert len(tuning.topics) == topics
     searched = command("search", "--collection", toml, "--output", run, "--hits", 20)
@@ -323,6 +330,15 @@ def test_a_fusion_is_trained_and_searched_with(
     assert "\nlinear_fusion " in named.out
     assert ("was trained on sample2;" in named.err) == (topics == 20)
     assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
+
+
+@pytest.mark.parametrize("model", ["window", "fusion"])
+def test_judgments_of_other_topics_are_read_if_they_may_be_kept(model: str) -> None:
+    config, sample = next(iter(models.find(model).configurations.values())), find("sample")
+    assert isinstance(sample, SearchedCollection)
+    families = own_config(config, sample, judged=False).families
+    assert JUDGED not in families
+    assert own_config(config, sample, judged=True).families == f"{families},{JUDGED}"
 
 
 def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Families of features against naive computations, and the table of features."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 from rerankers import features
 from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 from rerankers.errors import RerankerError
-from rerankers.features import judged
+from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.scoring.tokenized import Tokenized
+from rerankers.text.spaces import general
 from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
 
 IDF = encoder().idf
@@ -118,10 +121,42 @@ def test_first_stage_scores_are_normalised_by_topic() -> None:
 FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in features.families()]
 
 
+def judged_posts(texts: Sequence[str]) -> JudgedPosts:
+    """Posts that were each judged relevant and not, all but the first for a topic more."""
+    known = {str(row): text for row, text in enumerate(texts)}
+    most = list(known)[1:]
+    topics = [("storm", known, 1), ("a late bus", known, 0), ("lunch", most, 1), ("train", most, 0)]
+    return JudgedPosts.of([(t, dict.fromkeys(of, grade)) for t, of, grade in topics], known)
+
+
+def test_what_judgments_of_other_topics_say(tmp_path: Path) -> None:
+    """A post is known by its text; a topic in the query's own words says nothing."""
+    texts = {"a": "storm over the coast", "b": "bbc cuts", "c": "lunch"}
+    topics = [("storms", {"a": 1, "b": 0}), ("heavy storm", {"a": 2}), ("Storm!", {"c": 1})]
+    (tmp_path / JUDGMENTS).write_bytes(JudgedPosts.of(topics, texts | {"d": ""}).content())
+    known = JudgedPosts.read(tmp_path / JUDGMENTS)
+    pairs = Pairs(["storm"], [*texts.values(), "new"], [""] * 4, np.zeros(4, int), np.arange(4))
+    found = table(pairs.with_resources({JUDGED: known}), JUDGED)
+    assert found["judged.relevant"] == [2, 0, 0, 0]
+    assert found["judged.other"] == [0, 1, 0, 0]
+    near, *others = found["judged.relevant_cosine"]
+    assert 0 < near <= 1 and np.isnan(others).all()
+    assert found["judged.other_cosine"][1] == pytest.approx(cosine("storm", "storms"), abs=1e-6)
+    assert np.isnan(table(pairs, JUDGED)["judged.relevant"]).all()
+    (tmp_path / JUDGMENTS).write_text("[5]")
+    with pytest.raises(RerankerError, match="no judgments that can be read"):
+        JudgedPosts.read(tmp_path / JUDGMENTS)
+
+
+def cosine(one: str, other: str) -> float:
+    first, second = general().vectors([one, other])
+    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: str) -> None:
     found = features.find(family)
-    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME", *judged.SIGNALS}
+    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME"}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
     posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
@@ -129,9 +164,11 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
     pairs = dataclasses.replace(pairs, doc_ids=[str(doc_id) for doc_id in ids])
     signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
-    pairs = with_signals(pairs, **signals)
+    pairs = with_signals(pairs, **signals).with_resources({JUDGED: judged_posts(pairs.texts)})
     values = features.table(pairs, [family], IDF).values
-    assert np.isfinite(values).all() and np.ptp(values, axis=0).all()
+    # Nobody knows the judgments of an empty text.
+    rows = [n for n, post in enumerate(pairs.post_index) if family != JUDGED or pairs.texts[post]]
+    assert np.isfinite(values[rows]).all() and np.ptp(values[rows], axis=0).all()
     order = random.permutation(len(pairs))
     shuffled = dataclasses.replace(
         pairs,

@@ -6,9 +6,10 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.feature_lists import IDF, TextList, candidate_list, computed, of_texts, random_list
+from helpers.feature_lists import IDF, candidate_list, computed, of_texts, random_list
 
 from rerankers.base import FIRST_STAGE
+from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import stem
 from rerankers.features.feedback import DEPTHS
 from rerankers.text.words import words
@@ -16,7 +17,7 @@ from rerankers.text.words import words
 Vectors = npt.NDArray[np.float64]
 
 
-def dense(candidates: TextList, without: bool) -> Vectors:
+def dense(candidates: CandidateList, without: bool) -> Vectors:
     """[N, V] the vectors; ``without`` the query's stems."""
     posts = [words(text) for text in candidates.texts]
     idf: dict[str, float] = {}

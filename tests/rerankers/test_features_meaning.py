@@ -141,11 +141,11 @@ def test_every_query_has_the_space_of_its_collection() -> None:
     alone = features.table(pairs, ["meaning:adapted"], IDF).values
     assert np.isnan(alone).all()
     spaces = [{ADAPTED: SPACE} if row % 2 else {} for row in range(count)]
-    found = features.table(dataclasses.replace(pairs, spaces=spaces), ["meaning:adapted"], IDF)
+    found = features.table(dataclasses.replace(pairs, resources=spaces), ["meaning:adapted"], IDF)
     np.testing.assert_array_equal(np.isnan(found.values).all(axis=1), pairs.query_index % 2 == 0)
     np.testing.assert_array_equal(np.isnan(found.values).any(axis=1), pairs.query_index % 2 == 0)
     rows = np.flatnonzero(pairs.query_index % 2)
-    part = dataclasses.replace(pairs, spaces=spaces).take(rows)
+    part = dataclasses.replace(pairs, resources=spaces).take(rows)
     again = features.table(part, ["meaning:adapted"], IDF).values
     np.testing.assert_array_equal(again, found.values[rows])
 

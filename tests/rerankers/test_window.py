@@ -7,22 +7,22 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.feature_lists import IDF, TextList, computed, of_texts, random_list
+from helpers.feature_lists import IDF, computed, of_texts, random_list
 
 import rerankers
 from rerankers.base import FIRST_STAGE, ORDER
-from rerankers.features._candidates import minmax
+from rerankers.features._candidates import CandidateList, minmax
 from rerankers.text.stems import stem
 from rerankers.text.words import words
 
 QUERY = "bbc world service cuts"
 
 
-def unranked() -> TextList:
+def unranked() -> CandidateList:
     return of_texts(QUERY, *random_list(QUERY, 90).texts)
 
 
-def told(**signals: npt.NDArray[np.float64]) -> TextList:
+def told(**signals: npt.NDArray[np.float64]) -> CandidateList:
     found = {name: values.astype(np.float32) for name, values in signals.items()}
     return dataclasses.replace(unranked(), signals=found)
 

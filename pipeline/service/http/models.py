@@ -91,7 +91,7 @@ class ServedModel:
         if source.version != whole:
             raise RerankerError(f"{directory}: has changed while it was read; load it again")
         check_reads_given(checkpoint)
-        parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.spaces
+        parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.resources
         scorer = parallel or CachedScorer(*parts)
         scorer.warm_up()
         weight, calibration = tuned

@@ -274,7 +274,7 @@ def load(
             checkpoint = checkpoints.load(folder, adapted=adapted)
             if version_of(folder) != version:
                 raise RerankerError(f"{folder}: has changed since it was read; load it again")
-            parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.spaces
+            parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.resources
             scorer = CachedScorer(*parts)
             scorer.warm_up()
             scorer.hits = scorer.misses = 0
