@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 class StubEngine:
-    """A search engine: 120 posts, each found by every query.
+    """A search engine: 120 posts, each found by every query; those with a body are ``notes``.
 
     Attributes:
         requests: all until now, with their bodies.
@@ -47,10 +47,10 @@ class StubEngine:
     """
 
     def __init__(self) -> None:
-        self.posts = [post(row) for row in range(120)]
         self.clear()
 
     def clear(self) -> None:
+        self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait, self.largest = 0, 0.0, MOST
         self.outside: set[str] = set()
@@ -133,7 +133,8 @@ class StubEngine:
     def _hit(self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]) -> str:
         """Numbers that no double holds, a half of a surrogate pair, a key that is there twice."""
         score = f"{9 - row / 20:.4f}" if by_score else "null"
-        parts = [f'"_index":"posts","_id":{json.dumps(_id(row))},"_score":{score}']
+        index = "notes" if "body" in self.posts[row] else "posts"
+        parts = [f'"_index":"{index}","_id":{json.dumps(_id(row))},"_score":{score}']
         source = body.get("_source", True)
         if isinstance(source, list):
             kept = [(k, v) for k, v in self.posts[row].items() if k in {*source} - self.outside]

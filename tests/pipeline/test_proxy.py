@@ -20,7 +20,7 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.service.http.requests import Limits
 from pipeline.service.proxy import routes, upstream
 from pipeline.service.proxy import search as searches
-from pipeline.service.proxy.search import SearchDefaults
+from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
 
 WINDOW = 100
@@ -298,6 +298,52 @@ def test_fields_outside_the_source_are_asked_for(
     assert actual[0] == actual[1]
     asked = [item.get("fields") for item in engine.bodies]
     assert asked == [None, ["contents", "url"], ["contents", "url"]]
+
+
+@pytest.mark.parametrize("worth", [routes._WORTH, -1], ids=["together", "apart"])
+@pytest.mark.parametrize("name", ["posts,notes", "posts*,n*", "notes", "mine"])
+@pytest.mark.parametrize("more", [{}, {"_source": False}], ids=["sources", "no sources"])
+def test_each_index_has_its_own_fields(
+    served: tuple[str, StubEngine],
+    engine: StubEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    name: str,
+    worth: int,
+) -> None:
+    """Searched together, by a pattern, alone, or behind an alias."""
+    monkeypatch.setattr(routes, "_WORTH", worth)
+    own = ServedIndex("mp_hcnn", PostFields(("body",), "link"))
+    defaults = SearchDefaults(seconds=60, served={"mine" if name == "mine" else "notes": own})
+    lines = line_pair({"index": name.split(",")}, search(**more))
+    with client_of(engine=served[0], defaults=defaults) as client:
+        before = client.post("/posts/_search", json=search(**more)).json()["hits"]["hits"]
+        for row in range(0, 120, 2 if "posts" in name else 1):
+            post = engine.posts[row]
+            engine.posts[row] = {"body": post["contents"], "link": post["url"]}
+        alone = client.post(f"/{name}/_search", json=search(**more))
+        several = client.post("/_msearch", content=lines)
+    for found in (alone.json(), several.json()["responses"][0]):
+        actual = found["hits"]["hits"]
+        assert {hit["_index"] for hit in actual} >= {"notes"}
+        assert [hit["_id"] for hit in actual] == [hit["_id"] for hit in before]
+        scores = [hit["_score"] for hit in before]
+        assert [hit["_score"] for hit in actual] == pytest.approx(scores, abs=1e-5)
+        assert all(hit["fields"].keys() == {"_first_stage_score"} for hit in actual)
+
+
+def test_only_the_fields_of_the_searched_index_are_asked_for(engine: StubEngine) -> None:
+    own = ServedIndex("mp_hcnn", PostFields(("body",), None))
+    defaults = SearchDefaults(served={"notes": own})
+    content = json.dumps(search(_source=False)).encode()
+    for names, expected in (
+        (["notes"], ["body"]),
+        (["posts"], ["contents", "url"]),
+        (["notes", "posts"], ["contents", "url", "body"]),
+    ):
+        window = searches.read_search(content, [], defaults, names).window
+        assert window
+        assert json.loads(window.body)["fields"] == expected
 
 
 def test_a_path_leads_to_the_text() -> None:
@@ -619,7 +665,7 @@ def test_a_reranker_that_fails(
     if problem == "broken":
         scorer.score = failing  # type: ignore[method-assign]
     if problem == "no text":
-        options = {"defaults": SearchDefaults(("other",), None)}
+        options = {"defaults": SearchDefaults(PostFields(("other",), None))}
     if problem == "overload":
         options["limits"] = Limits(waiting_requests=0)
     body = search(_source=False, size=7, **{"from": 3})

@@ -96,14 +96,14 @@ class EngineRequest:
 
     Attributes:
         target: path of the engine, in visible ASCII.
-        has_index: whether the path names indexes.
+        indexes: names and patterns in the path.
         query: parameters of the path, as they came.
         deadline: on the clock of ``time.perf_counter``; None is never.
     """
 
     method: str
     target: str
-    has_index: bool
+    indexes: Sequence[str]
     query: str
     headers: Headers
     body: bytes
@@ -185,9 +185,9 @@ class Proxy:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             request.state.format = ENGINE_ERRORS
-            target, has_index = self._target(request)
+            target, indexes = self._target(request)
             async with self.service.bodies.read(request) as body:
-                sent = self._request(request, target, has_index, body)
+                sent = self._request(request, target, indexes, body)
                 try:
                     return await unless_gone(work(sent), request)
                 finally:
@@ -195,8 +195,8 @@ class Proxy:
 
         return endpoint
 
-    def _target(self, request: Request) -> tuple[str, bool]:
-        """The path for the engine, and whether it names indexes.
+    def _target(self, request: Request) -> tuple[str, Sequence[str]]:
+        """The path for the engine, and the indexes that it names.
 
         Raises:
             RequestError: it is none of a search, or its indexes are not served.
@@ -204,17 +204,17 @@ class Proxy:
         raw = _raw_path(request)
         first, *others = raw.decode("latin-1").strip("/").split("/")
         if not others or unquote(first) == "_search":
-            return _visible(raw), False
+            return _visible(raw), ()
         if others[0] not in (*SEARCHES, "_pit"):
             raise _not_found(request.scope)
         names = unquote(first).split(",")
         added = readable(names, self.defaults.indexes)[len(names) :]
         request.state.record.index = served_by(names[0], self.defaults.indexes)
         path = "/".join([",".join([first, *added]), *others])
-        return f"/{_visible(path.encode('latin-1'))}", True
+        return f"/{_visible(path.encode('latin-1'))}", names
 
     def _request(
-        self, request: Request, target: str, has_index: bool, body: bytes
+        self, request: Request, target: str, indexes: Sequence[str], body: bytes
     ) -> EngineRequest:
         scope = request.scope
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
@@ -224,7 +224,7 @@ class Proxy:
             deadline = None  # The header may be meant for the engine.
         query, record = _visible(scope["query_string"]), request.state.record
         return EngineRequest(
-            *(scope["method"], target, has_index, query, headers, body, record, deadline)
+            *(scope["method"], target, indexes, query, headers, body, record, deadline)
         )
 
     async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
@@ -252,7 +252,7 @@ class Proxy:
 
     async def _search(self, request: EngineRequest) -> Response:
         """A search: that of its window, reranked, if there is one."""
-        search = self._read(request.body, request.parameters, request.has_index)
+        search = self._read(request.body, request.parameters, request.indexes)
         if search.window is None:
             return await self._unchanged(request, search.body)
         try:
@@ -280,17 +280,19 @@ class Proxy:
             return _response(response)
         return await self._unchanged(request, search.body, has_failed=True)
 
-    def _read(self, body: bytes, parameters: Sequence[tuple[str, str]], has_index: bool) -> Search:
+    def _read(
+        self, body: bytes, parameters: Sequence[tuple[str, str]], indexes: Sequence[str]
+    ) -> Search:
         """A search; raises RequestError, as :func:`read_search`."""
-        search = read_search(body, parameters, self.defaults, has_index)
+        search = read_search(body, parameters, self.defaults, indexes)
         if search.window:
             self._model(search.window)
         return search
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
-        models = self.service.models
-        name = window.model or self.defaults.models.get(index)
+        models, served = self.service.models, self.defaults.served.get(index)
+        name = window.model or (served and served.model)
         return models.default if name is None else models.choose(name, False)
 
     async def _unchanged(
@@ -329,7 +331,7 @@ class Proxy:
             if is_split and not (parsed and parsed.is_whole and parsed.hits is not None):
                 place.is_joined = True
                 return await self._of_window(request, window)
-            if parsed is None or all(hit.has(window.added) for hit in parsed.hits or ()):
+            if parsed is None or all(map(window.is_shown, parsed.hits or ())):
                 break
             place.is_lacking = True
         if parsed and parsed.hits and not is_split:
@@ -368,10 +370,10 @@ class Proxy:
             raise RequestError("json", "found no lines of header and search, each with its end")
         headers, searches = [], []
         for line, body in pairs:
-            header, has_index, parameters = _header(line, self.defaults.indexes)
+            header, indexes, parameters = _header(line, self.defaults.indexes)
             headers.append(header)
             parameters += request.parameters
-            searches.append(self._read(body, parameters, has_index or request.has_index))
+            searches.append(self._read(body, parameters, indexes or request.indexes))
         own = _joined(headers, [search.body for search in searches])
         if not any(search.window for search in searches):
             return await self._unchanged(request, own)
@@ -452,12 +454,15 @@ class Proxy:
     ) -> Ranked:
         """The hits, best first; raises RequestError."""
         hits, record = response.hits or (), request.record
-        texts = [hit.text(window.text_fields) for hit in hits]
+        fields = [window.fields_of(hit) for hit in hits]
+        texts = [hit.text(own.texts) for hit, own in zip(hits, fields, strict=True)]
         if not any(texts):
-            names = ", ".join(window.text_fields)
-            problem = f"found no text in the hits' fields {names}; name others by --text-field"
+            listed = ", ".join(dict.fromkeys(name for own in fields for name in own.texts))
+            problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        urls = [hit.text([window.url_field]) if window.url_field else "" for hit in hits]
+        urls = [
+            hit.text(own.names[len(own.texts) :]) for hit, own in zip(hits, fields, strict=True)
+        ]
         first = single_precision(hit.score or 0.0 for hit in hits)
         wanted = ScoreRequest([window.query], texts, urls, first, window.model)
         record.format = "search"
@@ -496,8 +501,10 @@ def _visible(raw: bytes) -> str:
     )
 
 
-def _header(line: bytes, served: Sequence[str]) -> tuple[bytes, bool, list[tuple[str, str]]]:
-    """The header of a search of several, whether it names indexes, and its parameters.
+def _header(
+    line: bytes, served: Sequence[str]
+) -> tuple[bytes, Sequence[str], list[tuple[str, str]]]:
+    """The header of a search of several, the indexes that it names, and its parameters.
 
     Raises:
         RequestError: it cannot be read, or its indexes are not served.
@@ -509,7 +516,7 @@ def _header(line: bytes, served: Sequence[str]) -> tuple[bytes, bool, list[tuple
     if names and (read := readable(names, served))[len(names) :]:
         line = json.dumps({**header, "index": read}).encode()
     pipeline = [("search_pipeline", "named")] if "search_pipeline" in header else []
-    return line, bool(names), pipeline
+    return line, names, pipeline
 
 
 def _joined(headers: Sequence[bytes], bodies: Sequence[bytes]) -> bytes:
