@@ -172,6 +172,11 @@ class Options:
         default=5.0,
         parse=positive_float,
     )
+    expand: bool = option(
+        "rerank further hits of each search of the engine, too, which a second search finds by "
+        "words of the best ones",
+        flag=True,
+    )
     log: Path | None = option(
         "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
         parse=Path,
@@ -372,7 +377,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
         UsageError: there are options of an engine and no engine, or none of its indexes is named.
     """
     if options.engine is None:
-        names = ("engine_index", "text_field", "url_field")
+        names = ("engine_index", "text_field", "url_field", "expand")
         if given := [name for name in names if getattr(options, name)]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
@@ -453,6 +458,7 @@ def proxy_of(
         indexes=indexes,
         served=served,
         reads_ubi=loop.log is not None,
+        widens=options.expand,
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():

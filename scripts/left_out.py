@@ -3,22 +3,28 @@
 
     python scripts/left_out.py
     python scripts/left_out.py --output scripts/results
+    python scripts/left_out.py --adapted         # after python -m pipeline.adapt --collection NAME
 
 Each collection of another kind is left out in turn, the microblog years together. A model of the
 others ranks the best 100 of BM25 for the training topics of what was left out: with their scores,
 in their order, and as a set. The error of the calibration, too, is that of topics and collections
 which neither the model nor the calibration has seen; reliability.png shows it (needs matplotlib).
+
+With --adapted, only collections that have adapted word vectors are left out, for the same model,
+one that reads these vectors, and that one trained further on four fifths of the own training
+topics and measured on the fifth, in turn.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.command.errors import DataError
 from pipeline.command.options import option, positive_int, run_command
 
 if TYPE_CHECKING:
@@ -32,6 +38,9 @@ if TYPE_CHECKING:
     from rerankers.models.window import Model
     from rerankers.text.vocabulary import Idf
 
+FOLDS = 5
+"""Parts of a collection's own topics."""
+
 BINS = 10
 """Equal parts of [0, 1] in which probabilities are compared with what happened."""
 
@@ -42,8 +51,11 @@ class Options:
 
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     output: Path | None = option(
-        "folder for left_out.csv, reliability.csv and reliability.png", parse=Path, metavar="DIR"
+        "folder for left_out.csv, reliability.csv and reliability.png, or left_out_adapted.csv",
+        parse=Path,
+        metavar="DIR",
     )
+    adapted: bool = option("models that read word vectors adapted to the collection", flag=True)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
@@ -86,23 +98,33 @@ def main(options: Options) -> None:
     found = [named.find(name, options.data) for name in names]
     collections = [each for each in found if isinstance(each, SearchedCollection)]
     data = window_training_set(searched_training_set(names, None), collections).training
-    rows = features.table(data.candidates.pairs(), _families(), _idf())
+    values = features.table(data.candidates.pairs(), _families(), _idf()).values
     owners = np.array([twin.rpartition("/")[0] for twin in data.twins])
     results: list[LeftOut] = []
     groups = [[c for c in collections if c.runs], *([c] for c in collections if not c.runs)]
+    if options.adapted:
+        groups = [[c] for c in collections if c.adapted_space]
     with bar(len(groups), "leaving out", "group") as progress:
         for group in groups:
             seen = ~np.isin(owners, [collection.name for collection in group])
-            model = _trained(data, rows.values, seen)
-            results += [_scored(model, collection) for collection in group]
+            model = _trained(data, values, seen)
+            if options.adapted:
+                reader = _trained(data, values, seen, "adapted")
+                results.append(_adapted(model, reader, group[0], data, values))
+            else:
+                results += [_scored(model, collection) for collection in group]
             progress(1)
-    report(results, options.output)
+    if options.adapted:
+        report_adapted(results, options.output)
+    else:
+        report(results, options.output)
 
 
 def _families() -> Sequence[str]:
+    """All families; those of adapted vectors, which not every model reads, are the last."""
     from rerankers.models.window import Model
 
-    return Model.configurations["general"].families.split(",")
+    return Model.configurations["adapted"].families.split(",")
 
 
 def _idf() -> Idf:
@@ -112,19 +134,27 @@ def _idf() -> Idf:
 
 
 def _trained(
-    data: JudgedCandidates, values: npt.NDArray[np.float32], seen: npt.NDArray[np.bool_]
+    data: JudgedCandidates,
+    values: npt.NDArray[np.float32],
+    seen: npt.NDArray[np.bool_],
+    configuration: str = "general",
+    start: Model | None = None,
 ) -> Model:
-    """The model of the topics ``seen`` [Q], of features [P, K]."""
+    """The model of the topics ``seen`` [Q], of features [P, K]; it extends the trees of another."""
     import numpy as np
     import torch
 
     from rerankers.models.window import Model
     from rerankers.text.vocabulary import Vocabulary
 
-    model = Model(Model.configurations["general"], Vocabulary([], np.zeros((0, 1), np.float32)))
+    words = Vocabulary([], np.zeros((0, 1), np.float32))
+    model = Model(Model.configurations[configuration], words)
+    if start:
+        model.start_from(start)
     query_index = data.candidates.texts().query_index
     rows = np.flatnonzero(seen[query_index])
-    of_pairs = values[rows], data.relevant()[rows], query_index[rows]
+    read = values[rows, : len(model.names)]
+    of_pairs = read, data.relevant()[rows], query_index[rows]
     features, relevant, queries = map(torch.from_numpy, of_pairs)
     model.fit(features, relevant, queries)
     return model
@@ -132,16 +162,55 @@ def _trained(
 
 def _scored(model: Model, collection: SearchedCollection) -> LeftOut:
     """A left-out collection's windows, scored in each form."""
-    from pipeline.ranking.retrievers import retriever_for
-    from pipeline.training.fusion import FORMS, MOST_TOPICS, WINDOW
+    from pipeline.training.fusion import FORMS
 
-    topics, grades = collection.training_topics[:MOST_TOPICS], collection.training_qrels or {}
-    found = retriever_for(collection, method="bm25").search(topics, WINDOW)
+    found = _found(collection)
     scores = {
         form: _run(model, replace(found, forms=dict.fromkeys(found.run, form))) for form in FORMS
     }
-    qrels = {topic.query_id: grades[topic.query_id] for topic in topics}
-    return LeftOut(collection.name, qrels, found.run, scores)
+    return LeftOut(collection.name, _judgments(collection, found), found.run, scores)
+
+
+def _adapted(
+    model: Model,
+    reader: Model,
+    collection: SearchedCollection,
+    data: JudgedCandidates,
+    values: npt.NDArray[np.float32],
+) -> LeftOut:
+    """A left-out collection's windows, scored by three models.
+
+    That is a model without adapted vectors, one that reads them, and the latter trained on the
+    collection's other topics.
+    """
+    import numpy as np
+
+    from pipeline.training.tuning import fold_topics
+
+    found, trained = _found(collection), {}
+    for fold in fold_topics(found.run, FOLDS, seed=1):
+        names = [f"{collection.name}/{query_id}" for query_id in found.run if query_id not in fold]
+        own = _trained(data, values, np.isin(data.twins, names), "adapted", reader)
+        run = _run(own, found)
+        trained |= {query_id: run[query_id] for query_id in fold}
+    scores = {"scores": _run(model, found), "adapted": _run(reader, found), "trained": trained}
+    return LeftOut(collection.name, _judgments(collection, found), found.run, scores)
+
+
+def _found(collection: SearchedCollection) -> Candidates:
+    """BM25's windows for the training topics of a collection, with its adapted vectors."""
+    from pipeline.ranking.retrievers import retriever_for, with_space
+    from pipeline.training.fusion import MOST_TOPICS, WINDOW
+
+    retriever = retriever_for(collection, method="bm25")
+    return with_space(
+        retriever.search(collection.training_topics[:MOST_TOPICS], WINDOW), collection
+    )
+
+
+def _judgments(collection: SearchedCollection, found: Candidates) -> Qrels:
+    grades = collection.training_qrels or {}
+    return {topic.query_id: grades[topic.query_id] for topic in found.topics}
 
 
 def _run(model: Model, candidates: Candidates) -> Run:
@@ -149,7 +218,7 @@ def _run(model: Model, candidates: Candidates) -> Run:
 
     from rerankers import features
 
-    table = features.table(candidates.pairs(), _families(), _idf())
+    table = features.table(candidates.pairs(), model.feature_families, _idf())
     return candidates.run_of(model.head(torch.from_numpy(table.values)).numpy())
 
 
@@ -168,13 +237,33 @@ def report(results: Sequence[LeftOut], output: Path | None) -> None:
             row[f"{form}: calibration error"] = round(calibration_error(of_form), 4)
             bins += of_form
         rows.append(row)
+    _print(rows, output and output / "left_out.csv")
+    if output:
+        _write(output / "reliability.csv", Bin._fields, bins)
+        draw(output / "reliability.png", bins)
+
+
+def report_adapted(results: Sequence[LeftOut], output: Path | None) -> None:
+    """Print AP by collection; write the CSV."""
+    rows = [
+        {"collection": result.collection, "bm25": _ap(result.qrels, result.first_stage)}
+        | {name: _ap(result.qrels, run) for name, run in result.scores.items()}
+        for result in results
+    ]
+    _print(rows, output and output / "left_out_adapted.csv")
+
+
+def _print(rows: Sequence[Mapping[str, object]], path: Path | None) -> None:
+    """Print a table, and write it."""
+    if not rows:
+        raise DataError(
+            "found no collection with adapted word vectors; make some by pipeline.adapt"
+        )
     print(" | ".join(rows[0]))
     for row in rows:
         print(" | ".join(v if isinstance(v, str) else f"{v:.4f}" for v in row.values()))
-    if output:
-        _write(output / "left_out.csv", list(rows[0]), [list(row.values()) for row in rows])
-        _write(output / "reliability.csv", Bin._fields, bins)
-        draw(output / "reliability.png", bins)
+    if path:
+        _write(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _write(path: Path, fields: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

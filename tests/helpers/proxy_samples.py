@@ -20,7 +20,16 @@ MOST = 500
 """Largest number of hits, with those before the page."""
 
 KEYS = {"query", "size", "from", "sort", "fields", "_source", "aggs", "highlight", "search_after"}
-KEYS |= {"stored_fields", "track_total_hits", "ext", "explain", "pit", "collapse", "scroll"}
+KEYS |= {
+    "rescore",
+    "stored_fields",
+    "track_total_hits",
+    "ext",
+    "explain",
+    "pit",
+    "collapse",
+    "scroll",
+}
 
 
 def post(row: int) -> dict[str, str]:
@@ -44,6 +53,7 @@ class StubEngine:
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
         gone: rows of posts that are not found by their ids any more.
+        fails_again: whether second searches, for further hits, are refused.
     """
 
     def __init__(self) -> None:
@@ -56,6 +66,7 @@ class StubEngine:
         self.outside: set[str] = set()
         self.gone: set[int] = set()
         self.packed = b""
+        self.fails_again = False
 
     @property
     def bodies(self) -> list[Any]:
@@ -116,6 +127,10 @@ class StubEngine:
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
         rows: Sequence[int] = range(len(self.posts))
         rows = rows if by_score else rows[::-1]
+        if "rescore" in body:
+            if self.fails_again:
+                raise RefusedError("no second search")
+            rows = rows[20:]  # Further hits among them.
         if ids is not None:
             rows = [row for row in rows if _id(row) in ids and row not in self.gone]
         shown = rows[start : start + size]

@@ -232,6 +232,103 @@ def test_other_searches_pass_unchanged(
     assert second.headers.get("x-reranked") == ("false" if first.is_success else None)
 
 
+@pytest.fixture(scope="module")
+def widening(served: tuple[str, StubEngine]) -> Iterator[TestClient]:
+    defaults = SearchDefaults(seconds=60, widens=True)
+    with client_of(engine=served[0], defaults=defaults) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("worth", [routes._WORTH, -1], ids=["together", "apart"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"from": 95, "size": 5}, {"size": 100, "aggs": {"x": 1}, "highlight": {"fields": {}}}],
+    ids=["first page", "last page", "all parts"],
+)
+def test_a_window_is_widened(
+    widening: TestClient,
+    direct: httpx.Client,
+    engine: StubEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    is_alone: bool,
+    worth: int,
+) -> None:
+    """By hits of a second search; all but the hits is that of the caller's own."""
+    monkeypatch.setattr(routes, "_WORTH", worth)
+    body = search(**more)
+    plain = direct.post("/posts/_search", json=body).json()
+    every = direct.post("/posts/_search", json={**body, "from": 0, "size": 120}).json()
+    engine.requests.clear()
+    if is_alone:
+        actual = widening.post("/posts/_search", json=body).json()
+        first, second, *_ = engine.bodies
+    else:
+        answer = widening.post("/posts/_msearch", content=line_pair({}, body))
+        actual = answer.json()["responses"][0]
+        first, second = (json.loads(sent.split(b"\n")[1]) for _, sent in engine.requests[:2])
+        plain["status"] = 200
+    hits = actual["hits"].pop("hits")
+    mixed = expected(every["hits"]["hits"], engine)
+    start, size = more.get("from", 0), more.get("size", 10)
+    assert [hit["_id"] for hit in hits] == [*mixed][start : start + size]
+    of_engine = {hit["_id"]: hit for hit in every["hits"]["hits"]}
+    assert [restored(hit) for hit in hits] == [of_engine[hit["_id"]] for hit in hits]
+    del plain["hits"]["hits"]
+    assert actual == plain
+    query = second["query"]["bool"]
+    assert (first["query"], [first["query"]]) == (body["query"], query["must"])
+    assert second["rescore"]["query"]["rescore_query"] == body["query"]
+    asked = {part["multi_match"]["query"]: part["multi_match"] for part in query["should"]}
+    assert {"bbc", "cuts"} < asked.keys()
+    assert all(part["fields"] == ["contents"] and part["boost"] > 0 for part in asked.values())
+    assert "aggs" not in second
+    assert second.get("highlight", {}).get("highlight_query", body["query"]) == body["query"]
+
+
+def test_pages_of_a_widened_window_agree(widening: TestClient) -> None:
+    pages = [
+        widening.post("/posts/_search", json=search(size=25, **{"from": start})).json()
+        for start in range(0, 100, 25)
+    ]
+    whole = widening.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
+    parts = [hit["_id"] for page in pages for hit in page["hits"]["hits"]]
+    assert parts == [hit["_id"] for hit in whole]
+    assert len({*parts}) == 100
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"sort": ["_score"]}, {"explain": True}, {"stored_fields": ["x"]}, {"size": 150}],
+    ids=["sort", "reasons", "stored", "all found"],
+)
+def test_other_windows_are_not_widened(
+    widening: TestClient, engine: StubEngine, more: dict[str, Any]
+) -> None:
+    answer = widening.post("/posts/_search", json=search(**more))
+    assert answer.headers["x-reranked"] == "true"
+    assert len(engine.requests) == 1
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
+def test_without_the_second_search_the_first_window_is_reranked(
+    served: tuple[str, StubEngine], client: TestClient, engine: StubEngine, is_alone: bool
+) -> None:
+    path = "/posts/_search" if is_alone else "/posts/_msearch"
+    content = json.dumps(search()) if is_alone else line_pair({})
+    before = client.post(path, content=content)
+    engine.fails_again = True
+    defaults = SearchDefaults(seconds=60, widens=True)
+    with client_of(engine=served[0], defaults=defaults) as widening:
+        assert widening.post(path, content=content).json() == before.json()
+        assert outcomes(widening) == {"reranked": 1}
+        assert outcomes(widening, "widenings") == {"failed": 1}
+        engine.fails_again = False
+        assert widening.post(path, content=content).json() != before.json()
+        assert outcomes(widening, "widenings") == {"failed": 1, "widened": 1}
+
+
 TEXTS: list[tuple[Any, str | None]] = [
     ({"match": {"contents": "a b"}}, "a b"),
     ({"match": {"contents": {"query": "a b", "operator": "and"}}}, "a b"),
@@ -577,9 +674,10 @@ def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: S
         assert client.get("/info").status_code == 401
 
 
-def outcomes(client: TestClient) -> dict[str, float]:
+def outcomes(client: TestClient, name: str = "searches") -> dict[str, float]:
     actual = re.findall(
-        r'tweetrerank_searches\{index="[^"]*",outcome="(\w+)"\} (\S+)', client.get("/metrics").text
+        rf'tweetrerank_{name}\{{index="[^"]*",outcome="(\w+)"\}} (\S+)',
+        client.get("/metrics").text,
     )
     return {name: float(count) for name, count in actual}
 

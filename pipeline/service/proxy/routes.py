@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -23,6 +24,7 @@ from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
 from pipeline.service.loop.searches import Loop, Ranked
+from pipeline.service.proxy.feedback import HITS, feedback
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
@@ -227,8 +229,13 @@ class Proxy:
             *(scope["method"], target, indexes, query, headers, body, record, deadline)
         )
 
-    async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
-        """The engine's response; raises RequestError."""
+    async def _send(
+        self, request: EngineRequest, path: str, body: bytes, is_needed: bool = True
+    ) -> EngineResponse:
+        """The engine's response; raises RequestError.
+
+        A search that is not ``is_needed`` does not count as one.
+        """
         started, seconds = time.perf_counter(), None
         try:
             if request.deadline is not None:
@@ -239,7 +246,7 @@ class Proxy:
                 request.method, path, request.headers, body, seconds, request.record
             )
         except RequestError as error:
-            if error.kind != "large":
+            if error.kind != "large" and is_needed:
                 self.service.metrics.search(request.record, "away")
             raise
         finally:
@@ -310,7 +317,7 @@ class Proxy:
         return _response(response, content, False)
 
     async def _of_window(
-        self, request: EngineRequest, window: Window
+        self, request: EngineRequest, window: Window, is_needed: bool = True
     ) -> tuple[EngineResponse, SearchResponse | None]:
         """The engine's response to the search of a window; None for one that cannot be read.
 
@@ -325,12 +332,12 @@ class Proxy:
         for body in (window.short, window.body) if is_short else (window.body,):
             assert body is not None
             sent = window.without_sources(body) if is_split else body
-            response = await self._send(request, request.path(_PAGE), sent)
+            response = await self._send(request, request.path(_PAGE), sent, is_needed)
             with suppress(ValueError):
                 parsed = await _read(read_response, response) if response.status == 200 else None
             if is_split and not (parsed and parsed.is_whole and parsed.hits is not None):
                 place.is_joined = True
-                return await self._of_window(request, window)
+                return await self._of_window(request, window, is_needed)
             if parsed is None or all(map(window.is_shown, parsed.hits or ())):
                 break
             place.is_lacking = True
@@ -413,7 +420,7 @@ class Proxy:
         async def text_of(row: int) -> str:
             response, window = responses[row], searches[row].window
             if window and row not in again and response.hits is not None:
-                return (await self._reranked(response, window, request))[0]
+                return (await self._reranked(response, window, request, headers[row]))[0]
             response = again.get(row, response)
             has_failed = response.hits is not None and window is not None
             outcome = (
@@ -426,9 +433,17 @@ class Proxy:
         return await asyncio.gather(*map(text_of, range(len(searches))))
 
     async def _reranked(
-        self, response: SearchResponse, window: Window, request: EngineRequest
+        self,
+        response: SearchResponse,
+        window: Window,
+        request: EngineRequest,
+        header: bytes | None = None,
     ) -> tuple[str, Ranked | None]:
-        """The page of a response with hits, and their ranking; None, and as it was, without one."""
+        """The page of a response with hits, and their ranking; None, and as it was, without one.
+
+        ``header``: of a search of several.
+        """
+        response = await self._widened(response, window, request, header)
         assert response.hits is not None
         rows: Sequence[tuple[int, str | None]] = [(row, None) for row in range(len(response.hits))]
         outcome, record, ranked = "unchanged", request.record, None
@@ -449,11 +464,61 @@ class Proxy:
         ext = ranked.ext if ranked else ""
         return response.page(shown, window.added, outcome == "failed", sources, ext), ranked
 
-    async def _order(
-        self, response: SearchResponse, window: Window, request: EngineRequest
-    ) -> Ranked:
-        """The hits, best first; raises RequestError."""
-        hits, record = response.hits or (), request.record
+    async def _widened(
+        self,
+        response: SearchResponse,
+        window: Window,
+        request: EngineRequest,
+        header: bytes | None,
+    ) -> SearchResponse:
+        """A response with further hits of its search, found by words of the best ones.
+
+        It is as it was where there are none, or where that fails.
+        """
+        hits, record, outcome = response.hits or (), request.record, "failed"
+        is_full = len(hits) >= window.hits and all(hit.score is not None for hit in hits)
+        if not (self.defaults.widens and window.can_widen and is_full and response.is_whole):
+            return response
+        end = time.perf_counter() + self.defaults.seconds / 2
+        request = replace(request, deadline=min(end, request.deadline or end))
+        try:
+            wanted, model = self._wanted(response, window)
+            scored = await self.service.score(wanted, model, record, request.deadline)
+            best = [row for row, _ in scored.best()][:HITS]
+            words = feedback(
+                window.query,
+                [wanted.texts[row] for row in best],
+                [float(orjson.dumps(scored.scores[row])) for row in best],
+                model.checkpoint.encoder.idf,
+            )
+            if words:
+                found = await self._further(request, window.widened(words), header)
+                response = response.with_hits_of(found)
+            outcome = "widened"
+            return response
+        except (RequestError, ValueError) as error:
+            LOG.warning("request %s: not widened: %s", record.request_id, error)
+            return response
+        finally:
+            self.service.metrics.widening(record, outcome)
+
+    async def _further(
+        self, request: EngineRequest, window: Window, header: bytes | None
+    ) -> SearchResponse:
+        """The response to the second search of a window; raises RequestError and ValueError."""
+        if header is None:
+            response, found = await self._of_window(request, window, is_needed=False)
+        else:
+            body = _joined([header], [window.body])
+            response = await self._send(request, request.path(), body, is_needed=False)
+            found = (await _read(read_responses, response))[0][0]
+        if found is None or found.hits is None or any(hit.score is None for hit in found.hits):
+            raise ValueError(f"found the status {response.status} and no hits")
+        return found
+
+    def _wanted(self, response: SearchResponse, window: Window) -> tuple[ScoreRequest, ServedModel]:
+        """The request for the scores of the hits, and the model; raises RequestError."""
+        hits = response.hits or ()
         fields = [window.fields_of(hit) for hit in hits]
         texts = [hit.text(own.texts) for hit, own in zip(hits, fields, strict=True)]
         if not any(texts):
@@ -465,12 +530,18 @@ class Proxy:
         ]
         first = single_precision(hit.score or 0.0 for hit in hits)
         wanted = ScoreRequest([window.query], texts, urls, first, window.model)
+        return wanted, self._model(window, hits[0].index_name)
+
+    async def _order(
+        self, response: SearchResponse, window: Window, request: EngineRequest
+    ) -> Ranked:
+        """The hits, best first; raises RequestError."""
+        (wanted, model), record = self._wanted(response, window), request.record
         record.format = "search"
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
-        model = self._model(window, hits[0].index_name)
-        return await self.loop.rank(wanted, model, record, deadline, window, hits)
+        return await self.loop.rank(wanted, model, record, deadline, window, response.hits or ())
 
 
 class _Route(Route):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -64,6 +64,13 @@ _SPLIT_PARAMETERS = frozenset(
     )
 )
 
+_WIDENED = _SPLIT - {
+    *("sort", "explain", "min_score", "rescore", "indices_boost", "terminate_after", "track_scores")
+}
+"""Parts of a search beside which a second one finds further hits with the scores of the first."""
+
+_WIDENED_PARAMETERS = _SPLIT_PARAMETERS - {"rest_total_hits_as_int", "track_total_hits"}
+
 _WITH_TEXT = ("multi_match", "query_string", "simple_query_string")
 
 
@@ -98,6 +105,7 @@ class SearchDefaults:
         indexes: names and patterns of those that may be read.
         served: index -> its own options; the default model and fields for others.
         reads_ubi: whether ``ext.ubi`` is for the log here, not for the engine.
+        widens: whether the window gets further hits by a second search.
     """
 
     fields: PostFields = PostFields()
@@ -107,6 +115,7 @@ class SearchDefaults:
     indexes: Sequence[str] = ("*",)
     served: Mapping[str, ServedIndex] = field(default_factory=dict)
     reads_ubi: bool = False
+    widens: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,7 @@ class Window:
         needed: end of a search whose hits' sources have only what the reranker needs; None if their
             whole sources cannot come by another search.
         ubi: ``ext.ubi``, if it is for the log; None without one.
+        can_widen: whether a second search finds hits that the first one might have found.
     """
 
     query: str
@@ -142,6 +152,18 @@ class Window:
     short: bytes | None
     needed: bytes | None = None
     ubi: Ubi | None = None
+    can_widen: bool = False
+
+    def widened(self, words: Mapping[str, float]) -> Window:
+        """The window of a search of the same posts that prefers those with weighted words."""
+        every = (self.fields, *self.own_fields.values())
+        fields = list(dict.fromkeys(name for each in every for name in each.texts))
+        should = [
+            {"multi_match": {"query": word, "fields": fields, "boost": weight, "lenient": True}}
+            for word, weight in words.items()
+        ]
+        short = self.short and _widened(self.short, self.hits, should)
+        return replace(self, body=_widened(self.body, self.hits, should), short=short)
 
     def fields_of(self, hit: Hit) -> PostFields:
         """The fields of a hit."""
@@ -310,7 +332,26 @@ def _window(
     body = _dumped(short | {"fields": [*(shown or []), *added]} if added else short)
     first = _dumped(short) if added and has_source else None
     names = fields, own_fields, added, options.model
-    return Window(text, start, size, hits, *names, body, first, sources, ubi)
+    query = content.get("query")
+    can_widen = isinstance(query, dict) and "hybrid" not in query
+    can_widen &= content.keys() <= _WIDENED and given.keys() <= _WIDENED_PARAMETERS
+    return Window(text, start, size, hits, *names, body, first, sources, ubi, can_widen)
+
+
+def _widened(body: bytes, hits: int, should: Sequence[Json]) -> bytes:
+    """A search whose hits are chosen by more queries, which they need not match.
+
+    It finds only what it found before, and its hits have their scores of before.
+    """
+    content: Json = json.loads(body)
+    own = content["query"]
+    content = {name: part for name, part in content.items() if name not in ("aggs", "aggregations")}
+    if isinstance(highlight := content.get("highlight"), dict):
+        content["highlight"] = {"highlight_query": own, **highlight}
+    by_own = {"rescore_query": own, "query_weight": 0, "rescore_query_weight": 1}
+    content["query"] = {"bool": {"must": [own], "should": should}}
+    content["rescore"] = {"window_size": hits, "query": by_own}
+    return _dumped(content | {"track_total_hits": False})
 
 
 def _fields(
@@ -585,6 +626,17 @@ class SearchResponse:
             else:
                 tail = self.text[self.last : place] + added + self.text[place : self.stop]
         return head, tail
+
+    def with_hits_of(self, other: SearchResponse) -> SearchResponse:
+        """The response with further hits, in its own text."""
+        known, start = {hit.key for hit in self.hits or ()}, len(self.text)
+        new = [
+            Hit(start + hit.start, start + hit.stop, hit.content)
+            for hit in other.hits or ()
+            if hit.key not in known
+        ]
+        is_split, hits = self.is_split or other.is_split, [*(self.hits or ()), *new]
+        return replace(self, text=self.text + other.text, hits=hits, is_split=is_split)
 
     def sources(self) -> Mapping[Key, str]:
         """Key of a hit -> text of its source."""
