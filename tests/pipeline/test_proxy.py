@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
+from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, GatedScorer, client_of, models, scored_by
 from starlette.testclient import TestClient
 
@@ -22,6 +23,7 @@ from pipeline.service.proxy import routes, upstream
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
+from rerankers.text.passages import best_passages
 
 WINDOW = 100
 
@@ -230,6 +232,41 @@ def test_other_searches_pass_unchanged(
     assert (second.status_code, second.content) == (first.status_code, first.content)
     assert [body.decode() for _, body in engine.requests] == [content, content]
     assert second.headers.get("x-reranked") == ("false" if first.is_success else None)
+
+
+@pytest.mark.parametrize("worth", [routes._WORTH, 1_000], ids=["together", "apart"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
+def test_long_texts_are_read_by_their_best_passages(
+    client: TestClient,
+    direct: httpx.Client,
+    engine: StubEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    is_alone: bool,
+    worth: int,
+) -> None:
+    """And come back whole."""
+    monkeypatch.setattr(routes, "_WORTH", worth)
+    lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
+    for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
+        engine.posts[row]["contents"] = text
+    whole = direct.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
+    for _ in range(2):  # The size of the first response decides how the second one comes.
+        if is_alone:
+            content = client.post(f"/long{worth}/_search", json=search(size=100)).json()
+        else:
+            lines = line_pair({}, search(size=100))
+            content = client.post("/long/_msearch", content=lines).json()["responses"][0]
+        hits = content["hits"]["hits"]
+    assert [restored(hit) for hit in hits] == [
+        next(each for each in whole if each["_id"] == hit["_id"]) for hit in hits
+    ]
+    texts = [post["contents"] for post in engine.posts[:100]]
+    for post, passage in zip(engine.posts, best_passages([QUERY] * 100, texts), strict=False):
+        post["contents"] = passage
+    mixed = expected(whole, engine)
+    assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(mixed, abs=1e-5)
+    ranks = {hit["_id"].partition('"')[0]: rank for rank, hit in enumerate(hits)}
+    assert max(ranks["50"], ranks["51"]) < ranks["52"]
 
 
 @pytest.fixture(scope="module")
