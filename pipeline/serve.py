@@ -38,10 +38,12 @@ from pipeline.command.ranking import addresses
 from pipeline.command.runtime import choose_device, device_name
 
 if TYPE_CHECKING:
+    from indexes.engines.address import EngineAddress
     from pipeline.collections.collection import Collection
     from pipeline.service.http.service import Service
     from pipeline.service.loop.searches import Loop
     from pipeline.service.proxy.routes import Proxy
+    from pipeline.service.proxy.search import PostFields, ServedIndex
 
 DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -157,7 +159,8 @@ class Options:
         metavar="PATTERN",
     )
     text_field: str | None = option(
-        "field of the texts in the engine's indexes (default: contents, and url of the links)",
+        "field of the texts in the engine's indexes (default: that of --collection; else contents, "
+        "and url of the links)",
         metavar="FIELD",
     )
     url_field: str | None = option("its field of links", metavar="FIELD")
@@ -168,6 +171,11 @@ class Options:
         "seconds for it; then the engine's own ranking goes out",
         default=5.0,
         parse=positive_float,
+    )
+    expand: bool = option(
+        "rerank further hits of each search of the engine, too, which a second search finds by "
+        "words of the best ones",
+        flag=True,
     )
     log: Path | None = option(
         "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
@@ -204,8 +212,7 @@ def main(options: Options) -> None:
     if options.grades and not collections:
         raise UsageError("--grades: found no --collection or --index, expected one to search")
     options = with_engine_of(options, collections)
-    model_of = {each.engine.index: each.name for each in collections if each.engine}
-    indexes = served_indexes(options, tuple(model_of))
+    indexes = served_indexes(options, [each.engine.index for each in collections if each.engine])
     if options.ssl_certfile is None and (options.ssl_keyfile or options.ssl_ca_certs):
         raise UsageError("--ssl-keyfile, --ssl-ca-certs: found no --ssl-certfile, expected one")
     listening = bind(options.host, options.port)
@@ -255,7 +262,7 @@ def main(options: Options) -> None:
 
     def reload() -> None:
         if options.engine:
-            model_of.update(behind_aliases(collections))
+            served.update(behind_aliases(options, collections))
         if options.api_key_file:
             try:
                 keys[:] = read_keys(options.api_key_file)
@@ -275,9 +282,8 @@ def main(options: Options) -> None:
             statistics.reload()
         loop.reload()
 
-    if options.engine:
-        model_of.update(behind_aliases(collections))
-    proxy = proxy_of(options, loop, indexes, model_of)
+    served = behind_aliases(options, collections) if options.engine else {}
+    proxy = proxy_of(options, loop, indexes, served)
     pages = [*routes(page), *loop_routes(loop)]
     config = connections.config(
         traced(app.build(service, keys, pages, proxy, reload)),
@@ -307,16 +313,16 @@ def main(options: Options) -> None:
 
 
 def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """The options with the engine and the fields of the collections, unless they name an engine.
+    """The options with the engine of the collections, unless they name one.
 
     Raises:
-        UsageError: the collections are in several engines, or have their texts in several fields.
+        UsageError: the collections are in several engines.
     """
     addresses = [each.engine for each in collections if each.engine]
     if options.engine is not None or not addresses:
         return options
     first = addresses[0]
-    for name in ("url", "auth", "text_field", "url_field"):
+    for name in ("url", "auth"):
         values = {str(getattr(address, name)): None for address in addresses}
         if len(values) > 1:
             raise UsageError(
@@ -327,23 +333,36 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
         options,
         engine=first.url,
         engine_auth=options.engine_auth or first.auth,
-        text_field=options.text_field or first.text_field,
-        url_field=options.url_field or first.url_field,
     )
 
 
-def behind_aliases(collections: Sequence[Collection]) -> dict[str, str]:
-    """Index -> collection, of the indexes that the names of the collections' indexes stand for."""
+def fields_of(options: Options, address: EngineAddress | None = None) -> PostFields:
+    """The fields of posts: those of the options, of an index, and else of an index of ours."""
+    from indexes.engines.layout import TEXT, URL
+    from pipeline.service.proxy.search import PostFields
+
+    text, url = (
+        getattr(options, name) or getattr(address, name, None)
+        for name in ("text_field", "url_field")
+    )
+    return PostFields((text or TEXT,), url or (None if text else URL))
+
+
+def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:
+    """Model and fields of the collections' indexes, and of those that are behind their names."""
     from indexes.engines.client import Engine, EngineError
+    from pipeline.service.proxy.search import ServedIndex
     from pipeline.service.record import LOG
 
-    found: dict[str, str] = {}
+    found: dict[str, ServedIndex] = {}
     for each in collections:
         if each.engine is None:
             continue
+        served = ServedIndex(each.name, fields_of(options, each.engine))
+        found[each.engine.index] = served
         try:
             indexes = Engine.connect(each.engine).request("GET", f"/{each.engine.index}/_alias")
-            found |= dict.fromkeys(indexes, each.name)
+            found |= dict.fromkeys(indexes, served)
         except EngineError as error:
             LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, error)
     return found
@@ -358,7 +377,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
         UsageError: there are options of an engine and no engine, or none of its indexes is named.
     """
     if options.engine is None:
-        names = ("engine_index", "text_field", "url_field")
+        names = ("engine_index", "text_field", "url_field", "expand")
         if given := [name for name in names if getattr(options, name)]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{flags}: found no --engine, expected the address of one")
@@ -417,11 +436,11 @@ def loop_of(options: Options, service: Service) -> Loop:
 
 
 def proxy_of(
-    options: Options, loop: Loop, indexes: Sequence[str], model_of: Mapping[str, str]
+    options: Options, loop: Loop, indexes: Sequence[str], served: Mapping[str, ServedIndex]
 ) -> Proxy | None:
     """The searches of these indexes of the engine, if the options name one.
 
-    ``model_of``: index -> name of the model for its posts.
+    ``served``: index -> options of its own.
     """
     if options.engine is None:
         return None
@@ -431,11 +450,15 @@ def proxy_of(
     from pipeline.service.proxy.upstream import Upstream
     from pipeline.service.record import LOG
 
-    fields = (options.text_field,) if options.text_field else ("contents",)
-    url_field = options.url_field or (None if options.text_field else "url")
     defaults = SearchDefaults(
-        *(fields, url_field, options.rerank_window, options.max_documents),
-        *(options.rerank_timeout, indexes, model_of, loop.log is not None),
+        fields=fields_of(options),
+        window=options.rerank_window,
+        most=options.max_documents,
+        seconds=options.rerank_timeout,
+        indexes=indexes,
+        served=served,
+        reads_ubi=loop.log is not None,
+        widens=options.expand,
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():

@@ -13,6 +13,8 @@ stages   a request of 100 new posts for the model window by stage, on one core
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring
 batch    a batch job in one process, and on a Ray cluster of this machine
 engines  a search engine (--engine) as first stage: filling, searching, and through the proxy
+further  what further hits (serve --expand) of a search engine (--engine) gain and cost, on training
+         topics; only on request
 gpu      MP-HCNN, its paper's size and SM-CNN on a GPU beside the CPU, from texts to scores; its
          training; share of the peak of large matrix products; only on request
 growth   collections of --sizes, made of this one's posts: indexing, memory, disk, searching,
@@ -29,10 +31,10 @@ from pathlib import Path
 from pipeline.command.options import did_you_mean, option, positive_int, run_command
 from pipeline.command.runtime import keep_allocations
 
-PARTS = ("scoring", "search", "stages", "service", "batch", "engines", "gpu", "growth")
+PARTS = ("scoring", "search", "stages", "service", "batch", "engines", "further", "gpu", "growth")
 """Modules of ``benchmarks``."""
 
-ON_REQUEST = ("gpu", "growth")
+ON_REQUEST = ("further", "gpu", "growth")
 
 
 def part_names(text: str) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ class Options:
 
     collection: str = option("collection to rank", default="mb2012", metavar="NAME")
     parts: tuple[str, ...] | None = option(
-        "parts, separated by commas (default: all but gpu and growth)",
+        "parts, separated by commas (default: all but further, gpu and growth)",
         parse=part_names,
         metavar="NAME,…",
     )

@@ -150,8 +150,8 @@ class Server:
     def __init__(self, url: str) -> None:
         self._place, self._own = urlsplit(url).netloc, threading.local()
 
-    def search(self, body: Any) -> None:
-        """Search the index; raises RuntimeError for an error."""
+    def search(self, body: Any) -> bytes:
+        """The response to a search of the index; raises RuntimeError for an error."""
         if not hasattr(self._own, "connection"):
             self._own.connection = http.client.HTTPConnection(self._place, timeout=60)
         connection: http.client.HTTPConnection = self._own.connection
@@ -161,6 +161,7 @@ class Server:
         content = response.read()
         if response.status != 200:
             raise RuntimeError(f"found the status {response.status}: {content[:300]!r}")
+        return content
 
 
 class Timed(NamedTuple):

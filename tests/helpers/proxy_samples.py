@@ -20,7 +20,16 @@ MOST = 500
 """Largest number of hits, with those before the page."""
 
 KEYS = {"query", "size", "from", "sort", "fields", "_source", "aggs", "highlight", "search_after"}
-KEYS |= {"stored_fields", "track_total_hits", "ext", "explain", "pit", "collapse", "scroll"}
+KEYS |= {
+    "rescore",
+    "stored_fields",
+    "track_total_hits",
+    "ext",
+    "explain",
+    "pit",
+    "collapse",
+    "scroll",
+}
 
 
 def post(row: int) -> dict[str, str]:
@@ -34,7 +43,7 @@ class RefusedError(Exception):
 
 
 class StubEngine:
-    """A search engine: 120 posts, each found by every query.
+    """A search engine: 120 posts, each found by every query; those with a body are ``notes``.
 
     Attributes:
         requests: all until now, with their bodies.
@@ -44,18 +53,20 @@ class StubEngine:
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
         gone: rows of posts that are not found by their ids any more.
+        fails_again: whether second searches, for further hits, are refused.
     """
 
     def __init__(self) -> None:
-        self.posts = [post(row) for row in range(120)]
         self.clear()
 
     def clear(self) -> None:
+        self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait, self.largest = 0, 0.0, MOST
         self.outside: set[str] = set()
         self.gone: set[int] = set()
         self.packed = b""
+        self.fails_again = False
 
     @property
     def bodies(self) -> list[Any]:
@@ -116,6 +127,10 @@ class StubEngine:
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
         rows: Sequence[int] = range(len(self.posts))
         rows = rows if by_score else rows[::-1]
+        if "rescore" in body:
+            if self.fails_again:
+                raise RefusedError("no second search")
+            rows = rows[20:]  # Further hits among them.
         if ids is not None:
             rows = [row for row in rows if _id(row) in ids and row not in self.gone]
         shown = rows[start : start + size]
@@ -133,7 +148,8 @@ class StubEngine:
     def _hit(self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]) -> str:
         """Numbers that no double holds, a half of a surrogate pair, a key that is there twice."""
         score = f"{9 - row / 20:.4f}" if by_score else "null"
-        parts = [f'"_index":"posts","_id":{json.dumps(_id(row))},"_score":{score}']
+        index = "notes" if "body" in self.posts[row] else "posts"
+        parts = [f'"_index":"{index}","_id":{json.dumps(_id(row))},"_score":{score}']
         source = body.get("_source", True)
         if isinstance(source, list):
             kept = [(k, v) for k, v in self.posts[row].items() if k in {*source} - self.outside]

@@ -170,6 +170,28 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     check(before, actual, candidates)
 
 
+def test_further_hits_are_the_engines_own(served: Served) -> None:
+    """With the scores of the caller's query, and within its filter."""
+    if served.name == "stub":
+        pytest.skip("an engine of few words")
+    window, query = 10, {"must": search()["query"], "filter": {"range": {"n": {"lt": 110}}}}
+    body = SEARCHES["all parts"] | {"query": {"bool": query}}
+    del body["sort"], body["explain"]
+    defaults = SearchDefaults(seconds=60, window=window, widens=True)
+    ca = served.credentials.get("TWEETRERANK_ENGINE_CA")
+    direct = served.client(served.direct)
+    before, every = (
+        plain(direct.search(index=served.index, body=body | {"size": size}))
+        for size in (window, 120)
+    )
+    with listening(app_of(engine=served.direct, ca=ca, defaults=defaults)) as proxy:
+        body |= {"size": window}
+        actual = plain(served.client(proxy).search(index=served.index, body=body))
+    best = {hit["_id"] for hit in before["hits"]["hits"]}
+    assert {hit["_id"] for hit in actual["hits"]["hits"]} - best
+    check(before, actual, every)
+
+
 def test_clients_read_on_in_long_results(served: Served) -> None:
     if served.name == "stub":
         pytest.skip("an engine of few words")

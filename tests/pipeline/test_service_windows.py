@@ -13,6 +13,7 @@ from helpers.service_samples import QUERY, client_of
 
 import rerankers
 from pipeline.collections import named
+from pipeline.service.http import service
 from pipeline.service.http.models import Models
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
@@ -71,6 +72,30 @@ def test_probabilities_do_not_depend_on_the_scale_of_an_engine() -> None:
     first, again = found
     assert first == pytest.approx(again, abs=1e-6)
     assert all(0 < value < 1 for value in first.values())
+
+
+def test_a_window_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But another order, query or model is another window."""
+    monkeypatch.setattr(service, "WINDOWS", 3)
+    body = {"query": QUERY, "documents": documents()}
+    changed = [
+        {"query": f"{QUERY} 2"},
+        {"documents": documents()[::-1]},
+        {"documents": documents(SCORES)},
+        {"order": "unknown"},
+    ]
+    with client_of(models=models()) as client:
+        scheduler, counted = client.app.service.scheduler, []  # type: ignore[attr-defined]
+        score = scheduler.score
+        monkeypatch.setattr(scheduler, "score", lambda queued: counted.append(1) or score(queued))
+        first, again = (client.post("/v2/rerank", json=body).json()["results"] for _ in range(2))
+        assert first == again
+        assert len(counted) == 1
+        for number, more in enumerate(changed, start=2):
+            client.post("/v2/rerank", json=body | more)
+            assert len(counted) == number
+        assert client.post("/v2/rerank", json=body).json()["results"] == first
+        assert len(counted) == 6  # It had to give way to the others.
 
 
 def test_a_list_goes_to_one_process_as_a_whole() -> None:

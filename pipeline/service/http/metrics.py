@@ -55,6 +55,10 @@ class Metrics:
             "tweetrerank_searches", "In front of an engine", "index", "outcome"
         )
 
+        self._widenings = counter(
+            "tweetrerank_widenings", "Second searches of an engine", "index", "outcome"
+        )
+
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(name, text, registry=self.registry, buckets=[*buckets])
 
@@ -79,6 +83,10 @@ class Metrics:
     def search(self, record: Record, outcome: str) -> None:
         """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""
         self._searches.labels(record.index, outcome).inc()
+
+    def widening(self, record: Record, outcome: str) -> None:
+        """Count a second search for further hits: widened or failed."""
+        self._widenings.labels(record.index, outcome).inc()
 
     def request(self, record: Record) -> None:
         """Count a finished request for scores, or to an engine."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +36,9 @@ from rerankers.base import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
+WINDOWS = 2_000
+"""Windows whose scores are kept, four bytes a document: the next page of a search needs them."""
+
 CHECKED = 5.0
 """Seconds for the scores of a look at the service's health, and until the next one."""
 
@@ -59,6 +64,7 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self.statistics, self.bodies = statistics, BodyReader(limits)
+        self._windows: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
         self._check: asyncio.Future[None] | None = None
         self._checked = 0.0
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
@@ -119,12 +125,21 @@ class Service:
         queued, rows = distinct_pairs(read, model)
         queued.deadline = deadline
         record.words += sum(text.count(" ") + 1 for text in [*queued.queries, *queued.texts])
-        hits_before = model.scorer.hits
-        logits = await self.scheduler.score(queued)
-        record.queue = max(record.queue, (queued.started or queued.queued) - queued.queued)
-        record.inference += queued.inference
-        # Of other requests too, at the same time.
-        record.cache_hits += min(model.scorer.hits - hits_before, len(queued.texts))
+        key = _key(queued) if model.reads_windows else b""
+        if (logits := self._windows.get(key)) is None:
+            hits_before = model.scorer.hits
+            logits = await self.scheduler.score(queued)
+            record.queue = max(record.queue, (queued.started or queued.queued) - queued.queued)
+            record.inference += queued.inference
+            # Of other requests too, at the same time.
+            record.cache_hits += min(model.scorer.hits - hits_before, len(queued.texts))
+        else:
+            record.cache_hits += len(queued.texts)
+        if key:
+            self._windows[key] = logits
+            self._windows.move_to_end(key)
+            if len(self._windows) > WINDOWS:
+                self._windows.popitem(last=False)
         return model.respond(request, logits[rows], later_first)
 
     @property
@@ -214,6 +229,14 @@ def _window(
     signals = {FIRST_STAGE: first.astype(np.float32), ORDER: order.astype(np.float32)}
     urls = [url[:MAX_CHARACTERS] for url in request.urls]
     return QueuedRequest(model, queries, query_index, request.texts, urls, signals), rows
+
+
+def _key(queued: QueuedRequest) -> bytes:
+    """Hash of all that the scores of a window depend on."""
+    texts = [queued.model.version, *queued.queries, *queued.texts, *queued.urls]
+    content = f"{[*map(len, texts)]}{''.join(texts)}".encode("utf-8", "surrogatepass")
+    numbers = [signal.tobytes() for _, signal in sorted(queued.signals.items())]
+    return hashlib.blake2b(b"".join([content, queued.query_index.tobytes(), *numbers])).digest()
 
 
 def _priors(request: ScoreRequest) -> Sequence[float]:

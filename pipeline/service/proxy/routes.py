@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -23,6 +24,7 @@ from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
 from pipeline.service.loop.searches import Loop, Ranked
+from pipeline.service.proxy.feedback import HITS, feedback
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
@@ -96,14 +98,14 @@ class EngineRequest:
 
     Attributes:
         target: path of the engine, in visible ASCII.
-        has_index: whether the path names indexes.
+        indexes: names and patterns in the path.
         query: parameters of the path, as they came.
         deadline: on the clock of ``time.perf_counter``; None is never.
     """
 
     method: str
     target: str
-    has_index: bool
+    indexes: Sequence[str]
     query: str
     headers: Headers
     body: bytes
@@ -185,9 +187,9 @@ class Proxy:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             request.state.format = ENGINE_ERRORS
-            target, has_index = self._target(request)
+            target, indexes = self._target(request)
             async with self.service.bodies.read(request) as body:
-                sent = self._request(request, target, has_index, body)
+                sent = self._request(request, target, indexes, body)
                 try:
                     return await unless_gone(work(sent), request)
                 finally:
@@ -195,8 +197,8 @@ class Proxy:
 
         return endpoint
 
-    def _target(self, request: Request) -> tuple[str, bool]:
-        """The path for the engine, and whether it names indexes.
+    def _target(self, request: Request) -> tuple[str, Sequence[str]]:
+        """The path for the engine, and the indexes that it names.
 
         Raises:
             RequestError: it is none of a search, or its indexes are not served.
@@ -204,17 +206,17 @@ class Proxy:
         raw = _raw_path(request)
         first, *others = raw.decode("latin-1").strip("/").split("/")
         if not others or unquote(first) == "_search":
-            return _visible(raw), False
+            return _visible(raw), ()
         if others[0] not in (*SEARCHES, "_pit"):
             raise _not_found(request.scope)
         names = unquote(first).split(",")
         added = readable(names, self.defaults.indexes)[len(names) :]
         request.state.record.index = served_by(names[0], self.defaults.indexes)
         path = "/".join([",".join([first, *added]), *others])
-        return f"/{_visible(path.encode('latin-1'))}", True
+        return f"/{_visible(path.encode('latin-1'))}", names
 
     def _request(
-        self, request: Request, target: str, has_index: bool, body: bytes
+        self, request: Request, target: str, indexes: Sequence[str], body: bytes
     ) -> EngineRequest:
         scope = request.scope
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
@@ -224,11 +226,16 @@ class Proxy:
             deadline = None  # The header may be meant for the engine.
         query, record = _visible(scope["query_string"]), request.state.record
         return EngineRequest(
-            *(scope["method"], target, has_index, query, headers, body, record, deadline)
+            *(scope["method"], target, indexes, query, headers, body, record, deadline)
         )
 
-    async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
-        """The engine's response; raises RequestError."""
+    async def _send(
+        self, request: EngineRequest, path: str, body: bytes, is_needed: bool = True
+    ) -> EngineResponse:
+        """The engine's response; raises RequestError.
+
+        A search that is not ``is_needed`` does not count as one.
+        """
         started, seconds = time.perf_counter(), None
         try:
             if request.deadline is not None:
@@ -239,7 +246,7 @@ class Proxy:
                 request.method, path, request.headers, body, seconds, request.record
             )
         except RequestError as error:
-            if error.kind != "large":
+            if error.kind != "large" and is_needed:
                 self.service.metrics.search(request.record, "away")
             raise
         finally:
@@ -252,7 +259,7 @@ class Proxy:
 
     async def _search(self, request: EngineRequest) -> Response:
         """A search: that of its window, reranked, if there is one."""
-        search = self._read(request.body, request.parameters, request.has_index)
+        search = self._read(request.body, request.parameters, request.indexes)
         if search.window is None:
             return await self._unchanged(request, search.body)
         try:
@@ -280,17 +287,19 @@ class Proxy:
             return _response(response)
         return await self._unchanged(request, search.body, has_failed=True)
 
-    def _read(self, body: bytes, parameters: Sequence[tuple[str, str]], has_index: bool) -> Search:
+    def _read(
+        self, body: bytes, parameters: Sequence[tuple[str, str]], indexes: Sequence[str]
+    ) -> Search:
         """A search; raises RequestError, as :func:`read_search`."""
-        search = read_search(body, parameters, self.defaults, has_index)
+        search = read_search(body, parameters, self.defaults, indexes)
         if search.window:
             self._model(search.window)
         return search
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
-        models = self.service.models
-        name = window.model or self.defaults.models.get(index)
+        models, served = self.service.models, self.defaults.served.get(index)
+        name = window.model or (served and served.model)
         return models.default if name is None else models.choose(name, False)
 
     async def _unchanged(
@@ -308,7 +317,7 @@ class Proxy:
         return _response(response, content, False)
 
     async def _of_window(
-        self, request: EngineRequest, window: Window
+        self, request: EngineRequest, window: Window, is_needed: bool = True
     ) -> tuple[EngineResponse, SearchResponse | None]:
         """The engine's response to the search of a window; None for one that cannot be read.
 
@@ -323,13 +332,13 @@ class Proxy:
         for body in (window.short, window.body) if is_short else (window.body,):
             assert body is not None
             sent = window.without_sources(body) if is_split else body
-            response = await self._send(request, request.path(_PAGE), sent)
+            response = await self._send(request, request.path(_PAGE), sent, is_needed)
             with suppress(ValueError):
                 parsed = await _read(read_response, response) if response.status == 200 else None
             if is_split and not (parsed and parsed.is_whole and parsed.hits is not None):
                 place.is_joined = True
-                return await self._of_window(request, window)
-            if parsed is None or all(hit.has(window.added) for hit in parsed.hits or ()):
+                return await self._of_window(request, window, is_needed)
+            if parsed is None or all(map(window.is_shown, parsed.hits or ())):
                 break
             place.is_lacking = True
         if parsed and parsed.hits and not is_split:
@@ -368,10 +377,10 @@ class Proxy:
             raise RequestError("json", "found no lines of header and search, each with its end")
         headers, searches = [], []
         for line, body in pairs:
-            header, has_index, parameters = _header(line, self.defaults.indexes)
+            header, indexes, parameters = _header(line, self.defaults.indexes)
             headers.append(header)
             parameters += request.parameters
-            searches.append(self._read(body, parameters, has_index or request.has_index))
+            searches.append(self._read(body, parameters, indexes or request.indexes))
         own = _joined(headers, [search.body for search in searches])
         if not any(search.window for search in searches):
             return await self._unchanged(request, own)
@@ -411,7 +420,7 @@ class Proxy:
         async def text_of(row: int) -> str:
             response, window = responses[row], searches[row].window
             if window and row not in again and response.hits is not None:
-                return (await self._reranked(response, window, request))[0]
+                return (await self._reranked(response, window, request, headers[row]))[0]
             response = again.get(row, response)
             has_failed = response.hits is not None and window is not None
             outcome = (
@@ -424,9 +433,17 @@ class Proxy:
         return await asyncio.gather(*map(text_of, range(len(searches))))
 
     async def _reranked(
-        self, response: SearchResponse, window: Window, request: EngineRequest
+        self,
+        response: SearchResponse,
+        window: Window,
+        request: EngineRequest,
+        header: bytes | None = None,
     ) -> tuple[str, Ranked | None]:
-        """The page of a response with hits, and their ranking; None, and as it was, without one."""
+        """The page of a response with hits, and their ranking; None, and as it was, without one.
+
+        ``header``: of a search of several.
+        """
+        response = await self._widened(response, window, request, header)
         assert response.hits is not None
         rows: Sequence[tuple[int, str | None]] = [(row, None) for row in range(len(response.hits))]
         outcome, record, ranked = "unchanged", request.record, None
@@ -447,25 +464,84 @@ class Proxy:
         ext = ranked.ext if ranked else ""
         return response.page(shown, window.added, outcome == "failed", sources, ext), ranked
 
+    async def _widened(
+        self,
+        response: SearchResponse,
+        window: Window,
+        request: EngineRequest,
+        header: bytes | None,
+    ) -> SearchResponse:
+        """A response with further hits of its search, found by words of the best ones.
+
+        It is as it was where there are none, or where that fails.
+        """
+        hits, record, outcome = response.hits or (), request.record, "failed"
+        is_full = len(hits) >= window.hits and all(hit.score is not None for hit in hits)
+        if not (self.defaults.widens and window.can_widen and is_full and response.is_whole):
+            return response
+        end = time.perf_counter() + self.defaults.seconds / 2
+        request = replace(request, deadline=min(end, request.deadline or end))
+        try:
+            wanted, model = self._wanted(response, window)
+            scored = await self.service.score(wanted, model, record, request.deadline)
+            best = [row for row, _ in scored.best()][:HITS]
+            words = feedback(
+                window.query,
+                [wanted.texts[row] for row in best],
+                [float(orjson.dumps(scored.scores[row])) for row in best],
+                model.checkpoint.encoder.idf,
+            )
+            if words:
+                found = await self._further(request, window.widened(words), header)
+                response = response.with_hits_of(found)
+            outcome = "widened"
+            return response
+        except (RequestError, ValueError) as error:
+            LOG.warning("request %s: not widened: %s", record.request_id, error)
+            return response
+        finally:
+            self.service.metrics.widening(record, outcome)
+
+    async def _further(
+        self, request: EngineRequest, window: Window, header: bytes | None
+    ) -> SearchResponse:
+        """The response to the second search of a window; raises RequestError and ValueError."""
+        if header is None:
+            response, found = await self._of_window(request, window, is_needed=False)
+        else:
+            body = _joined([header], [window.body])
+            response = await self._send(request, request.path(), body, is_needed=False)
+            found = (await _read(read_responses, response))[0][0]
+        if found is None or found.hits is None or any(hit.score is None for hit in found.hits):
+            raise ValueError(f"found the status {response.status} and no hits")
+        return found
+
+    def _wanted(self, response: SearchResponse, window: Window) -> tuple[ScoreRequest, ServedModel]:
+        """The request for the scores of the hits, and the model; raises RequestError."""
+        hits = response.hits or ()
+        fields = [window.fields_of(hit) for hit in hits]
+        texts = [hit.text(own.texts) for hit, own in zip(hits, fields, strict=True)]
+        if not any(texts):
+            listed = ", ".join(dict.fromkeys(name for own in fields for name in own.texts))
+            problem = f"found no text in the hits' fields {listed}; name others by --text-field"
+            raise RequestError("empty", problem)
+        urls = [
+            hit.text(own.names[len(own.texts) :]) for hit, own in zip(hits, fields, strict=True)
+        ]
+        first = single_precision(hit.score or 0.0 for hit in hits)
+        wanted = ScoreRequest([window.query], texts, urls, first, window.model)
+        return wanted, self._model(window, hits[0].index_name)
+
     async def _order(
         self, response: SearchResponse, window: Window, request: EngineRequest
     ) -> Ranked:
         """The hits, best first; raises RequestError."""
-        hits, record = response.hits or (), request.record
-        texts = [hit.text(window.text_fields) for hit in hits]
-        if not any(texts):
-            names = ", ".join(window.text_fields)
-            problem = f"found no text in the hits' fields {names}; name others by --text-field"
-            raise RequestError("empty", problem)
-        urls = [hit.text([window.url_field]) if window.url_field else "" for hit in hits]
-        first = single_precision(hit.score or 0.0 for hit in hits)
-        wanted = ScoreRequest([window.query], texts, urls, first, window.model)
+        (wanted, model), record = self._wanted(response, window), request.record
         record.format = "search"
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
-        model = self._model(window, hits[0].index_name)
-        return await self.loop.rank(wanted, model, record, deadline, window, hits)
+        return await self.loop.rank(wanted, model, record, deadline, window, response.hits or ())
 
 
 class _Route(Route):
@@ -496,8 +572,10 @@ def _visible(raw: bytes) -> str:
     )
 
 
-def _header(line: bytes, served: Sequence[str]) -> tuple[bytes, bool, list[tuple[str, str]]]:
-    """The header of a search of several, whether it names indexes, and its parameters.
+def _header(
+    line: bytes, served: Sequence[str]
+) -> tuple[bytes, Sequence[str], list[tuple[str, str]]]:
+    """The header of a search of several, the indexes that it names, and its parameters.
 
     Raises:
         RequestError: it cannot be read, or its indexes are not served.
@@ -509,7 +587,7 @@ def _header(line: bytes, served: Sequence[str]) -> tuple[bytes, bool, list[tuple
     if names and (read := readable(names, served))[len(names) :]:
         line = json.dumps({**header, "index": read}).encode()
     pipeline = [("search_pipeline", "named")] if "search_pipeline" in header else []
-    return line, bool(names), pipeline
+    return line, names, pipeline
 
 
 def _joined(headers: Sequence[bytes], bodies: Sequence[bytes]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -64,7 +64,33 @@ _SPLIT_PARAMETERS = frozenset(
     )
 )
 
+_WIDENED = _SPLIT - {
+    *("sort", "explain", "min_score", "rescore", "indices_boost", "terminate_after", "track_scores")
+}
+"""Parts of a search beside which a second one finds further hits with the scores of the first."""
+
+_WIDENED_PARAMETERS = _SPLIT_PARAMETERS - {"rest_total_hits_as_int", "track_total_hits"}
+
 _WITH_TEXT = ("multi_match", "query_string", "simple_query_string")
+
+
+class PostFields(NamedTuple):
+    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
+
+    texts: tuple[str, ...] = ("contents",)
+    url: str | None = "url"
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [*self.texts, *([self.url] if self.url else [])]
+
+
+class ServedIndex(NamedTuple):
+    """An index with options of its own: the name of the model for its posts, and their fields."""
+
+    model: str
+    fields: PostFields
 
 
 @dataclass(frozen=True)
@@ -72,24 +98,24 @@ class SearchDefaults:
     """Options of searches that do not say otherwise.
 
     Attributes:
-        text_fields: fields of the posts' texts.
-        url_field: field of their links.
+        fields: of the posts.
         window: hits to rerank.
         most: hits to rerank at most; larger searches pass unchanged.
         seconds: for the scores.
         indexes: names and patterns of those that may be read.
-        models: index -> name of the model for its posts; the default model for others.
+        served: index -> its own options; the default model and fields for others.
         reads_ubi: whether ``ext.ubi`` is for the log here, not for the engine.
+        widens: whether the window gets further hits by a second search.
     """
 
-    text_fields: Sequence[str] = ("contents",)
-    url_field: str | None = "url"
+    fields: PostFields = PostFields()
     window: int = 100
     most: int = 2000
     seconds: float = 5.0
     indexes: Sequence[str] = ("*",)
-    models: Mapping[str, str] = field(default_factory=dict)
+    served: Mapping[str, ServedIndex] = field(default_factory=dict)
     reads_ubi: bool = False
+    widens: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,8 +127,8 @@ class Window:
         start: place of the page's first hit.
         size: hits of the page.
         hits: of the window.
-        text_fields: joined by blanks.
-        url_field: of the posts' links.
+        fields: of the posts.
+        own_fields: index -> fields of its posts, where it has others.
         added: fields that only the reranker needs.
         model: its name; None is the default.
         body: the search of the window.
@@ -111,20 +137,42 @@ class Window:
         needed: end of a search whose hits' sources have only what the reranker needs; None if their
             whole sources cannot come by another search.
         ubi: ``ext.ubi``, if it is for the log; None without one.
+        can_widen: whether a second search finds hits that the first one might have found.
     """
 
     query: str
     start: int
     size: int
     hits: int
-    text_fields: Sequence[str]
-    url_field: str | None
+    fields: PostFields
+    own_fields: Mapping[str, PostFields]
     added: Sequence[str]
     model: str | None
     body: bytes
     short: bytes | None
     needed: bytes | None = None
     ubi: Ubi | None = None
+    can_widen: bool = False
+
+    def widened(self, words: Mapping[str, float]) -> Window:
+        """The window of a search of the same posts that prefers those with weighted words."""
+        every = (self.fields, *self.own_fields.values())
+        fields = list(dict.fromkeys(name for each in every for name in each.texts))
+        should = [
+            {"multi_match": {"query": word, "fields": fields, "boost": weight, "lenient": True}}
+            for word, weight in words.items()
+        ]
+        short = self.short and _widened(self.short, self.hits, should)
+        return replace(self, body=_widened(self.body, self.hits, should), short=short)
+
+    def fields_of(self, hit: Hit) -> PostFields:
+        """The fields of a hit."""
+        return self.own_fields.get(hit.index_name, self.fields)
+
+    def is_shown(self, hit: Hit) -> bool:
+        """Whether a hit's source has all that the reranker needs."""
+        names = {*self.fields_of(hit).names, self.ubi and self.ubi.object_id_field}
+        return hit.has([name for name in self.added if name in names])
 
     def without_sources(self, body: bytes) -> bytes:
         """A search of the window, for hits with only the needed part of their sources."""
@@ -166,7 +214,7 @@ def read_search(
     body: bytes,
     parameters: Sequence[tuple[str, str]],
     defaults: SearchDefaults,
-    has_index: bool = True,
+    indexes: Sequence[str] = ("*",),
 ) -> Search:
     """Read a search.
 
@@ -174,7 +222,7 @@ def read_search(
         body: JSON.
         parameters: of the path, or of the header in a search of several; they come first.
         defaults: for all that it does not say.
-        has_index: whether it is one of named indexes.
+        indexes: names and patterns of those that are searched; none if it names none.
 
     Raises:
         RequestError: it is no JSON whose indexes can be checked, they are not served, or its
@@ -182,7 +230,7 @@ def read_search(
     """
     given = {name: value for name, value in parameters if value}
     content = strict(body if body.strip() else given.get("source", "{}").encode())
-    if not has_index and not content.get("pit"):
+    if not indexes and not content.get("pit"):
         readable([], defaults.indexes)
     for name in looked_up(content):
         readable(name.split(","), defaults.indexes)
@@ -198,7 +246,7 @@ def read_search(
             return Search(own)
         options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
         told = None if ubi is None else validated(Ubi, ubi, ("ext", "ubi"))
-        window = _window(content, given, options, defaults, told)
+        window = _window(content, given, options, defaults, told, indexes)
         return Search(own, window)
     except (ValueError, RecursionError):
         return Search(body)
@@ -249,10 +297,11 @@ def _window(
     options: _Rerank,
     defaults: SearchDefaults,
     ubi: Ubi | None,
+    indexes: Sequence[str],
 ) -> Window | None:
     """The window of a search; None if it passes unchanged."""
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
-    fields, text = content.get("fields"), _text(content, given, options)
+    shown, text = content.get("fields"), _text(content, given, options)
     if (
         any(name in content for name in UNCHANGED)
         or not size
@@ -260,19 +309,16 @@ def _window(
         or start + size > defaults.most
         or not all(map(_by_score, (given.get("sort", "_score").split(","), content.get("sort"))))
         or not (text and text.strip())
-        or not (fields is None or isinstance(fields, list))
+        or not (shown is None or isinstance(shown, list))
         or any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
     ):
         return None
-    text_fields, url_field = defaults.text_fields, defaults.url_field
-    if options.document_fields is not None:
-        text_fields = [name for name in options.document_fields if name != url_field]
-        url_field = url_field if url_field in options.document_fields else None
-    needed = [*text_fields, *([url_field] if url_field else [])]
+    fields, own_fields = _fields(options.document_fields, defaults, indexes)
+    needed = list(dict.fromkeys(n for each in (fields, *own_fields.values()) for n in each.names))
     if ubi and ubi.object_id_field not in (None, "_id"):
         needed.append(str(ubi.object_id_field))
     patterns = [
-        *_names(fields),
+        *_names(shown),
         *(name for part in (given, content) for name in _names(part.get("docvalue_fields"))),
         *_names(content.get("script_fields")),
     ]
@@ -283,10 +329,50 @@ def _window(
     if has_source and content.keys() <= _SPLIT and given.keys() <= _SPLIT_PARAMETERS:
         short.pop("_source", None)
         sources = b',"_source":' + _dumped(needed) + b"}"
-    body = _dumped(short | {"fields": [*(fields or []), *added]} if added else short)
+    body = _dumped(short | {"fields": [*(shown or []), *added]} if added else short)
     first = _dumped(short) if added and has_source else None
-    names = text_fields, url_field, added, options.model
-    return Window(text, start, size, hits, *names, body, first, sources, ubi)
+    names = fields, own_fields, added, options.model
+    query = content.get("query")
+    can_widen = isinstance(query, dict) and "hybrid" not in query
+    can_widen &= content.keys() <= _WIDENED and given.keys() <= _WIDENED_PARAMETERS
+    return Window(text, start, size, hits, *names, body, first, sources, ubi, can_widen)
+
+
+def _widened(body: bytes, hits: int, should: Sequence[Json]) -> bytes:
+    """A search whose hits are chosen by more queries, which they need not match.
+
+    It finds only what it found before, and its hits have their scores of before.
+    """
+    content: Json = json.loads(body)
+    own = content["query"]
+    content = {name: part for name, part in content.items() if name not in ("aggs", "aggregations")}
+    if isinstance(highlight := content.get("highlight"), dict):
+        content["highlight"] = {"highlight_query": own, **highlight}
+    by_own = {"rescore_query": own, "query_weight": 0, "rescore_query_weight": 1}
+    content["query"] = {"bool": {"must": [own], "should": should}}
+    content["rescore"] = {"window_size": hits, "query": by_own}
+    return _dumped(content | {"track_total_hits": False})
+
+
+def _fields(
+    given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
+) -> tuple[PostFields, Mapping[str, PostFields]]:
+    """The fields of posts as a search names them, else those of its indexes.
+
+    Those of indexes with fields of their own stand by themselves.
+    """
+    own = {
+        index: served.fields
+        for index, served in defaults.served.items()
+        if any(matches(name, index) for name in indexes)
+    }
+    # Hits of an alias have other names.
+    of_names = dict.fromkeys(own.get(name, defaults.fields) for name in indexes)
+    fields = next(iter(of_names)) if len(of_names) == 1 else defaults.fields
+    if given is None:
+        return fields, {name: each for name, each in own.items() if each != fields}
+    url = fields.url if fields.url in given else None
+    return PostFields(tuple(name for name in given if name != url), url), {}
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
@@ -540,6 +626,17 @@ class SearchResponse:
             else:
                 tail = self.text[self.last : place] + added + self.text[place : self.stop]
         return head, tail
+
+    def with_hits_of(self, other: SearchResponse) -> SearchResponse:
+        """The response with further hits, in its own text."""
+        known, start = {hit.key for hit in self.hits or ()}, len(self.text)
+        new = [
+            Hit(start + hit.start, start + hit.stop, hit.content)
+            for hit in other.hits or ()
+            if hit.key not in known
+        ]
+        is_split, hits = self.is_split or other.is_split, [*(self.hits or ()), *new]
+        return replace(self, text=self.text + other.text, hits=hits, is_split=is_split)
 
     def sources(self) -> Mapping[Key, str]:
         """Key of a hit -> text of its source."""
