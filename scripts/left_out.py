@@ -10,10 +10,10 @@ others ranks the best 100 of BM25 for the training topics of what was left out: 
 in their order, and as a set. The error of the calibration, too, is that of topics and collections
 which neither the model nor the calibration has seen; reliability.png shows it (needs matplotlib).
 
-With --adapted, collections that have adapted word vectors are left out one by one; trained on BM25's
-windows with scores alone, which takes a tenth of the time: a model without such vectors, one that
-reads them, and that one trained further on four fifths of the collection's own training topics and
-measured on the fifth, in turn.
+With --adapted, collections that have adapted word vectors are left out one by one; trained on the
+windows of BM25 with scores alone, which takes a tenth of the time: a model without such vectors, one
+that reads them, and that one trained further on four fifths of the collection's own training topics
+and measured on the fifth, in turn, without and with what judgments say of a post for other topics.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main(options: Options) -> None:
         _print(adapted(collections), options.output and options.output / "left_out_adapted.csv")
         return
     data = window_training_set(searched_training_set(names, None), collections).training
-    rows = features.table(data.candidates.pairs(), _families("general"), _idf())
+    rows = features.table(data.candidates.pairs(), _families("general").split(","), _idf())
     owners = np.array([twin.rpartition("/")[0] for twin in data.twins])
     results: list[LeftOut] = []
     groups = [[c for c in collections if c.runs], *([c] for c in collections if not c.runs)]
@@ -116,11 +116,11 @@ def main(options: Options) -> None:
     report(results, options.output)
 
 
-def _families(configuration: str) -> Sequence[str]:
+def _families(configuration: str) -> str:
     """Of a configuration of the model; those of adapted vectors come last."""
     from rerankers.models.window import Model
 
-    return Model.configurations[configuration].families.split(",")
+    return str(Model.configurations[configuration].families)
 
 
 def _idf() -> Idf:
@@ -133,10 +133,10 @@ def _trained(
     values: npt.NDArray[np.float32],
     relevant: npt.NDArray[np.bool_],
     query_index: npt.NDArray[np.int64],
-    configuration: str = "general",
+    families: str = "",
     start: Model | None = None,
 ) -> Model:
-    """The model of pairs with features [P, K]; it extends the trees of another."""
+    """The model of pairs with features [P, K], or their first; it extends the trees of another."""
     import numpy as np
     import torch
 
@@ -144,7 +144,8 @@ def _trained(
     from rerankers.text.vocabulary import Vocabulary
 
     words = Vocabulary([], np.zeros((0, 1), np.float32))
-    model = Model(Model.configurations[configuration], words)
+    general = Model.configurations["general"]
+    model = Model(replace(general, families=families) if families else general, words)
     if start:
         model.start_from(start)
     read = np.ascontiguousarray(values[:, : len(model.names)])
@@ -195,13 +196,15 @@ class Windows(NamedTuple):
     @classmethod
     def read(cls, collection: SearchedCollection) -> Windows:
         """Those of a collection, with its adapted vectors if it has some."""
-        from pipeline.ranking.retrievers import with_space
+        from pipeline.ranking.retrievers import with_resources, with_space
         from pipeline.training.training_set import JudgedCandidates
         from rerankers import features
+        from rerankers.features.judged import JUDGED
 
         found, qrels = _found(collection)
-        pairs = with_space(found, collection).pairs()
-        values = features.table(pairs, _families("adapted"), _idf()).values
+        known = with_resources(found, {JUDGED: collection.judged_posts})
+        pairs = with_space(known, collection).pairs()
+        values = features.table(pairs, [*_families("adapted").split(","), JUDGED], _idf()).values
         relevant = JudgedCandidates(found, qrels).relevant()
         return cls(collection, found, qrels, values, relevant, pairs.query_index)
 
@@ -218,12 +221,13 @@ class Windows(NamedTuple):
 
 
 def adapted(collections: Sequence[SearchedCollection]) -> list[dict[str, object]]:
-    """AP of BM25, and of each of three models, on each collection that has adapted vectors."""
+    """AP of BM25, and of each of four models, on each collection that has adapted vectors."""
     import numpy as np
 
     from pipeline.command.runtime import bar
     from pipeline.evaluation.measures import mean
     from pipeline.training.tuning import fold_topics
+    from rerankers.features.judged import JUDGED
 
     with bar(len(collections), "features", "collection") as progress:
         windows = []
@@ -239,19 +243,20 @@ def adapted(collections: Sequence[SearchedCollection]) -> list[dict[str, object]
         queries = [each.query_index + start for each, start in zip(others, starts, strict=False)]
         parts = [each.values for each in others], [each.relevant for each in others], queries
         seen = [np.concatenate(part) for part in parts]
-        general, reader = (_trained(*seen, name) for name in ("general", "adapted"))
-        trained: dict[str, float] = {}
+        general, reader = (_trained(*seen, _families(name)) for name in ("general", "adapted"))
+        figures = {"scores": own.ap(general, [*own.qrels]), "adapted": own.ap(reader, [*own.qrels])}
         names = np.array([topic.query_id for topic in own.candidates.topics])
         for fold in fold_topics(own.qrels, FOLDS, seed=1):
             of_fold = ~np.isin(names, fold)[own.query_index]
             kept = own.values[of_fold], own.relevant[of_fold], own.query_index[of_fold]
-            trained |= own.ap(_trained(*kept, "adapted", reader), fold)
-        figures = {"scores": own.ap(general, [*own.qrels]), "adapted": own.ap(reader, [*own.qrels])}
+            for name, more in (("trained", ""), ("with judged", f",{JUDGED}")):
+                model = _trained(*kept, _families("adapted") + more, reader)
+                figures[name] = figures.get(name, {}) | own.ap(model, fold)
         row: dict[str, object] = {
             "collection": own.collection.name,
             "bm25": _ap(own.qrels, own.candidates.run),
         }
-        row |= {name: round(mean(of), 4) for name, of in (figures | {"trained": trained}).items()}
+        row |= {name: round(mean(of), 4) for name, of in figures.items()}
         rows.append(row)
     return rows
 
