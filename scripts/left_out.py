@@ -11,7 +11,7 @@ in their order, and as a set. The error of the calibration, too, is that of topi
 which neither the model nor the calibration has seen; reliability.png shows it (needs matplotlib).
 
 With --adapted, collections that have adapted word vectors are left out one by one; trained on the
-windows of BM25 with scores alone, which takes a tenth of the time: a model without such vectors, one
+windows of BM25 with scores alone, in a tenth of the time: a model without such vectors, one
 that reads them, and that one trained further on four fifths of the collection's own training topics
 and measured on the fifth, in turn, without and with what judgments say of a post for other topics.
 """
