@@ -10,17 +10,10 @@ others ranks the best 100 of BM25 for the training topics of what was left out: 
 in their order, and as a set. The error of the calibration, too, is that of topics and collections
 which neither the model nor the calibration has seen; reliability.png shows it (needs matplotlib).
 
-<<<<<<< HEAD
-With --adapted, collections that have adapted word vectors are left out one by one; trained on the
-windows of BM25 with scores alone, in a tenth of the time: a model without such vectors, one
-that reads them, and that one trained further on four fifths of the collection's own training topics
-and measured on the fifth, in turn, without and with what judgments say of a post for other topics.
-=======
 With --adapted, each collection with adapted word vectors is left out. Trained on BM25's windows
 with scores alone, which takes a tenth of the time: a model without such vectors, one that reads
 them, and that one trained further on four fifths of the collection's own training topics and
-measured on the fifth, in turn.
->>>>>>> ex39
+measured on the fifth, in turn, without and with what judgments say of a post for other topics.
 """
 
 from __future__ import annotations
