@@ -153,9 +153,9 @@ def _learn(
     from pipeline.train import train
 
     model = fitted(past)
-    judged = judgments(past, model.gain)
+    judged = judgments(past, model.relevance)
     of_recent = fitted(recent, known=model.examination)
-    held_out = judgments(recent, of_recent.gain)
+    held_out = judgments(recent, of_recent.relevance)
     held_out = {q: grades for q, grades in held_out.items() if any(grades.values())}
     print(
         f"{past.impressions:,} searches, {len(judged):,} queries with judgments; "
