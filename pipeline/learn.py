@@ -167,9 +167,7 @@ def _learn(
             f"expected {FEWEST} or more to tell what is better; wait for more searches"
         )
     adapted = _adapted(options, collection, work)
-    # Posts that nobody was shown are not relevant here: a model of the shown ones alone, which are
-    # the best, would not know what to do with the others.
-    training = _judged(adapted, past, judged, work / "train", judged_only=False)
+    training = _judged(adapted, past, judged, work / "train")
     new = work / "model"
     train(
         TrainingOptions(model=MODEL, folds=options.folds, threads=options.threads, output=new),
@@ -223,16 +221,11 @@ def _adapted(options: Options, collection: SearchedCollection, work: Path) -> Se
 
 
 def _judged(
-    collection: SearchedCollection,
-    log: ClickLog,
-    qrels: Qrels,
-    folder: Path,
-    judged_only: bool = True,
+    collection: SearchedCollection, log: ClickLog, qrels: Qrels, folder: Path
 ) -> SearchedCollection:
     """The collection with these judgments and their topics, in files of a folder."""
     from pipeline.clicks import write_judgments
     from pipeline.collections.own import JUDGED_MEASURES
-    from pipeline.evaluation.measures import DEFAULT_MEASURES
 
     folder.mkdir(exist_ok=True)
     topics, judged = folder / "topics.tsv", folder / "qrels.txt"
@@ -243,8 +236,8 @@ def _judged(
         qrels_path=judged,
         training_path=None,
         training_qrels_path=None,
-        measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
-        judged_only=judged_only,
+        measures=JUDGED_MEASURES,
+        judged_only=True,
     )
 
 

@@ -285,6 +285,8 @@ class _World:
         self.file = folder / "simulated.toml"
         _write(self.file, ['posts = ["posts.jsonl"]', 'topics = "topics.tsv"', *engine])
         self.own, self.log = read_collection(self.file), folder / "log"
+        if self.own.engine:
+            self.own.build_engine_index()
 
     def nights(self) -> dict[str, float]:
         """Model -> AP."""
@@ -423,7 +425,6 @@ class _Service:
         import requests
 
         assert world.own.engine
-        world.own.build_engine_index()
         self._lines, self._session = world.folder / "service.log", requests.Session()
         self._session.trust_env = False  # No other proxy.
         command = [sys.executable, "-m", "pipeline.serve", "--port", "0", "--collection"]
