@@ -290,20 +290,25 @@ class _World:
 
     def nights(self) -> dict[str, float]:
         """Model -> AP."""
+        from indexes.engines.client import Engine
         from pipeline.compare import Options as CompareOptions
         from pipeline.compare import main as compare
 
         figures, done, total = {"served": self._ap(None)}, 0, self.options.searches
+        of_truth = self._ap(self._judged())
         with closing(_Service(self) if self.options.engine else _Log(self)) as shown:
             for night in NIGHTS:
                 self._search(shown, range(done, done := night * total // 7))
                 found = self._learned(night)
                 figures[f"night {night}"] = self._ap(found)
+                print(f"AP {figures}, at best {of_truth:.4f}", file=sys.stderr)
             if found and isinstance(shown, _Service):
                 shown.reload()
                 self._search(shown, range(done, 2 * total))
                 compare(CompareOptions(self.log, level=LEVEL))
-        return figures | {"trained on the judgments": self._ap(self._judged())}
+        if self.own.engine:
+            Engine.connect(self.own.engine).request("DELETE", f"/{self.own.engine.index}")
+        return figures | {"trained on the judgments": of_truth}
 
     def _search(self, shown: _Log | _Service, numbers: range) -> None:
         """Searches of users who click."""
@@ -331,13 +336,14 @@ class _World:
         from pipeline.learn import Options as LearnOptions
         from pipeline.learn import main as learn
 
-        output = self.challenger(night)
-        threads = self.options.threads
-        learn(
-            LearnOptions(
-                self.log, collection=str(self.file), output=output, folds=FOLDS, threads=threads
-            )
+        output, threads = self.challenger(night), self.options.threads
+        options = LearnOptions(
+            self.log, collection=str(self.file), output=output, folds=FOLDS, threads=threads
         )
+        try:
+            learn(options)
+        except DataError as error:  # There are too few searches to compare models on.
+            print(error, file=sys.stderr)
         return output if output.exists() else None
 
     def _judged(self) -> Path:

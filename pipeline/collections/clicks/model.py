@@ -143,7 +143,8 @@ def fit(
     shown = np.bincount(position)
     clicked = np.bincount(position, weights=click)
     evidence = _evidence(pair, position, click)
-    pairs = np.bincount(evidence.place, weights=evidence.pairs, minlength=len(shown))
+    places = np.bincount(evidence.place, weights=evidence.pairs, minlength=len(shown))
+    pairs = places.astype(np.float64)
     # Neither 0 nor 1, which expectation maximisation never leaves.
     examination = 1 / np.arange(1.0, len(shown) + 1)
     mean = clicked.sum() / (shown * examination).sum()
@@ -156,11 +157,11 @@ def fit(
             is_known = ~np.isnan(known[: len(new)])
             new[: len(known)][is_known] = known[: len(new)][is_known]
         new[0] = 1
-        steps = zip((new, *new_prior), (examination, *prior), strict=True)
-        change = max(np.abs(np.subtract(*step)).max() for step in steps)
+        steps = [*(new - examination), *(new_prior.shares - prior.shares)]
+        steps += [new_prior.low - prior.low, new_prior.high - prior.high]
         examination, prior = new, new_prior
         progress(1)
-        if change < TOLERANCE:
+        if np.abs(steps).max() < TOLERANCE:
             break
     _, posterior = _expectation(evidence, examination, prior, strength)
     of_pairs = (values[evidence.pattern] for values in posterior[:2])
