@@ -473,7 +473,7 @@ class _Service:
         """The first message that begins with a text."""
         while self._process.poll() is None:
             for line in self._lines.read_text().splitlines():
-                message: str = json.loads(line)["message"]
+                message: str = json.loads(line).get("message", "")  # Requests have none.
                 if message.startswith(text):
                     return message
             time.sleep(0.1)
