@@ -19,14 +19,13 @@ only shown without a click below it is not judged. People look at the first posi
 position-based model, fitted to the whole log, tells how often each position is looked at, and how
 much each post attracts those who look. Where the service has interleaved two models, the first
 follows from posts that were shown at several positions by chance. Neither a click nor a skip is
-certainty: the estimate starts from the attractiveness that is usual at a post's place. Its gain is
-0 for a post that attracts as much as the average one, and 1 for a post that is clicked whenever it
-is looked at.
+certainty: the estimate starts from the attractiveness that is usual at a post's place. Grades
+follow from the probability that a post attracts more than those that are clicked by mistake.
 
-  grade 2      clicked twice or more, gain of --highly-relevant or more
-  grade 1      clicked, gain of --relevant or more
-  grade 0      clicked or skipped above a click, lower gain
-  not judged   never clicked, and not skipped above a click, or not enough for a lower gain
+  grade 2      clicked twice or more, probability of --highly-relevant or more
+  grade 1      clicked, probability of --relevant or more
+  grade 0      clicked or skipped above a click, lower probability
+  not judged   never clicked, and not skipped above a click, or not enough for a lower probability
 
 Model: Chuklin, Markov & de Rijke, Click Models for Web Search (2015), section 3.3; Wang et al.,
 WSDM 2018, section 4. Estimation: pipeline/collections/clicks/model.py.
@@ -119,8 +118,8 @@ class Options(LogOptions):
         parse=output_file,
         metavar="FILE",
     )
-    relevant: float = option("least gain of grade 1", default=0.0, parse=fraction)
-    highly_relevant: float = option("least gain of grade 2", default=0.5, parse=fraction)
+    relevant: float = option("least probability of grade 1", default=0.5, parse=fraction)
+    highly_relevant: float = option("least probability of grade 2", default=0.9, parse=fraction)
     prior_strength: float = option(
         "impressions that the usual attractiveness counts for in the estimate of a post's own",
         default=2.0,
@@ -146,7 +145,7 @@ def main(options: Options) -> None:
         else:
             log = read_logged(source, progress)
     model = fitted(log, options.prior_strength)
-    qrels = judgments(log, model.gain, options.relevant, options.highly_relevant)
+    qrels = judgments(log, model.relevance, options.relevant, options.highly_relevant)
     write_judgments(options.topics_file, options.output, log, qrels)
     _report(options, log, model, qrels)
 
@@ -157,7 +156,7 @@ def _check(options: Options) -> None:
     if options.highly_relevant < options.relevant:
         problems.append(
             f"--highly-relevant: found {options.highly_relevant:g}, expected at least "
-            f"{options.relevant:g}, the gain of --relevant"
+            f"{options.relevant:g}, the probability of --relevant"
         )
     files = [
         ("log", options.log or Path()),

@@ -1,4 +1,4 @@
-"""Train a challenger on the clicks of a service's log, if it is better than what is served.
+"""Train a challenger on the clicks of a service's log, unless it is worse than what is served.
 
   python -m pipeline.learn log --collection mine.toml
   python -m pipeline.learn --engine http://localhost:9200 --collection mine.toml
@@ -8,9 +8,9 @@ to the posts are adapted again if too many words have come up since. The model w
 four fifths of the queries. The others, which no night trains on, tell whether it is better than the
 model that is served: on their searches of the last days, by the average precision over the judged
 posts and by the mean reciprocal rank of the clicks, weighted by how rarely their places are looked
-at. If the first is higher, and the second not significantly lower, the model is written as the
-challenger. Nothing is replaced:
-pipeline.serve --challenger shows it in some searches, pipeline.compare tells what users make of it.
+at. Unless one of both is significantly lower, the model is written as the challenger. Nothing is
+replaced: pipeline.serve --challenger shows it in some searches, and pipeline.compare tells what
+users make of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FEWEST = 10
 """Held-out queries with a clicked post, without which nothing can be compared."""
 
 WORSE = 0.05
-"""p of a fall of the clicks' MRR that no higher AP makes good."""
+"""p of a fall of AP or of the clicks' MRR with which a model is no challenger."""
 
 LEAST_EXAMINATION = 0.1
 """Of a place, for the weight of its clicks: one click at the end does not decide."""
@@ -99,7 +99,7 @@ def main(options: Options) -> None:
     if better:
         print(f"wrote {output}; compare both by users: serve --challenger {output}")
     else:
-        print("not better on held-out searches: there is no challenger")
+        print("worse on held-out searches: there is no challenger")
 
 
 def is_held_out(query: str) -> bool:
@@ -140,7 +140,7 @@ def _learn(
     recent: ClickLog,
     work: Path,
 ) -> Path | None:
-    """The folder of a model that is better than the served one on searches that neither has seen.
+    """The folder of a new model, unless it is worse than the served one on searches of others.
 
     ``work`` is a folder for all files.
     """
@@ -153,9 +153,9 @@ def _learn(
     from pipeline.train import train
 
     model = fitted(past)
-    judged = judgments(past, model.gain)
+    judged = judgments(past, model.relevance)
     of_recent = fitted(recent, known=model.examination)
-    held_out = judgments(recent, of_recent.gain)
+    held_out = judgments(recent, of_recent.relevance)
     held_out = {q: grades for q, grades in held_out.items() if any(grades.values())}
     print(
         f"{past.impressions:,} searches, {len(judged):,} queries with judgments; "
@@ -167,9 +167,7 @@ def _learn(
             f"expected {FEWEST} or more to tell what is better; wait for more searches"
         )
     adapted = _adapted(options, collection, work)
-    # Posts that nobody was shown are not relevant here: a model of the shown ones alone, which are
-    # the best, would not know what to do with the others.
-    training = _judged(adapted, past, judged, work / "train", judged_only=False)
+    training = _judged(adapted, past, judged, work / "train")
     new = work / "model"
     how = TrainingOptions(
         model=MODEL,
@@ -187,7 +185,7 @@ def _learn(
     ]
     print(f"{len(held_out)} held-out queries:")
     print_comparison(figures)
-    if not _is_better(figures[0][1], figures[1][1]):
+    if _is_worse(figures[0][1], figures[1][1]):
         return None
     # Its gate is this comparison, and then users: searches are to use it once it is promoted.
     tuning = Tuning.load(new / TUNING_FILE)
@@ -195,17 +193,17 @@ def _learn(
     return new
 
 
-def _is_better(old: Figures, new: Figures) -> bool:
-    """Whether AP is higher, and clicked posts are not, for sure, further down.
+def _is_worse(old: Figures, new: Figures) -> bool:
+    """Whether AP is lower, or clicked posts are further down, for sure.
 
-    AP knows nothing of posts that were not shown; they must not take the place of clicked ones.
+    AP knows nothing of posts that were not shown; they must not take the place of clicked ones. The
+    queries are few: to ask for a higher AP would turn away every other model that is better by a
+    little. Users decide about those.
     """
     from pipeline.evaluation.significance import randomization_test
 
-    (old_ap, old_rank), (new_ap, new_rank) = ([*of.values()] for of in (old, new))
-    values = [*old_rank.values()], [*new_rank.values()]
-    is_worse = sum(values[1]) < sum(values[0]) and randomization_test(*values) < WORSE
-    return sum(new_ap.values()) > sum(old_ap.values()) and not is_worse
+    values = (([*old[name].values()], [*new[name].values()]) for name in old)
+    return any(sum(b) < sum(a) and randomization_test(a, b) < WORSE for a, b in values)
 
 
 def _adapted(options: Options, collection: SearchedCollection, work: Path) -> SearchedCollection:
@@ -227,16 +225,11 @@ def _adapted(options: Options, collection: SearchedCollection, work: Path) -> Se
 
 
 def _judged(
-    collection: SearchedCollection,
-    log: ClickLog,
-    qrels: Qrels,
-    folder: Path,
-    judged_only: bool = True,
+    collection: SearchedCollection, log: ClickLog, qrels: Qrels, folder: Path
 ) -> SearchedCollection:
     """The collection with these judgments and their topics, in files of a folder."""
     from pipeline.clicks import write_judgments
     from pipeline.collections.own import JUDGED_MEASURES
-    from pipeline.evaluation.measures import DEFAULT_MEASURES
 
     folder.mkdir(exist_ok=True)
     topics, judged = folder / "topics.tsv", folder / "qrels.txt"
@@ -247,8 +240,8 @@ def _judged(
         qrels_path=judged,
         training_path=None,
         training_qrels_path=None,
-        measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
-        judged_only=judged_only,
+        measures=JUDGED_MEASURES,
+        judged_only=True,
     )
 
 

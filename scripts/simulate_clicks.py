@@ -2,7 +2,8 @@
 """Simulate users of a judged collection, and what the loop learns from their clicks.
 
     python scripts/simulate_clicks.py --part test --collection politifact-tweets-train
-    python scripts/simulate_clicks.py --part nights --collection politifact-tweets-train
+    python scripts/simulate_clicks.py --part nights --seeds 3
+    python scripts/simulate_clicks.py --part nights --engine http://localhost:9200
     python scripts/simulate_clicks.py --part cost
 
 Users look for a topic that is drawn at random, and see ten posts. Those of the cascade model read
@@ -15,34 +16,44 @@ by its difference from the champion in AP, and after how many clicked searches. 
 champion's with noise, better or worse by a part of the true judgments.
 nights: AP on topics that nobody searched for, of the served model, of one that has learned from the
 clicks of 1, 3 and 7 nights, and of one that was trained on the true judgments of the same topics.
-The served model is window/all of $TWEETRERANK_HOME/checkpoints, if it is there, or the shipped one,
-which has seen the judgments of named collections.
+The served model, which all trainings extend, is that of the microblog years without 2012. With
+--engine the searches and clicks are requests to a service before it, and a further week compares
+the last night's model with the served one.
 cost: time of a logged search that the log takes, on its way to the answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import json
+import os
 import random
+import shutil
+import signal
+import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pipeline.command.errors import DataError
 from pipeline.command.options import (
     non_negative_int,
     option,
     positive_int,
     run_command,
 )
+from pipeline.command.ranking import addresses
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import SearchedCollection
+    from pipeline.collections.topics import Topic
     from pipeline.collections.trec import Qrels, Run
 
 WEEK = 20_000
@@ -52,6 +63,12 @@ SHOWN = 10
 CLICK, MISTAKE, LEAVE = 0.7, 0.05, 0.8
 DIFFERENCES = (-0.03, -0.01, 0.0, 0.01, 0.03, 0.05)
 NIGHTS = (1, 3, 7)
+SEARCHED = 0.7
+"""Share of the topics that users search for."""
+
+UNSEEN = "mb2012"
+"""The shipped model that has seen neither its judgments nor those of collections of other kinds."""
+
 FOLDS = 2
 """Of the trainings, whose own figures are not looked at."""
 
@@ -67,6 +84,12 @@ class Options:
     weeks: int = option("simulated weeks of each challenger", default=100, parse=positive_int)
     searches: int = option("searches of a week", default=WEEK, parse=positive_int)
     seed: int = option("seed of all users", default=1, parse=non_negative_int)
+    seeds: int = option("how many seeds, for nights", default=1, parse=positive_int)
+    engine: str | None = option(
+        "OpenSearch that the nights' searches go to, through a service; then a week compares both",
+        parse=addresses,
+        metavar="URL",
+    )
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
@@ -205,128 +228,260 @@ def _week(
 
 
 def nights(options: Options) -> None:
-    """AP on topics that nobody searched for, after nights of learning."""
-    from pipeline.collections.own import read_collection
+    """AP on topics that nobody searched for, after nights of learning; of several seeds."""
+    import numpy as np
+
     from pipeline.command.runtime import print_table
-    from pipeline.learn import Options as LearnOptions
-    from pipeline.learn import main as learn
-    from pipeline.ranking.build import ranker
-    from pipeline.train import Options as TrainOptions
-    from pipeline.train import train
+    from rerankers import checkpoint
 
     collection, qrels = _collection(options)
-    topics = [topic for topic in collection.training_topics if any(qrels[topic.query_id].values())]
-    searched = [topic for topic in topics if _is_searched(topic.query_id)]
-    held_out = {t.query_id: qrels[t.query_id] for t in topics if not _is_searched(t.query_id)}
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        posts = [str(path.absolute()) for path in collection.post_paths]
-        (folder / "simulated.toml").write_text(f'posts = {posts}\ntopics = "held_out.tsv"\n')
-        lines = [f"{t.query_id}\t{t.text}\n" for t in topics if t.query_id in held_out]
-        (folder / "held_out.tsv").write_text("".join(lines))
-        own = read_collection(folder / "simulated.toml")
-        run = ranker(own, "window").rank(searched, 100).run
-        rows = [("served", _ap(own, None, topics, held_out))]
-        for night in NIGHTS:
-            log, users = folder / f"log-{night}", random.Random(options.seed)
-            _write_log(log, run, searched, qrels, users, night * options.searches // 7)
-            output = folder / f"challenger-{night}"
-            learn(
-                LearnOptions(
-                    log=log,
-                    collection=str(folder / "simulated.toml"),
-                    output=output,
-                    folds=FOLDS,
-                    threads=options.threads,
-                )
-            )
-            is_there = output.exists()
-            label = f"night {night}" if is_there else f"night {night}: no challenger"
-            rows.append((label, _ap(own, output if is_there else None, topics, held_out)))
-        judged = folder / "judged"
-        truth = dataclasses.replace(own, **_files(folder, searched, qrels))
-        train(
-            TrainOptions(model="window", output=judged, folds=FOLDS, threads=options.threads), truth
-        )
-        rows.append(("trained on the judgments", _ap(own, judged, topics, held_out)))
-    base, best = rows[0][1], rows[-1][1]
-    print(f"{collection.name}: {len(searched)} searched topics, {len(held_out)} held out")
+    unseen, figures = checkpoint.SHIPPED / "window" / UNSEEN, []
+    for seed in range(options.seed, options.seed + options.seeds):
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            # Neither the served model nor the one that trainings extend has seen the judgments.
+            shutil.copytree(unseen, folder / "checkpoints" / "window" / "all")
+            checkpoint.SHIPPED = folder / "checkpoints"
+            os.environ["TWEETRERANK_HOME"] = name
+            figures.append(_World(folder, collection, qrels, seed, options).nights())
+        print(f"seed {seed}: {figures[-1]}", file=sys.stderr)
+    values = np.array([[*of_seed.values()] for of_seed in figures])
+    gains = values - values[:, :1]
+    # Of the mean gain: a seed in which the judgments themselves teach little would decide the rest.
+    shares = gains / gains[:, -1].mean()
+    print(f"{collection.name}, seeds {options.seed} to {seed}: mean and standard deviation")
+    rows = zip(figures[0], values.T, shares.T, strict=True)
     print_table(
         ("model", "AP", "share of the gain"),
-        [(label, f"{ap:.4f}", f"{(ap - base) / (best - base):.0%}") for label, ap in rows],
+        [
+            (label, f"{ap.mean():.4f} ± {ap.std():.4f}", f"{share.mean():.0%} ± {share.std():.0%}")
+            for label, ap, share in rows
+        ],
     )
 
 
-def _is_searched(query_id: str) -> bool:
-    return hashlib.sha256(query_id.encode()).digest()[0] % 10 >= 3
+class _World:
+    """A collection whose users search for some topics and leave others to measure models on."""
+
+    def __init__(
+        self,
+        folder: Path,
+        collection: SearchedCollection,
+        qrels: Qrels,
+        seed: int,
+        options: Options,
+    ) -> None:
+        from pipeline.collections.own import read_collection
+
+        self.folder, self.qrels, self.seed, self.options = folder, qrels, seed, options
+        topics = [t for t in collection.training_topics if any(qrels[t.query_id].values())]
+        random.Random(seed).shuffle(topics)
+        count = round(len(topics) * SEARCHED)
+        self.searched, self.held_out = topics[:count], topics[count:]
+        posts = ({"id": p.doc_id, "text": p.text, "url": p.url} for p in collection.posts())
+        _write(folder / "posts.jsonl", map(json.dumps, posts))
+        _write(folder / "topics.tsv", (f"{t.query_id}\t{t.text}" for t in topics))
+        engine = [f'engine = "{options.engine}"'] if options.engine else []
+        self.file = folder / "simulated.toml"
+        _write(self.file, ['posts = ["posts.jsonl"]', 'topics = "topics.tsv"', *engine])
+        self.own, self.log = read_collection(self.file), folder / "log"
+        if self.own.engine:
+            self.own.build_engine_index()
+
+    def nights(self) -> dict[str, float]:
+        """Model -> AP."""
+        from indexes.engines.client import Engine
+        from pipeline.compare import Options as CompareOptions
+        from pipeline.compare import main as compare
+
+        figures, done, total = {"served": self._ap(None)}, 0, self.options.searches
+        of_truth = self._ap(self._judged())
+        with closing(_Service(self) if self.options.engine else _Log(self)) as shown:
+            for night in NIGHTS:
+                self._search(shown, range(done, done := night * total // 7))
+                found = self._learned(night)
+                figures[f"night {night}"] = self._ap(found)
+                print(f"AP {figures}, at best {of_truth:.4f}", file=sys.stderr)
+            if found and isinstance(shown, _Service):
+                shown.reload()
+                self._search(shown, range(done, 2 * total))
+                compare(CompareOptions(self.log, level=LEVEL))
+        if self.own.engine:
+            Engine.connect(self.own.engine).request("DELETE", f"/{self.own.engine.index}")
+        return figures | {"trained on the judgments": of_truth}
+
+    def _search(self, shown: _Log | _Service, numbers: range) -> None:
+        """Searches of users who click."""
+
+        def search(number: int) -> None:
+            users = random.Random(f"{self.seed} {number}")
+            topic = users.choice(self.searched)
+            search_id, doc_ids = shown.search(topic.text)
+            grades = self.qrels[topic.query_id]
+            for place in clicks([grades.get(doc_id, 0) > 0 for doc_id in doc_ids], users):
+                shown.click(search_id, doc_ids[place], place)
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(shown.clients) as clients:
+            [*clients.map(search, numbers)]
+        shown.flush()
+        taken = time.perf_counter() - started
+        print(f"{len(numbers):,} searches, {len(numbers) / taken:.0f} a second", file=sys.stderr)
+
+    def challenger(self, night: int) -> Path:
+        """Where the model of a night is written."""
+        return self.folder / f"challenger-{night}"
+
+    def _learned(self, night: int) -> Path | None:
+        from pipeline.learn import Options as LearnOptions
+        from pipeline.learn import main as learn
+
+        output, threads = self.challenger(night), self.options.threads
+        options = LearnOptions(
+            self.log, collection=str(self.file), output=output, folds=FOLDS, threads=threads
+        )
+        try:
+            learn(options)
+        except DataError as error:  # There are too few searches to compare models on.
+            print(error, file=sys.stderr)
+        return output if output.exists() else None
+
+    def _judged(self) -> Path:
+        """A model that is trained on the true judgments of the searched topics."""
+        from pipeline.train import Options as TrainOptions
+        from pipeline.train import train
+
+        topics, judged = self.folder / "judged.tsv", self.folder / "judged.txt"
+        _write(topics, (f"{t.query_id}\t{t.text}" for t in self.searched))
+        grades = [
+            (t.query_id, *item) for t in self.searched for item in self.qrels[t.query_id].items()
+        ]
+        _write(judged, (f"{query_id} 0 {doc_id} {grade}" for query_id, doc_id, grade in grades))
+        truth = dataclasses.replace(self.own, topics_path=topics, qrels_path=judged)
+        output, threads = self.folder / "judged", self.options.threads
+        options = TrainOptions(model="window", output=output, folds=FOLDS, threads=threads)
+        return train(options, truth)
+
+    def _ap(self, folder: Path | None) -> float:
+        """On the held-out topics, of the served model or that of a folder."""
+        from pipeline.evaluation.measures import Evaluator, mean
+
+        held_out = {t.query_id: self.qrels[t.query_id] for t in self.held_out}
+        return mean(Evaluator(held_out, ["AP"])(self.rank(self.held_out, folder))["AP"].values())
+
+    def rank(self, topics: Sequence[Topic], folder: Path | None = None) -> Run:
+        """The ranking of the served model, or of that of a folder."""
+        from pipeline.ranking.build import ranker
+
+        return ranker(self.own, "window", checkpoint=folder).rank(topics, 100).run
 
 
-def _files(folder: Path, topics: Sequence[Any], qrels: Qrels) -> dict[str, Path]:
-    lines = [f"{topic.query_id}\t{topic.text}\n" for topic in topics]
-    (folder / "topics.tsv").write_text("".join(lines))
-    grades = [(t.query_id, *item) for t in topics for item in qrels[t.query_id].items()]
-    (folder / "qrels.txt").write_text("".join(f"{q} 0 {d} {grade}\n" for q, d, grade in grades))
-    return {"topics_path": folder / "topics.tsv", "qrels_path": folder / "qrels.txt"}
+class _Log:
+    """Shows the served model's ranking as it is, and writes the log that a service would."""
+
+    clients = 1
+
+    def __init__(self, world: _World) -> None:
+        from pipeline.collections.trec import ranked
+
+        run = world.rank(world.searched)
+        self._pages = {
+            t.text: [doc_id for doc_id, _ in ranked(run.get(t.query_id, {}))[:SHOWN]]
+            for t in world.searched
+        }
+        world.log.mkdir()
+        names = ("searches", "events")
+        self._files = [(world.log / f"{name}-simulated.jsonl").open("w") for name in names]
+
+    def search(self, text: str) -> tuple[str, list[str]]:
+        """The id of the search, and the posts of the page."""
+        search_id, page = uuid.uuid4().hex, self._pages[text]
+        self._add(0, search_id, query=text, ids=page, shown=page, start=0)
+        return search_id, page
+
+    def click(self, search_id: str, doc_id: str, place: int) -> None:
+        """Log a click on a post."""
+        self._add(1, search_id, action="click", object_id=doc_id, position=place + 1)
+
+    def flush(self) -> None:
+        """Let others read everything."""
+        for file in self._files:
+            file.flush()
+
+    def close(self) -> None:
+        """End the log."""
+        for file in self._files:
+            file.close()
+
+    def _add(self, file: int, search_id: str, **fields: Any) -> None:
+        record = {"search_id": search_id, "time": time.time(), **fields}
+        self._files[file].write(json.dumps(record) + "\n")
 
 
-def _ap(
-    collection: SearchedCollection, folder: Path | None, topics: Sequence[Any], held_out: Qrels
-) -> float:
-    from pipeline.evaluation.measures import Evaluator, mean
-    from pipeline.ranking.build import ranker
+class _Service:
+    """Searches through the proxy of a service, which logs them; the last night's model challenges.
 
-    wanted = [topic for topic in topics if topic.query_id in held_out]
-    run = ranker(collection, "window", checkpoint=folder).rank(wanted, 100).run
-    return mean(Evaluator(held_out, ["AP"])(run)["AP"].values())
+    Args:
+        world: whose collection is in an engine.
+    """
+
+    clients = 8
+
+    def __init__(self, world: _World) -> None:
+        import requests
+
+        assert world.own.engine
+        self._lines, self._session = world.folder / "service.log", requests.Session()
+        self._session.trust_env = False  # No other proxy.
+        command = [sys.executable, "-m", "pipeline.serve", "--port", "0", "--collection"]
+        command += [str(world.file), "--log", str(world.log), "--log-queries", "plain"]
+        command += ["--challenger", str(world.challenger(NIGHTS[-1])), "--share", str(SHARE)]
+        with self._lines.open("w") as stream:
+            self._process = subprocess.Popen(command, stderr=stream)
+        self._url = self._wait("serving ").rpartition(" ")[2]
+        self._path = f"{self._url}/{world.own.engine.index}/_search"
+
+    def search(self, text: str) -> tuple[str, list[str]]:
+        """The id of the search, and the posts of the page."""
+        body = {"query": {"match": {"contents": text}}, "size": SHOWN}
+        answer = self._session.post(self._path, json=body)
+        answer.raise_for_status()
+        doc_ids = [hit["_id"] for hit in answer.json()["hits"]["hits"]]
+        return answer.headers["x-search-id"], doc_ids
+
+    def click(self, search_id: str, doc_id: str, place: int) -> None:
+        """Post a click on a post."""
+        where = {"object": {"object_id": doc_id}, "position": {"ordinal": place + 1}}
+        event = {"action_name": "click", "query_id": search_id, "event_attributes": where}
+        self._session.post(f"{self._url}/events", json=event).raise_for_status()
+
+    def flush(self) -> None:
+        """Wait until everything is written."""
+        time.sleep(1)
+
+    def reload(self) -> None:
+        """Let the service see its challenger."""
+        self._process.send_signal(signal.SIGHUP)
+        self._wait("challenger: loaded")
+
+    def close(self) -> None:
+        """End the service."""
+        self._process.terminate()
+        self._process.wait()
+
+    def _wait(self, text: str) -> str:
+        """The first message that begins with a text."""
+        while self._process.poll() is None:
+            for line in self._lines.read_text().splitlines():
+                message: str = json.loads(line).get("message", "")  # Requests have none.
+                if message.startswith(text):
+                    return message
+            time.sleep(0.1)
+        raise DataError(f"the service has ended: {self._lines.read_text()}")
 
 
-def _write_log(
-    folder: Path,
-    run: Run,
-    topics: Sequence[Any],
-    qrels: Qrels,
-    users: random.Random,
-    searches: int,
-) -> None:
-    """The log of a service that shows a ranking, and the events of its users."""
-    from pipeline.collections.trec import ranked
-    from pipeline.loop.log import EVENTS, SEARCHES, LogWriter
-
-    log, texts = LogWriter(folder, is_plain=True), {t.query_id: t.text for t in topics}
-    for query_id in users.choices([q for q in texts if run.get(q)], k=searches):
-        search = record(texts[query_id], dict(ranked(run[query_id])))
-        log.write(SEARCHES, search)
-        shown = search["shown"]
-        for place in clicks([qrels[query_id].get(d, 0) > 0 for d in shown], users):
-            event = {"search_id": search["search_id"], "time": time.time(), "action": "click"}
-            more = {"object_id": shown[place], "position": place + 1, "client_id": None}
-            log.write(EVENTS, event | more)
-        if len(log._queues[0]._waiting) > 5000:
-            time.sleep(0.3)
-    log.close()
-
-
-def record(query: str, scores: Mapping[str, float]) -> dict[str, Any]:
-    """A search in the log's form, of a ranking that is shown as it is."""
-    ids = [*scores]
-    return {
-        "search_id": uuid.uuid4().hex,
-        "time": time.time(),
-        "index": "simulated",
-        "model": "window",
-        "version": "served",
-        "query": query,
-        "client_id": None,
-        "ids": ids,
-        "objects": None,
-        "first_stage": [*scores.values()],
-        "scores": [*scores.values()],
-        "ranks": [*range(1, len(ids) + 1)],
-        "start": 0,
-        "shown": ids[:SHOWN],
-        "challenger": None,
-        "teams": None,
-    }
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 # --- Cost -----------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ class SearchedCollection(Collection):
         training_path: file of the topics to train on; None takes all topics.
         training_qrels_path: file of the judgments to train on, where they are not in
             ``qrels_path``; then the topics that each file judges are searched or trained on.
-        judged_only: whether models are trained on judged candidates alone.
+        judged_only: whether models are trained on few candidates without a judgment.
         own_adapted: file of adapted word vectors in place of that beside the index.
     """
 

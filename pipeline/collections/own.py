@@ -30,7 +30,7 @@ in ``corpus.jsonl``, topics in ``queries.jsonl``, judgments in ``qrels/test.tsv`
 in ``qrels/train.tsv``. The collection has the file's name without its ending, or the folder's. The
 topics of ``train`` need not be among ``topics``, which are searched; no other topic is trained on.
 Click logs judge only posts that were shown. With ``judged_only``, measures leave out unjudged posts
-(condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and models are not trained on them.
+(condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models.
 """
 
 from __future__ import annotations

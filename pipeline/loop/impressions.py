@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.collections.clicks.log import ClickLog, Impression, with_clicks
-from pipeline.collections.clicks.model import ROUNDS, ClickModel, Floats, examination_of_swaps, fit
+from pipeline.collections.clicks.model import (
+    ROUNDS,
+    STRENGTH,
+    ClickModel,
+    Floats,
+    examination_of_swaps,
+    fit,
+)
 from pipeline.command.errors import DataError
 from pipeline.command.runtime import bar
 from pipeline.loop import log
@@ -58,7 +65,7 @@ def read_logged(
     return with_clicks(found, str(source), "event with action_name click of a shown post")
 
 
-def fitted(found: ClickLog, strength: float = 2.0, known: Floats | None = None) -> ClickModel:
+def fitted(found: ClickLog, strength: float = STRENGTH, known: Floats | None = None) -> ClickModel:
     """The position-based model of a log; its examination by swaps, where there are enough."""
     pair, position, click = found.pair, found.position, found.click
     if known is None:

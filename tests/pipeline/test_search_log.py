@@ -17,6 +17,7 @@ from helpers.proxy_samples import StubEngine, search, stub_engine
 from helpers.service_samples import QUERY, models
 from starlette.testclient import TestClient
 
+from pipeline.learn import _is_worse
 from pipeline.loop.comparison import Comparison, clicked_of, evidence, read_comparison
 from pipeline.loop.interleaving import CHALLENGER, CHAMPION, NONE, credit, team_draft
 from pipeline.loop.log import EVENTS, SEARCHES, LogWriter, compact, read
@@ -258,3 +259,18 @@ def test_what_a_comparison_says() -> None:
     assert Comparison("a", "b", int(300 * more) + 1, int(240 * more)).is_agreed(0.95)
     assert Comparison("a", "b", 240, 300).needed(0.95) is None
     assert Comparison("a", "b", 60, 20).needed(0.95) == 0
+
+
+def test_only_a_model_that_is_worse_for_sure_is_turned_away() -> None:
+    def figures(ap: float, rank: float) -> dict[str, dict[str, float]]:
+        return {
+            name: {f"{query}": value + query % 2 / 10 for query in range(30)}
+            for name, value in (("AP", ap), ("MRR", rank))
+        }
+
+    served, noisy = figures(0.5, 0.4), figures(0.5, 0.4)
+    noisy["AP"] |= {"0": 0.0, "1": 0.7}
+    assert not _is_worse(served, figures(0.6, 0.4))
+    assert not _is_worse(served, noisy)
+    assert _is_worse(served, figures(0.4, 0.5))
+    assert _is_worse(served, figures(0.6, 0.3))

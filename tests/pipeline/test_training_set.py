@@ -3,12 +3,17 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.data_samples import write_answers, write_microblog
 
+from indexes.posts import Post
 from pipeline.collections import named
+from pipeline.collections.topics import Topic
 from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.retrievers import Candidates
 from pipeline.training.training_set import (
+    JudgedCandidates,
     PriorRuns,
     answer_training_set,
     draw_answers,
@@ -167,3 +172,14 @@ def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
         (part.folder / name).write_text("who\nwhat\nwhere\n")
     with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
         draw_answers(part)
+
+
+def test_every_tenth_post_that_nobody_was_shown_is_trained_on() -> None:
+    posts = {f"{number}": Post(f"{number}", "storm") for number in range(1000)}
+    found = Candidates([Topic("q", "storm")], {"q": dict.fromkeys(posts, 0.0)}, posts, {})
+    shown = {"3": 1, "4": 0}
+    rows = np.arange(1000)
+    kept = JudgedCandidates(found, {"q": shown}, judged_only=True).to_train(rows)
+    assert {3, 4} <= {*kept.tolist()}
+    assert 70 < len(kept) < 130
+    assert len(JudgedCandidates(found, {"q": shown}).to_train(rows)) == 1000

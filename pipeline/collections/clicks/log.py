@@ -173,21 +173,21 @@ def with_clicks(log: ClickLog, name: str, expected: str) -> ClickLog:
 
 
 def judgments(
-    log: ClickLog, gain: Floats, relevant: float = 0.0, highly_relevant: float = 0.5
+    log: ClickLog, relevance: Floats, relevant: float = 0.5, highly_relevant: float = 0.9
 ) -> Qrels:
     """Grades of the pairs that the log says something about, by query_id in the log's order.
 
-    A clicked post has grade 1 if its gain ([pairs], see
+    A clicked post has grade 1 if the probability of its relevance ([pairs], see
     :class:`~pipeline.collections.clicks.model.ClickModel`) is at least ``relevant``, 2 if it is at
     least ``highly_relevant`` after two clicks or more, else 0. A post that was only skipped above
-    a click has grade 0 if its gain is below ``relevant``; else the skips are too few to judge it.
+    a click has grade 0 if it is below ``relevant``; else the skips are too few to judge it.
     Others are not judged: nobody has looked at them for sure.
     """
     clicks = np.bincount(log.pair, weights=log.click)
     skipped = np.bincount(log.pair, weights=log.skipped_above_click) > 0
-    judged = (clicks > 0) | (skipped & (gain < relevant))
-    highly = (clicks > 1) & (gain >= highly_relevant)
-    grades = np.where(clicks > 0, np.where(highly, 2, gain >= relevant), 0)
+    judged = (clicks > 0) | (skipped & (relevance < relevant))
+    highly = (clicks > 1) & (relevance >= highly_relevant)
+    grades = np.where(clicks > 0, np.where(highly, 2, relevance >= relevant), 0)
     query_ids = [query.topic.query_id for query in log.queries]
     qrels: Qrels = {}
     for pair in np.flatnonzero(judged):
