@@ -359,8 +359,14 @@ class _World:
         _write(judged, (f"{query_id} 0 {doc_id} {grade}" for query_id, doc_id, grade in grades))
         truth = dataclasses.replace(self.own, topics_path=topics, qrels_path=judged)
         output, threads = self.folder / "judged", self.options.threads
-        options = TrainOptions(model="window", output=output, folds=FOLDS, threads=threads)
-        return train(options, truth)
+        how = TrainOptions(
+            model="window",
+            output=output,
+            folds=FOLDS,
+            threads=threads,
+            forget_topics=True,  # As learn does.
+        )
+        return train(how, truth)
 
     def _ap(self, folder: Path | None) -> float:
         """On the held-out topics, of the served model or that of a folder."""
