@@ -25,9 +25,10 @@ Four named configurations:
       list's words. A sum takes words to be independent.
     * "The first two layers", whose features are weighted, include the embedding layer.
     * A softmax over two classes equals the sigmoid of the difference of their logits: one logit.
-    * The softmax reads the length of word vectors: with those of GloVe, twice as long as
+    * The softmax reads the length of word vectors: with GloVe's, which are twice as long as
       word2vec's, it is saturated, and a query word that a post lacks still gets most of a share.
-      Vectors of other files get the length of word2vec's (:func:`of_word2vec_length`).
+      At word2vec's length they still match unrelated words more than word2vec's do. So vectors of
+      other files get a shorter one (:func:`of_word2vec_length`), chosen on training topics.
     * The places of dropout, initial weights (Keras's), momentum, and the end of training are those
       of the authors' code. The share of dropout is one of four between .1 and .5 that it has for
       four years.
@@ -38,10 +39,16 @@ Four named configurations:
     softmax like any other term, has a trained vector, and matches nothing; IDF weights features of
     the first two depths only, with that of padding 0; trigram vectors start in U[-.05, .05]; there
     is a second hidden layer of 50 units; training is by batches of 64 (128 for 2014), and 15 % of
-    the topics of each year are held out. Not taken over: trigrams across words, the cut of URLs,
-    separate convolutions for posts and URLs, windows that begin before their position (they give
-    all padded positions of a text the same vector, which is computed once and counted; in training
-    these positions share one draw of dropout).
+    the topics of each year are held out. Not taken over:
+
+    * trigrams across words, the cut of URLs, and separate convolutions for posts and URLs;
+    * a numbering of URL trigrams of its own, by which they share vectors with other trigrams of
+      queries, so that URLs match queries by chance;
+    * IDF of phrases that is off their windows by one word or two trigrams, and a weight of 1 for a
+      bigram that is not in the list;
+    * a vector for each word: unknown words share 32,768;
+    * windows that begin before their position (all padded positions of a text have the same vector
+      here, which is computed once and counted; in training they share one draw of dropout).
 
 ``robust`` (the default)
     Generalises from a hundred topics; chosen by cross-validation on training topics:
@@ -156,7 +163,7 @@ class Config:
     weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
     trains_padding: bool = False  # Train the vector of padding (authors' code), else it is 0
     word2vec_length: bool = False
-    """Give word vectors the length of word2vec's, which the paper's softmax reads."""
+    """Give word vectors other than word2vec's the length that suits the paper's softmax."""
     idf: str = "relative"
     """``relative``: weights in [0, 1]; ``classical``: ln N/n (section 3.3); ``phrases``: the same,
     of phrases and trigrams themselves, not of their words."""

@@ -28,6 +28,7 @@ class BatchSampler:
     def __init__(self, training: Examples, settings: Settings) -> None:
         self.examples, self._topics, self._settings = training, training.topics(), settings
         self._nearest: Mapping[int, Rows] | None = None
+        self._passes: dict[int, Rows] = {}
         if settings.sampling == "corrupted":
             self._corrupt()
 
@@ -76,11 +77,13 @@ class BatchSampler:
         """Rows [batch_pairs] of one step through shuffled passes over all pairs."""
         count, size = len(self.examples.relevant), self._settings.batch_pairs
         places = np.arange(step * size, (step + 1) * size)
-        passes = {
-            number: np.random.default_rng([self._settings.seed, number]).permutation(count)
+        self._passes = {
+            number: self._passes[number]
+            if number in self._passes
+            else np.random.default_rng([self._settings.seed, number]).permutation(count)
             for number in np.unique(places // count).tolist()
         }
-        return np.array([passes[place // count][place % count] for place in places.tolist()])
+        return np.array([self._passes[place // count][place % count] for place in places.tolist()])
 
     def _corrupt(self) -> None:
         """Add posts of other topics for each positive as its negatives (Qiu & Huang 2015, 5)."""

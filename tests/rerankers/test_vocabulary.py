@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from rerankers.errors import RerankerError
-from rerankers.text.vectors import WordVectors, read_vectors
+from rerankers.text.vectors import (
+    OTHERS_LENGTH,
+    WORD2VEC_LENGTH,
+    WordVectors,
+    of_word2vec_length,
+    read_vectors,
+)
 from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
 from rerankers.text.words import character_trigrams
 
@@ -85,6 +91,22 @@ def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
     assert vectors.words == ["bbc", "the"]
     assert vectors.matrix.dtype == np.float32
     np.testing.assert_array_equal(vectors.matrix, MATRIX)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(WORD2VEC_LENGTH * 1.2, WORD2VEC_LENGTH * 1.2), (6.1, OTHERS_LENGTH), (1.0, OTHERS_LENGTH)],
+)
+def test_vectors_but_those_of_word2vec_get_one_length(length: float, expected: float) -> None:
+    matrix = MATRIX / np.linalg.norm(MATRIX, axis=1, keepdims=True) * length
+    scaled = of_word2vec_length(matrix)
+    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), expected, rtol=1e-5)
+    np.testing.assert_allclose(scaled * (length / expected), matrix, rtol=1e-5)
+
+
+def test_zeros_that_a_checkpoint_fills_stay_zeros() -> None:
+    assert not of_word2vec_length(np.zeros((2, 3), np.float32)).any()
+    assert of_word2vec_length(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
 DAMAGED = {
