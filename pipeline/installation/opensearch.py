@@ -55,7 +55,6 @@ class OpenSearch(Installer):
         """Make missing parts, and change those that differ; see :class:`Installer`."""
         self._check_plugins()
         default_for, fields = installation.default_for, installation.fields
-        index = default_for or self._index_with(fields)
         if default_for:
             self._check_default(default_for)
             self._check_fields(default_for, fields)
@@ -73,7 +72,7 @@ class OpenSearch(Installer):
         self._remove_models(but=model)
         if default_for:
             self._install_default(default_for)
-        report("trial", self._trial(model, index))
+        report("trial", self._trial(model, default_for or self._index_with(fields)))
 
     # --- connector and model ----------------------------------------------------------------------
 
@@ -301,21 +300,31 @@ class OpenSearch(Installer):
         """
         try:
             output = self._predict(model)["inference_results"][0]["output"]
-            scores = [score["data"][0] for score in output]
-            if index is None:
-                return f"two texts have the scores {scores[0]:.4f} and {scores[1]:.4f}"
-            body = {
-                "size": 10,
-                "query": {"match_all": {}},
-                "ext": {"rerank": {"query_context": {"query_text": TRIAL["query_text"]}}},
-            }
-            params = {"search_pipeline": self.name}
-            found = self.engine.request("POST", f"/{index}/_search", body, params)
-            return f"a search in {index} reranks {len(found['hits']['hits'])} posts"
+            first, second = (score["data"][0] for score in output)
+            posts = self._reranked(index) if index else None
         except EngineError as error:
             raise self.failed(error) from None
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, ValueError):
             raise DataError(f"the trial failed: found no scores of model {model}") from None
+        if posts is None:
+            return f"two texts have the scores {first:.4f} and {second:.4f}"
+        return f"a search in {index} reranks {posts} posts"
+
+    def _reranked(self, index: str) -> int | None:
+        """The number of posts that a search reranks; None if the index was deleted meanwhile."""
+        body = {
+            "size": 10,
+            "query": {"match_all": {}},
+            "ext": {"rerank": {"query_context": {"query_text": TRIAL["query_text"]}}},
+        }
+        params = {"search_pipeline": self.name}
+        try:
+            found = self.engine.request("POST", f"/{index}/_search", body, params)
+        except EngineError as error:
+            if error.kind == "index_not_found_exception":
+                return None
+            raise
+        return len(found["hits"]["hits"])
 
     # --- status and removal -----------------------------------------------------------------------
 

@@ -23,11 +23,12 @@ class FakeOpenSearch:
         hidden: models that searches do not show yet.
         is_slow: whether the next search after a model was made does not show it.
         confused: whether it takes all connectors for used as long as there is a model.
+        deleting: whether somebody deletes each index before it is searched.
     """
 
     def __init__(self) -> None:
         self.hidden: set[str] = set()
-        self.is_slow, self.confused = False, False
+        self.is_slow, self.confused, self.deleting = False, False, False
         self.persistent: dict[str, Any] = {}
         self.defaults = {
             "plugins.ml_commons.trusted_connector_endpoints_regex": ["^https://api\\.other/.*$"],
@@ -104,6 +105,9 @@ class FakeOpenSearch:
             self.default_pipelines |= dict.fromkeys(names, body[key])
             self.default_pipelines = {k: v for k, v in self.default_pipelines.items() if v}
             return 200, {"acknowledged": True}
+        if self.deleting:
+            error = {"type": "index_not_found_exception", "reason": f"no such index [{index}]"}
+            return 404, {"error": error}
         hits = [{"_id": "1", "_score": 1.0, "_source": {}}]
         return 200, {"hits": {"hits": hits}}
 

@@ -64,6 +64,13 @@ def test_what_would_rank_by_texts_alone_is_not_installed(
     assert fake.changes == []
 
 
+def test_an_index_is_deleted_before_its_trial(
+    command: Command, fake: FakeOpenSearch, engine: str, service: str
+) -> None:
+    fake.deleting = True
+    assert "trial                     two texts have" in install(command, engine, service)
+
+
 def test_install_twice_then_remove(
     command: Command, fake: FakeOpenSearch, engine: str, service: str
 ) -> None:
