@@ -32,7 +32,7 @@ def render(table: Table, results: Sequence[Result]) -> str:
         return markdown_table(_curves(results))
     columns = [column for kind in table.columns for column in _columns(kind, table, results)]
     rows = [["system", *(title for title, _ in columns)]]
-    for line in table.lines:
+    for place, line in enumerate(table.lines):
         if isinstance(line, str):
             rows.append([f"**{line}**", *[""] * len(columns)])
             continue
@@ -42,7 +42,32 @@ def render(table: Table, results: Sequence[Result]) -> str:
         if not is_mixture and name in table.better:
             name = f"{name} {table.better[name]}"
         rows.append([name, *(text(system, own, is_mixture) for _, text in columns)])
+        if is_mixture and table.gain_over and table.lines[place - 1] == (system, False):
+            rows.append(_gains(table, system, results, [title for title, _ in columns]))
     return markdown_table(rows)
+
+
+def _gains(
+    table: Table, system: System, results: Sequence[Result], titles: Sequence[str]
+) -> list[str]:
+    """The row of a mixture's gains over another system, in percent, and the paper's."""
+    base = next(other for other in table.systems if other.name == table.gain_over)
+    texts = {}
+    for name in table.collections:
+        ours = _on(results_of(system, results), name)
+        theirs = _on(results_of(base, results), name)
+        published = zip(
+            system.published(True).get(name, ()), base.published().get(name, ()), strict=False
+        )
+        figures = [f" ({_gain(*pair)})" for pair in published] or ["", ""]
+        for measure, figure in zip(named.find(name).measures, figures, strict=True):
+            gain = _gain(mean_of(ours, measure, is_mixture=True), mean_of(theirs, measure))
+            texts[f"{titled(name)} {measure}"] = gain + figure
+    return [f"– gain over {base.name}", *(texts.get(title, "") for title in titles)]
+
+
+def _gain(value: float | None, base: float | None) -> str:
+    return "-" if value is None or not base else f"{100 * (value / base - 1):+.1f} %"
 
 
 def _columns(kind: str, table: Table, results: Sequence[Result]) -> Iterator[Column]:

@@ -114,6 +114,7 @@ class Table:
     report: str = ""
     figure: str = ""
     csv_only: bool = False
+    gain_over: str = ""
     better: Mapping[str, str] = field(default_factory=dict)
     worse: Mapping[str, str] = field(default_factory=dict)
 
