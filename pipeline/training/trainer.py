@@ -90,7 +90,7 @@ class Trainer:
         model, data, options = self.build(), self.training_set, self.options
         training = self._examples(model, data.training)
         parts = options.folds + (options.folds > 1) if data.development is None else 1
-        steps = self.settings.steps_of_epoch(len(training.relevant))
+        steps = training.steps_of_epoch(self.settings)
         bar = runtime.step_bar(steps) if model.trained_by_gradients else runtime.part_bar(parts)
         with bar as progress:
             schedule = Schedule(self.settings, state_directory, options.resume, progress)

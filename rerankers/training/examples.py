@@ -18,6 +18,7 @@ from rerankers.base import Interactions, Reranker, lists_of
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
+from rerankers.training.settings import Settings
 
 Rows = npt.NDArray[np.int64]
 """Row numbers of pairs."""
@@ -46,6 +47,11 @@ class Examples:
             if len(positives) and len(negatives):
                 topics.append(TopicRows(positives, negatives))
         return topics
+
+    def steps_of_epoch(self, settings: Settings) -> int:
+        """Steps an epoch of a training on them."""
+        positives = sum(len(topic.positives) for topic in self.topics())
+        return settings.steps_of_epoch(len(self.relevant), positives)
 
     def take(self, rows: Rows) -> Examples:
         """The examples ``rows`` alone."""

@@ -139,7 +139,7 @@ class EpochTrainer:
         for module in model.modules():
             if isinstance(module, ConvolutionTower):
                 module.precision = settings.precision
-        self.steps = settings.steps_of_epoch(len(training.relevant))
+        self.steps = training.steps_of_epoch(settings)
 
     def train_epoch(
         self,

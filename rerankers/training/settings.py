@@ -40,7 +40,8 @@ class Settings:
     epochs: int = 12
     """Maximum number of epochs."""
     steps: int = 50
-    """Steps an epoch, after which follows validation; 0 with the sampling ``pairs``: one pass."""
+    """Steps an epoch, after which follows validation; 0: one pass, over all pairs with the sampling
+    ``pairs``, else over all relevant posts, with ``positives`` 1."""
     sampling: str = "random"
     """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
     model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
@@ -67,9 +68,12 @@ class Settings:
     seed: int = 1
     """Seed of every random choice."""
 
-    def steps_of_epoch(self, pairs: int) -> int:
-        """Steps an epoch of a training on so many pairs."""
-        return self.steps or -(-pairs // self.batch_pairs)
+    def steps_of_epoch(self, pairs: int, positives: int) -> int:
+        """Steps an epoch of a training on so many pairs, and so many relevant posts in lists."""
+        count, size = pairs, self.batch_pairs
+        if self.sampling != "pairs":
+            count, size = positives, self.batch_topics
+        return self.steps or -(-count // size)
 
     def __post_init__(self) -> None:
         """Raise RerankerError naming every unknown choice and impossible combination."""
@@ -98,10 +102,10 @@ class Settings:
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "
                 "posts of a list; expected the loss pointwise, or another sampling"
             )
-        if not self.steps and self.sampling != "pairs":
+        if not self.steps and self.sampling != "pairs" and self.positives != 1:
             problems.append(
-                f"setting steps: found 0, one pass over all pairs, with the sampling "
-                f"{self.sampling}; expected the sampling pairs, or a number of steps"
+                f"setting steps: found 0, one pass over all relevant posts, with "
+                f"{self.positives} of them in a list; expected `positives` 1, or a number of steps"
             )
         if not 0 < self.held_out < 1:
             problems.append(f"setting held_out: found {self.held_out}, expected a share in (0, 1)")
