@@ -121,5 +121,5 @@ def test_every_positive_comes_once_in_a_pass_of_lists(lists: int) -> None:
 
 
 def test_a_pass_of_lists_has_one_positive_each() -> None:
-    with pytest.raises(RerankerError, match="setting steps: found 0, one pass.*expected `positiv"):
+    with pytest.raises(RerankerError, match=r"found 0, one pass.*expected `positives`"):
         Settings(steps=0)
