@@ -88,9 +88,8 @@ def report(state: Comparison, level: float) -> None:
 def promote(log: Path, state: Comparison, level: float) -> None:
     """Give the challenger the champion's place, and keep that.
 
-    Raises:
-        DataError: the challenger's folder is not the model that users saw, or the champion is a
-            shipped model without a collection, which nothing can replace.
+    Raises DataError if the challenger is not the model that users saw, or the champion is a shipped
+    model without a collection, which nothing can replace.
     """
     from dataclasses import asdict
 
@@ -153,11 +152,7 @@ def rollback(log: Path) -> None:
 
 
 def _target(log: Path, model: Path) -> tuple[Path, SearchedCollection | None]:
-    """The folder that a model is to be served from, and the collection that it is for.
-
-    Raises:
-        DataError: nothing can be put in the place of the champion.
-    """
+    """The folder that a model is to be served from, and its collection; raises DataError."""
     from pipeline.collections import named
     from pipeline.collections.collection import SearchedCollection, home_directory
     from pipeline.loop.log import read_serving

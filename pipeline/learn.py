@@ -112,8 +112,7 @@ def is_held_out(query: str) -> bool:
 def read(options: Options) -> tuple[ClickLog, ClickLog]:
     """Searches of queries to train on, and those of the last days with the other queries.
 
-    Raises:
-        DataError: there are not enough clicks in one of both.
+    Raises DataError if one of both has too few clicks.
     """
     from pipeline.collections.clicks.log import ClickLog, with_clicks
     from pipeline.loop.impressions import impressions

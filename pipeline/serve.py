@@ -313,11 +313,7 @@ def main(options: Options) -> None:
 
 
 def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """The options with the engine of the collections, unless they name one.
-
-    Raises:
-        UsageError: the collections are in several engines.
-    """
+    """The options with the engine of the collections, unless they name one; raises UsageError."""
     addresses = [each.engine for each in collections if each.engine]
     if options.engine is not None or not addresses:
         return options
@@ -371,10 +367,7 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
 def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[str]:
     """Names and patterns of the engine's indexes that may be searched; none without an engine.
 
-    Without ``--engine-index`` they are those of the collections.
-
-    Raises:
-        UsageError: there are options of an engine and no engine, or none of its indexes is named.
+    Default: those of the collections. Raises UsageError for options that lack an engine or indexes.
     """
     if options.engine is None:
         names = ("engine_index", "text_field", "url_field", "expand")
@@ -393,12 +386,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
 
 
 def loop_of(options: Options, service: Service) -> Loop:
-    """The log of searches and the challenger of the options, as far as they name some.
-
-    Raises:
-        UsageError: there are options of a log and no log or engine.
-        DataError: there is no PyArrow to write it by.
-    """
+    """The log of searches and the challenger of the options; raises UsageError, DataError."""
     from pipeline.service.loop.searches import Challenger, Loop
     from rerankers import checkpoint as checkpoints
 
@@ -482,11 +470,7 @@ def collections_of(options: Options) -> Sequence[Collection]:
 
 
 def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one a line.
-
-    Raises:
-        DataError: it has none, or one that no header can hold.
-    """
+    """The keys of a file, one a line; raises DataError for none, or one that is no header."""
     try:
         keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except ValueError as error:
@@ -500,11 +484,7 @@ def read_keys(path: Path) -> list[str]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket with an address, which does not listen yet.
-
-    Raises:
-        DataError: the port is in use, or the address is not of this machine.
-    """
+    """A socket with an address, which does not listen yet; raises DataError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)

@@ -80,12 +80,9 @@ class Reader(ABC):
 
     @abstractmethod
     def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
-        """All rows of a file, in spans of about ``size`` bytes.
+        """All rows of a file, in spans of about ``size`` bytes of texts, not compressed.
 
-        Args:
-            path: the file.
-            size: in bytes of texts, not compressed.
-            form: of the rows; spans of pairs with first-stage scores end where a query ends.
+        Spans of pairs with first-stage scores end where a query ends.
         """
 
     @abstractmethod
@@ -109,12 +106,10 @@ def reader_for(file_format: str) -> Reader:
 def _spans(
     rows: Iterable[tuple[int, Any]], size: int, query_of: Callable[[Any], Any] | None
 ) -> Iterator[Span]:
-    """Spans of about ``size`` bytes or rows.
+    """Spans of about ``size`` bytes or rows, of rows with the place behind each.
 
-    Args:
-        rows: place behind each row, and the row; an empty one does not count.
-        query_of: the query of a row where spans end with a query; None for one that cannot be
-            read, which belongs to any.
+    An empty row does not count. ``query_of`` gives the query of a row where spans end with a query;
+    None is of one that cannot be read, which belongs to any.
     """
     start, stop, first, count, last, query = 0, 0, 1, 0, None, None
     for number, (end, row) in enumerate(rows, start=1):

@@ -293,11 +293,7 @@ class OpenSearch(Installer):
         return self.engine.request("POST", f"{ML}/_predict/text_similarity/{model}", TRIAL)
 
     def _trial(self, model: str, index: str | None = None) -> str:
-        """Rerank two texts, and search in an index if there is one.
-
-        Raises:
-            DataError: it fails.
-        """
+        """Rerank two texts, and search in an index if there is one; raises DataError."""
         try:
             output = self._predict(model)["inference_results"][0]["output"]
             first, second = (score["data"][0] for score in output)

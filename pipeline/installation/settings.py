@@ -51,11 +51,7 @@ def shown(changes: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def change(engine: Engine, changes: Mapping[str, tuple[Any, Any]]) -> None:
-    """Change settings, and record it.
-
-    Raises:
-        DataError: others override them.
-    """
+    """Change settings, and record it; raises DataError if others override them."""
     present = _flat(engine)
     record = _record(present)
     for name, (_, new) in changes.items():

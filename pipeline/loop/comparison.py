@@ -115,12 +115,7 @@ class Comparison:
 def compared(
     searches: Iterable[dict[str, Any]], clicks: Mapping[str, Collection[str]]
 ) -> Comparison:
-    """The last two models that were interleaved.
-
-    Args:
-        searches: of a log; those without teams do not count.
-        clicks: search_id -> object ids.
-    """
+    """The last two models that were interleaved; ``clicks``: search_id -> object ids."""
     last, found = ("", ""), []
     for search in sorted(searches, key=lambda search: search["time"] or 0):
         if search["teams"]:

@@ -134,7 +134,6 @@ class LogWriter:
     """Writes a log; its methods may be called by any thread, and neither wait nor raise errors.
 
     Args:
-        folder: of the log, which is made.
         is_plain: whether queries and clients are written as they are, not hashed.
         keep: days after which parts are deleted.
         others: further stores of the same records.
@@ -286,16 +285,7 @@ def _to_parquet(path: Path, kind: str) -> None:
 
 
 def read(folder: Path, kind: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a log, by the hour.
-
-    Args:
-        folder: of the log.
-        kind: ``searches`` or ``events``.
-        columns: of :data:`SCHEMAS`; None is all.
-
-    Raises:
-        DataError: there is no log.
-    """
+    """The records of a log, by the hour, with some :data:`SCHEMAS` columns; raises DataError."""
     if not folder.is_dir():
         raise DataError(f"{folder}: found no folder, expected that of serve --log")
     for name in sorted({path.stem for path in folder.glob(f"{kind}-*.*")}):

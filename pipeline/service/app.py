@@ -37,14 +37,10 @@ def build(
     proxy: Proxy | None = None,
     reload: Callable[[], None] | None = None,
 ) -> ASGIApp:
-    """The application.
+    """The application, with routes of the page and perhaps of an engine's searches.
 
-    Args:
-        service: answers requests for scores.
-        keys: one of them is needed, if there are any.
-        page: routes of the page.
-        proxy: answers the searches of an engine.
-        reload: called after SIGHUP; default: the models are loaded again.
+    Requests need one of the ``keys``, if there are any; ``reload`` is called after SIGHUP (default:
+    the models are loaded again).
     """
 
     @asynccontextmanager

@@ -68,11 +68,7 @@ def describe(
 ) -> dict[str, Any]:
     """The OpenAPI description: schemas of requests, and of responses by their examples.
 
-    Args:
-        information: path -> media type of the information about the service.
-        needs_key: whether requests need a key.
-        public: paths that need none.
-        of_engine: path -> methods of the calls that go to a search engine.
+    ``information`` has the media type of each path, ``of_engine`` the methods of the engine's.
     """
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}

@@ -143,14 +143,10 @@ class ScoreRequest:
 
     Attributes:
         queries: one, or one for each document.
-        texts: of the D documents.
-        urls: of the documents, "" without one.
-        first_stage: scores of the documents, None without them.
-        model: its name in the request.
+        texts, urls, first_stage: of the D documents; no URL is "", no scores are None.
         top: number of results; None is all.
         raw: logits, not probabilities.
         echo: give the texts back.
-        mix: as in the request.
         shift: logits less the lowest one.
         in_order: whether the documents stand in the order of a first stage, best first.
         truncated: number of documents that were cut as the request says.
@@ -172,15 +168,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class ScoreResponse:
-    """The scores of a request.
-
-    Attributes:
-        request: the request.
-        model: name of the model that scored.
-        mix: what a score is.
-        scores: [D] as JSON, in the order of the documents.
-        order: rows of the documents, best first.
-    """
+    """The scores of a request: [D] as JSON, and the rows of the documents, best first."""
 
     request: ScoreRequest
     model: str
@@ -209,11 +197,7 @@ class Format(ErrorFormat):
     """Which of two documents of equal scores comes first."""
 
     def read(self, request: Any) -> ScoreRequest:
-        """A request of this format.
-
-        Raises:
-            RequestError: it contradicts itself.
-        """
+        """A request of this format; raises RequestError if it contradicts itself."""
 
         def given(*names: str) -> Any:
             """The value of the first of these fields that the format has."""

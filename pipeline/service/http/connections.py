@@ -90,11 +90,7 @@ class Certificate(NamedTuple):
     authorities: Path | None = None
 
     def load(self, context: ssl.SSLContext | None = None) -> None:
-        """Read the files, for new connections; default: for a check alone.
-
-        Raises:
-            DataError: they cannot be read, or do not fit each other.
-        """
+        """Read the files, for new connections (default: for a check alone); raises DataError."""
         for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
             if each is None:
                 continue

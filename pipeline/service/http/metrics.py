@@ -31,12 +31,7 @@ class _Counter(Gauge):
 
 
 class Metrics:
-    """Metrics of one application.
-
-    Args:
-        queued: number of requests that wait.
-        models: the served models.
-    """
+    """Metrics of one application: its waiting requests, and its models."""
 
     def __init__(
         self, queued: Callable[[], int], models: Callable[[], Iterable[ServedModel]]

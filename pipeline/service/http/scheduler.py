@@ -146,8 +146,7 @@ class Scheduler:
     async def score(self, request: QueuedRequest) -> npt.NDArray[np.float32]:
         """Scores [P] of a request. Work not begun is dropped if the caller is cancelled.
 
-        Raises:
-            RequestError: the queue is full, or the deadline is past.
+        Raises RequestError if the queue is full, or the deadline is past.
         """
         size = len(request.texts)
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):

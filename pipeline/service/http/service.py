@@ -46,12 +46,7 @@ CHECKED = 5.0
 class Service:
     """Scores documents.
 
-    Args:
-        models: to serve.
-        limits: of requests.
-        threads: that score.
-        log_texts: whether texts are written to the log.
-        statistics: for the first stage's scores, where a request wants them computed.
+    ``statistics`` compute the first stage's scores, where a request wants that.
     """
 
     def __init__(
@@ -107,8 +102,7 @@ class Service:
     ) -> ScoreResponse:
         """The scores of a request, whose sizes and times are added to the record.
 
-        Raises:
-            RequestError: the queue is full, or the deadline is past.
+        Raises RequestError if the queue is full, or the deadline is past.
         """
         record.model, record.device = model.name, model.checkpoint.model.device_of().type
         record.documents += len(request.texts)
@@ -164,11 +158,7 @@ class Service:
             model.score(Pairs([""], texts, [""] * len(texts), 0 * rows, rows))
 
     async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
-        """[D] the first stage's scores, computed here.
-
-        Raises:
-            RequestError: the service has no statistics, or their index does not respond.
-        """
+        """[D] the first stage's scores, computed here; raises RequestError."""
         if self.statistics is None:
             problem = "found lexical, expected neural or interpolated, as this service was started "
             raise RequestError("value", f"{problem}without --statistics", ("mix",))

@@ -95,13 +95,9 @@ def stored_length(length: int) -> int:
 
 
 class EngineWords:
-    """An index in OpenSearch or Elasticsearch.
+    """An index in OpenSearch or Elasticsearch; raises CollectionError without it.
 
-    Args:
-        address: of the index; with a ``text_field`` if it is not one of ours.
-
-    Raises:
-        CollectionError: there is no such index.
+    An address of an index that is not ours has a ``text_field``.
     """
 
     threads = CONNECTIONS
@@ -163,14 +159,7 @@ class EngineWords:
 
 
 class LuceneWords:
-    """A local index.
-
-    Args:
-        directory: of the index.
-
-    Raises:
-        CollectionError: there is no such index, or no Java.
-    """
+    """A local index; raises CollectionError without it, or without Java."""
 
     threads = 1
 
@@ -190,11 +179,7 @@ class LuceneWords:
 
 
 def open_words(text: str, auth: Path | None = None) -> WordIndex:
-    """The index that ``--statistics`` names: ``URL/INDEX``, ``URL/INDEX/FIELD`` or a folder.
-
-    Raises:
-        CollectionError: there is no such index.
-    """
+    """The index ``URL/INDEX``, ``URL/INDEX/FIELD`` or folder; raises CollectionError."""
     if not text.startswith(("http://", "https://")):
         return LuceneWords(Path(text))
     scheme, _, rest = text.partition("://")
@@ -211,10 +196,7 @@ def open_words(text: str, auth: Path | None = None) -> WordIndex:
 class Statistics:
     """Scores of a first stage; reads its index in threads of its own, and remembers words.
 
-    Args:
-        index: the index.
-        now: a clock, in seconds.
-        open_again: the index as it is now.
+    ``now`` is a clock, in seconds.
     """
 
     def __init__(
@@ -257,11 +239,7 @@ class Statistics:
         self._threads.submit(work).result()
 
     async def scores(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
-        """[D] the score of each text for the only query, or for its own.
-
-        Raises:
-            RequestError: the index does not respond.
-        """
+        """[D] the score of each text for the only query, or for its own; raises RequestError."""
         call = partial(self.score, queries, texts)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)

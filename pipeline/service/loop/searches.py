@@ -51,14 +51,7 @@ class Ranked(NamedTuple):
 
 
 class Challenger:
-    """A model that has to prove itself, once its folder is there.
-
-    Args:
-        folder: of the checkpoint; may be missing.
-        share: of the searches that it takes part in.
-        cache: bytes of kept encodings.
-        processes: that score.
-    """
+    """A model that has to prove itself in a share of the searches, once its folder is there."""
 
     def __init__(self, folder: Path, share: float, cache: int, processes: int) -> None:
         self.folder, self.share, self._parts = folder, share, (cache, processes)
@@ -82,10 +75,8 @@ class Challenger:
 class Loop:
     """Ranks and logs searches, and counts what users make of them.
 
-    Args:
-        service: scores the hits.
-        log: of searches and events; None logs nothing, and then there is no challenger.
-        challenger: whose ranking is interleaved with that of the service's default model.
+    Without a log there is no challenger, whose ranking is interleaved with that of the service's
+    default model.
     """
 
     def __init__(

@@ -122,11 +122,7 @@ def _json(content: Callable[[Request], Awaitable[Any]], method: str = "GET") -> 
 
 
 def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
-    """The search of a request's parameters.
-
-    Raises:
-        RequestError: they cannot be used; the message names each such parameter.
-    """
+    """The search of a request's parameters; raises RequestError, which names each wrong one."""
     problems: list[str] = []
     topic = _topic(page, given, problems)
     methods, rankers = page.collection.methods, page.rankers

@@ -102,17 +102,11 @@ class SearchResult:
 
 
 class SearchPage:
-    """Searches of a collection.
+    """Searches of a collection, whose index is opened, or built, at once.
 
-    Args:
-        collection: to be searched; its index is opened, or built, at once.
-        served: the service's models.
-        grades: file of the grades given on the page; None takes none.
-        device: of the collection's own model.
+    ``grades`` is the file of the grades given on the page; without it none are taken.
 
-    Raises:
-        UsageError: the collection is not searched.
-        CollectionError: the index cannot be opened.
+    Raises UsageError for a collection that is not searched, CollectionError for a damaged index.
     """
 
     def __init__(
@@ -246,11 +240,7 @@ class SearchPage:
     def explain(
         self, request: SearchRequest, doc_ids: Sequence[str]
     ) -> MatchExplanation | FusionExplanation:
-        """Reasons for the ranks of a search's posts.
-
-        Raises:
-            RequestError: there are too many posts, or unknown ones, or no reasons by this model.
-        """
+        """Reasons for the ranks of posts; raises RequestError for too many or unknown posts."""
         if not 0 < len(doc_ids) <= MOST_EXPLAINED:
             problem = f"found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
             raise RequestError("value", problem, ("doc_id",))

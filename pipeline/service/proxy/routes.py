@@ -131,13 +131,7 @@ class EngineRequest:
 
 @dataclass
 class _Place:
-    """What is known of the hits at a path.
-
-    Attributes:
-        is_lacking: the sources of some have not all fields.
-        size: bytes of a hit.
-        is_joined: whole sources must come with the hits.
-    """
+    """What is known of the hits at a path: their mean bytes, and what their sources lack."""
 
     is_lacking: bool = False
     size: float = 0.0
@@ -145,14 +139,7 @@ class _Place:
 
 
 class Proxy:
-    """Answers searches in front of an engine.
-
-    Args:
-        service: scores the hits.
-        upstream: the engine.
-        defaults: of searches.
-        loop: logs the searches, and interleaves two models in some of them.
-    """
+    """Answers searches in front of an engine."""
 
     def __init__(
         self,
@@ -198,11 +185,7 @@ class Proxy:
         return endpoint
 
     def _target(self, request: Request) -> tuple[str, Sequence[str]]:
-        """The path for the engine, and the indexes that it names.
-
-        Raises:
-            RequestError: it is none of a search, or its indexes are not served.
-        """
+        """The path for the engine, and its indexes; raises RequestError for other paths."""
         raw = _raw_path(request)
         first, *others = raw.decode("latin-1").strip("/").split("/")
         if not others or unquote(first) == "_search":
@@ -353,11 +336,7 @@ class Proxy:
     async def _sources(
         self, response: SearchResponse, request: EngineRequest, rows: Sequence[int]
     ) -> Mapping[Key, str]:
-        """The whole sources of some hits, by another search.
-
-        Raises:
-            ValueError: some do not come.
-        """
+        """The whole sources of some hits, by another search; raises ValueError if some are gone."""
         assert response.hits is not None
         hits = [response.hits[row] for row in rows]
         if not response.is_split or not hits:
@@ -575,11 +554,7 @@ def _visible(raw: bytes) -> str:
 def _header(
     line: bytes, served: Sequence[str]
 ) -> tuple[bytes, Sequence[str], list[tuple[str, str]]]:
-    """The header of a search of several, the indexes that it names, and its parameters.
-
-    Raises:
-        RequestError: it cannot be read, or its indexes are not served.
-    """
+    """The header of a search of several, its indexes and parameters; raises RequestError."""
     header = strict(line if line.strip() else b"{}")
     given = [name for key in ("index", "indices") if (name := header.pop(key, None))]
     listed = [name for value in given for name in (value if isinstance(value, list) else [value])]

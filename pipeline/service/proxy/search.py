@@ -124,19 +124,15 @@ class Window:
 
     Attributes:
         query: text of the search.
-        start: place of the page's first hit.
-        size: hits of the page.
+        start, size: of the page.
         hits: of the window.
-        fields: of the posts.
         own_fields: index -> fields of its posts, where it has others.
         added: fields that only the reranker needs.
-        model: its name; None is the default.
         body: the search of the window.
-        short: the same without the added fields, for hits that show their whole source; None if
-            they do not.
+        short: the same without the added fields, for hits that show their whole source.
         needed: end of a search whose hits' sources have only what the reranker needs; None if their
             whole sources cannot come by another search.
-        ubi: ``ext.ubi``, if it is for the log; None without one.
+        ubi: ``ext.ubi``, if it is for the log.
         can_widen: whether a second search finds hits that the first one might have found.
     """
 
@@ -216,17 +212,10 @@ def read_search(
     defaults: SearchDefaults,
     indexes: Sequence[str] = ("*",),
 ) -> Search:
-    """Read a search.
+    """Read a search whose ``parameters`` are those of the path, or of the header in several ones.
 
-    Args:
-        body: JSON.
-        parameters: of the path, or of the header in a search of several; they come first.
-        defaults: for all that it does not say.
-        indexes: names and patterns of those that are searched; none if it names none.
-
-    Raises:
-        RequestError: it is no JSON whose indexes can be checked, they are not served, or its
-            ``ext.rerank`` is wrong.
+    ``indexes`` are the names and patterns that are searched. Raises RequestError for a search whose
+    indexes cannot be checked or are not served, and for a wrong ``ext.rerank``.
     """
     given = {name: value for name, value in parameters if value}
     content = strict(body if body.strip() else given.get("source", "{}").encode())
@@ -703,11 +692,7 @@ def read_response(text: str) -> SearchResponse:
 
 
 def read_responses(text: str) -> tuple[Sequence[SearchResponse], int, int]:
-    """The responses to several searches, and the start and end of their list.
-
-    Raises:
-        ValueError: there is no such list.
-    """
+    """The responses to several searches, and the bounds of their list; raises ValueError."""
     readers = {"responses": _list_of(_response)}
     members, _ = _checked(lambda: _object(text, _end(_NEXT, text, 0), readers))
     if "responses" not in members:

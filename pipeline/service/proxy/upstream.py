@@ -62,11 +62,9 @@ class EngineResponse(NamedTuple):
 
 
 class Upstream:
-    """A search engine.
+    """A search engine of some nodes; the next one is tried where one does not answer.
 
-    Args:
-        urls: of its nodes; the next one is tried where one does not answer.
-        ca: file of the authority that has signed its certificate; None for the known ones.
+    ``ca``: file of the authority that has signed its certificate; None for the known ones.
     """
 
     def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
@@ -101,18 +99,11 @@ class Upstream:
         seconds: float | None,
         record: Record,
     ) -> EngineResponse:
-        """The response to a request.
+        """The response to a request; headers of the client's connection are left out.
 
-        Args:
-            method: of HTTP.
-            target: path and parameters, in visible ASCII.
-            headers: of the client; those of its connection are left out.
-            body: empty for none.
-            seconds: for the response.
-            record: of the request; counts the bytes to be released.
+        ``target`` is in visible ASCII; the record counts the bytes to be released.
 
-        Raises:
-            RequestError: no node responds, or the response is too large, or that beside others.
+        Raises RequestError if no node responds, or the response is too large, also beside others.
         """
         sent = passed(headers)
         end = time.perf_counter() + (seconds or TIMEOUT)
