@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from pipeline.collections.clicks.model import ClickModel
     from pipeline.collections.trec import Qrels
 
-POSITIONS = 10
-"""Rows of the table of positions; those below are one row."""
+POSITIONS = 10  # Rows of the table of positions; those below are one row
 
 
 def existing(text: str) -> Path:

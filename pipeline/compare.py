@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import SearchedCollection
     from pipeline.loop.comparison import Comparison
 
-PREVIOUS = ".previous"
-"""At the end of the name of a folder or file that was replaced."""
+PREVIOUS = ".previous"  # At the end of the name of a folder or file that was replaced
 
 
 @dataclass(frozen=True)

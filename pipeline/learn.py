@@ -37,14 +37,9 @@ if TYPE_CHECKING:
 
 MODEL = "window"
 
-HELD_OUT = 5
-"""Every fifth query is never trained on."""
-
-FEWEST = 10
-"""Held-out queries with a clicked post, without which nothing can be compared."""
-
-WORSE = 0.05
-"""p of a fall of AP or of the clicks' MRR with which a model is no challenger."""
+HELD_OUT = 5  # Every fifth query is never trained on
+FEWEST = 10  # Held-out queries with a clicked post, without which nothing can be compared
+WORSE = 0.05  # p of a fall of AP or of the clicks' MRR with which a model is no challenger
 
 LEAST_EXAMINATION = 0.1
 """Of a place, for the weight of its clicks: one click at the end does not decide."""
@@ -244,8 +239,7 @@ def _judged(
     )
 
 
-Figures = Mapping[str, Mapping[str, float]]
-"""Measure -> query_id -> value."""
+Figures = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 
 Clicks = Mapping[str, Mapping[str, float]]
 """query_id -> doc_id -> clicks, each divided by the examination of its place."""

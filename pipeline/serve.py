@@ -46,10 +46,8 @@ if TYPE_CHECKING:
     from pipeline.service.proxy.search import PostFields, ServedIndex
 
 DEFAULT_CHECKPOINT = "window"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Addresses that only this machine reaches."""
-BACKLOG = 2048
-"""Connections that wait to be accepted."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
+BACKLOG = 2048  # Connections that wait to be accepted
 
 
 def port(text: str) -> int:

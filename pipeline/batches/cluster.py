@@ -17,8 +17,7 @@ from pipeline.command.errors import DataError
 from pipeline.command.runtime import ALLOCATOR
 from rerankers.errors import RerankerError
 
-MOST_BLOCKS = 2000
-"""Tasks of a job: with more, Ray's own work for each begins to count."""
+MOST_BLOCKS = 2000  # Tasks of a job: with more, Ray's own work for each begins to count
 OBJECT_STORE = 200_000_000
 """Bytes of Ray's object store where it is started here: results of parts, not rows, go there."""
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}

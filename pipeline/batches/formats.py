@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 JSON_LINES, COMPRESSED, PARQUET = "jsonl", "jsonl.gz", "parquet"
-SAMPLE = 1000
-"""First rows of a Parquet file, whose size in memory is taken for that of all."""
+SAMPLE = 1000  # First rows of a Parquet file, whose size in memory is taken for that of all
 ENDINGS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES),
     **dict.fromkeys((".jsonl.gz", ".ndjson.gz", ".json.gz"), COMPRESSED),

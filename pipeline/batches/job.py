@@ -24,8 +24,7 @@ from pipeline.command.errors import DataError
 
 FORMAT = 2
 MANIFEST, REJECTED = "_manifest.json", "_rejected"
-FIRST_ROWS = 1_000_000
-"""Bytes in which a job looks for its first row at a time."""
+FIRST_ROWS = 1_000_000  # Bytes in which a job looks for its first row at a time
 
 
 class Part(NamedTuple):

@@ -22,8 +22,7 @@ from pipeline.installation.parts import (
     state_of,
 )
 
-WINDOW = 100
-"""Posts of a search that are reranked, as printed."""
+WINDOW = 100  # Posts of a search that are reranked, as printed
 
 MARKING = "X-Installed-By"
 """Header of the endpoint's requests that marks it as ours: endpoints have no description."""

@@ -23,11 +23,8 @@ from pipeline.installation.parts import (
     state_of,
 )
 
-DEPLOYMENT = 60.0
-"""Seconds until a model answers, at most."""
-
-READING = 30
-"""Seconds that the engine waits for the service's scores."""
+DEPLOYMENT = 60.0  # Seconds until a model answers, at most
+READING = 30  # Seconds that the engine waits for the service's scores
 
 ML = "/_plugins/_ml"
 DEFAULT = "index.search.default_pipeline"

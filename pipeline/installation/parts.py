@@ -10,14 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 from indexes.engines.client import Engine, EngineError
 from pipeline.command.errors import DataError
 
-MARK = "Made by tweetrerank engine install"
-"""Beginning of the descriptions of our parts."""
-
-NO_KEY = "none"
-"""In place of a key that the service does not need: the engines want one."""
-
-PATH = "/v2/rerank"
-"""Of the service's format that both engines speak."""
+MARK = "Made by tweetrerank engine install"  # Beginning of the descriptions of our parts
+NO_KEY = "none"  # In place of a key that the service does not need: the engines want one
+PATH = "/v2/rerank"  # Of the service's format that both engines speak
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from pipeline.loop.interleaving import credit
 PRIOR = 30.0
 """a of the mixture Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches."""
 
-MOST = 10**6
-"""Searches beyond which no need of them is told."""
+MOST = 10**6  # Searches beyond which no need of them is told
 
 
 def evidence(wins: float, losses: float, p0: float = 0.5) -> float:

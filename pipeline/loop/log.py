@@ -35,11 +35,8 @@ from typing import Any, Protocol
 from indexes.files import atomic_file
 from pipeline.command.errors import DataError
 
-FLUSH = 0.25
-"""Seconds between two writes."""
-
-MOST_WAITING = 20_000
-"""Lines that wait to be written; further ones are dropped."""
+FLUSH = 0.25  # Seconds between two writes
+MOST_WAITING = 20_000  # Lines that wait to be written; further ones are dropped
 
 SEARCHES, EVENTS = "searches", "events"
 PROMOTIONS = "promotions.jsonl"
@@ -77,8 +74,7 @@ the window, ``objects``, their values of UBI's ``object_id_field``, scores and r
 the order of the page, which begins at ``start``: ``shown`` ids, and the ``teams`` of an interleaved
 search against the version ``challenger``, see :mod:`pipeline.loop.interleaving`."""
 
-_HASHED = "hmac:"
-"""At the start of a query or client that is hashed."""
+_HASHED = "hmac:"  # At the start of a query or client that is hashed
 
 
 class Store(Protocol):

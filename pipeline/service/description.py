@@ -51,8 +51,7 @@ _ERRORS = {
 }
 """Kind of an error of a request for scores -> an example."""
 
-_LOCATED = ("empty", "many", "value")
-"""Kinds that have the place of a value."""
+_LOCATED = ("empty", "many", "value")  # Kinds that have the place of a value
 
 _EXAMPLE = ScoreResponse(
     ScoreRequest(["storm warning"], ["stay inside", "gale warning for the coast"], ["", ""]),

@@ -19,8 +19,7 @@ import orjson
 
 LOG = logging.getLogger("tweetrerank.service")
 
-MOST_LINES = 2_000
-"""Lines that wait to be written; further ones are dropped."""
+MOST_LINES = 2_000  # Lines that wait to be written; further ones are dropped
 
 
 @dataclass

@@ -25,11 +25,8 @@ from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
 from rerankers.text.words import MAX_CHARACTERS
 
-CHARACTERS_OF_TOKEN = 4
-"""Mean length of a token of English text in vendors' limits."""
-
-LARGEST_SCORE = 3.4e38
-"""Of a first stage: scores are in single precision."""
+CHARACTERS_OF_TOKEN = 4  # Mean length of a token of English text in vendors' limits
+LARGEST_SCORE = 3.4e38  # Of a first stage: scores are in single precision
 
 
 def _whole(value: object) -> object:
@@ -270,8 +267,7 @@ def usage(record: Record) -> dict[str, int]:
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
 
-_LONGEST = 8192
-"""Characters of a link between which a text is looked for."""
+_LONGEST = 8192  # Characters of a link between which a text is looked for
 
 
 def between_links(document: str) -> tuple[str, str]:

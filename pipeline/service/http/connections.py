@@ -19,16 +19,12 @@ from pipeline.command.errors import DataError
 
 MOST = 2000
 """Connections at a time; a further one takes the place of the one that is idle for longest."""
-OTHER_FILES = 256
-"""Open files that are no connections of clients."""
-HEAD_BYTES = 65_536
-"""Of a request line and headers."""
-HEAD_SECONDS = 10.0
-"""For the arrival of the first byte, and from it to the end of the headers."""
+OTHER_FILES = 256  # Open files that are no connections of clients
+HEAD_BYTES = 65_536  # Of a request line and headers
+HEAD_SECONDS = 10.0  # For the arrival of the first byte, and from it to the end of the headers
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
-GRACE = 30
-"""Seconds that requests have for their end after a signal."""
+GRACE = 30  # Seconds that requests have for their end after a signal
 
 
 class Connection(H11Protocol):

@@ -227,8 +227,7 @@ class Models:
                 LOG.info("%s: loaded again from %s", name, source.folder)
 
 
-_NO_NAMES = ("", "default/not-specified")
-"""Names that clients send where nobody has chosen a model."""
+_NO_NAMES = ("", "default/not-specified")  # Names that clients send where nobody has chosen a model
 
 
 def _sources(

@@ -46,10 +46,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 ANSWER = 20.0
 """Seconds for the scores of a slice, of some milliseconds; then its process is replaced."""
-LOADING = 120.0
-"""Seconds for loading a model."""
-LONGEST_PAUSE = 30.0
-"""Seconds before the next start of a process that dies again and again."""
+LOADING = 120.0  # Seconds for loading a model
+LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
 
 
 class Template:

@@ -26,11 +26,8 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from rerankers.base import Pairs
 
-SLICE = 256
-"""Pairs that are scored at once by a core: a few milliseconds."""
-
-BEGUN_TURN = 4
-"""Every so many turns, requests that are begun come before new ones."""
+SLICE = 256  # Pairs that are scored at once by a core: a few milliseconds
+BEGUN_TURN = 4  # Every so many turns, requests that are begun come before new ones
 
 LEAST = 128
 """Pairs of a part that is worth another thread: Python's lock takes much of what two gain."""

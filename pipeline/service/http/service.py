@@ -39,8 +39,7 @@ from rerankers.text.words import MAX_CHARACTERS
 WINDOWS = 2_000
 """Windows whose scores are kept, four bytes a document: the next page of a search needs them."""
 
-CHECKED = 5.0
-"""Seconds for the scores of a look at the service's health, and until the next one."""
+CHECKED = 5.0  # Seconds for the scores of a look at the service's health, and until the next one
 
 
 class Service:

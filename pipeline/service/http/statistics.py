@@ -31,17 +31,10 @@ from indexes.posts import well_formed
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG
 
-KEPT_TEXTS = 20_000
-"""Texts whose words are remembered."""
-
-KEPT_QUERIES = 2_000
-"""Queries whose words and frequencies are remembered."""
-
-AGE = 300.0
-"""Seconds after which a query's frequencies are asked for again: an index may grow."""
-
-Words = Mapping[str, int]
-"""Word -> how often."""
+KEPT_TEXTS = 20_000  # Texts whose words are remembered
+KEPT_QUERIES = 2_000  # Queries whose words and frequencies are remembered
+AGE = 300.0  # Seconds after which a query's frequencies are asked for again: an index may grow
+Words = Mapping[str, int]  # Word -> how often
 
 
 class Query(NamedTuple):

@@ -26,8 +26,7 @@ from pipeline.service.proxy.search import Hit, Ubi, Window
 from pipeline.service.record import LOG, Record
 from rerankers.errors import RerankerError
 
-RECENT = 100
-"""Searches on the page."""
+RECENT = 100  # Searches on the page
 
 MOST_AWAITED = 50_000
 """Interleaved searches whose clicks are counted at once; all are counted from the log."""

@@ -34,12 +34,9 @@ FOLDER = Path(__file__).parent
 
 MOST_HITS = 1000
 USUAL_HITS = 100
-LONGEST_QUERY = 1000
-"""Characters of a query."""
-GRADES = 3
-"""Grades that can be given: 0, 1 and 2."""
-MOST_TOPICS = 500
-"""Topics that the page suggests."""
+LONGEST_QUERY = 1000  # Characters of a query
+GRADES = 3  # Grades that can be given: 0, 1 and 2
+MOST_TOPICS = 500  # Topics that the page suggests
 
 HEADERS = {
     "Cache-Control": "no-cache",

@@ -33,12 +33,9 @@ from pipeline.service.record import LOG
 from rerankers import models
 from rerankers.features.temporal import milliseconds
 
-MOST_EXPLAINED = 50
-"""Posts of a request for explanations."""
-KEPT = 8
-"""Latest searches whose results are kept for explanations."""
-MOST_WAITING = 16
-"""Requests that wait for the thread of searches; a further one is refused."""
+MOST_EXPLAINED = 50  # Posts of a request for explanations
+KEPT = 8  # Latest searches whose results are kept for explanations
+MOST_WAITING = 16  # Requests that wait for the thread of searches; a further one is refused
 
 FREE = "a query"
 """Key of a query that is no topic of the collection: no topic's, as those are one word."""
@@ -47,8 +44,7 @@ Result = TypeVar("Result")
 
 PageRanker = Fusion | Mixture
 
-Served = Callable[[], Mapping[str, ServedModel]]
-"""Name -> served model, at the time of the call."""
+Served = Callable[[], Mapping[str, ServedModel]]  # Name -> served model, at the time of the call
 
 
 @dataclass(frozen=True)

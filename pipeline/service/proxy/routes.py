@@ -57,8 +57,7 @@ SEARCHES = ("_search", "_msearch")
 _OWN_SEARCH_FAILED = (400, 500)
 """Responses to a window's search that the caller's own search may not get."""
 
-_THREAD = 1_000_000
-"""Bytes of a response that is read in a thread of its own."""
+_THREAD = 1_000_000  # Bytes of a response that is read in a thread of its own
 
 _PAGE = ("from", "size")
 

@@ -475,21 +475,15 @@ def search_of_sources(hits: Sequence[Hit]) -> bytes:
 
 # --- The response ---------------------------------------------------------------------------------
 
-FIRST_STAGE = "_first_stage_score"
-"""Field of a hit with the engine's own score."""
-
-MARK = '"_reranked":false,'
-"""At the start of a response that should have been reranked."""
-
-_GROUPS = ("fields", "ignored_field_values")
-"""Members of a hit with values of fields."""
+FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
+MARK = '"_reranked":false,'  # At the start of a response that should have been reranked
+_GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
 
 _KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _NEXT = re.compile(r"[\s,]*")
 _HALVES = re.compile("[\ud800-\udfff]")
 
-Key = tuple[str, Any]
-"""Index and id of a hit."""
+Key = tuple[str, Any]  # Index and id of a hit
 
 Value = TypeVar("Value")
 Reader = Callable[[str, int], tuple[Any, int]]

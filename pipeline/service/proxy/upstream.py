@@ -17,23 +17,12 @@ from yarl import URL
 from pipeline.service.errors import RequestError
 from pipeline.service.record import Record
 
-CONNECTIONS = 200
-"""To the engine at a time; more requests wait."""
-
-CONNECTING = 5.0
-"""Seconds for a connection."""
-
-TIMEOUT = 60.0
-"""Seconds for a response, unless the client says how long it waits."""
-
-LARGEST = 32_000_000
-"""Bytes of a response."""
-
-UNPACKED = 1_000_000
-"""Bytes of a packed response that are unpacked at a time."""
-
-HELD = 4 * LARGEST
-"""Bytes of all responses that are read or being answered."""
+CONNECTIONS = 200  # To the engine at a time; more requests wait
+CONNECTING = 5.0  # Seconds for a connection
+TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it waits
+LARGEST = 32_000_000  # Bytes of a response
+UNPACKED = 1_000_000  # Bytes of a packed response that are unpacked at a time
+HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
 
 _OURS = frozenset(
     (
