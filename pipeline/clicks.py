@@ -175,10 +175,7 @@ def write_judgments(topics_file: Path, output: Path, log: ClickLog, qrels: Qrels
     from pipeline.collections.trec import written_file
 
     topics = (query.topic for query in log.queries)
-    with (
-        written_file(topics_file) as topics_stream,
-        written_file(output) as qrels_stream,
-    ):
+    with written_file(topics_file) as topics_stream, written_file(output) as qrels_stream:
         for topic in topics:
             if topic.query_id in qrels:
                 topics_stream.write(f"{topic.query_id}\t{topic.text}\n")

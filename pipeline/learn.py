@@ -128,11 +128,7 @@ def read(options: Options) -> tuple[ClickLog, ClickLog]:
 
 
 def _learn(
-    options: Options,
-    collection: SearchedCollection,
-    past: ClickLog,
-    recent: ClickLog,
-    work: Path,
+    options: Options, collection: SearchedCollection, past: ClickLog, recent: ClickLog, work: Path
 ) -> Path | None:
     """The folder of a new model, unless it is worse than the served one on searches of others.
 

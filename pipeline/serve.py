@@ -166,9 +166,7 @@ class Options:
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
     rerank_timeout: float = option(
-        "seconds for it; then the engine's own ranking goes out",
-        default=5.0,
-        parse=positive_float,
+        "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
     )
     expand: bool = option(
         "rerank further hits of each search of the engine, too, which a second search finds by "
@@ -323,11 +321,7 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
                 f"--collection: found {name} {' and '.join(values)}, expected the same; serve each "
                 "of them by itself"
             )
-    return replace(
-        options,
-        engine=first.url,
-        engine_auth=options.engine_auth or first.auth,
-    )
+    return replace(options, engine=first.url, engine_auth=options.engine_auth or first.auth)
 
 
 def fields_of(options: Options, address: EngineAddress | None = None) -> PostFields:

@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from indexes.files import write_bytes
-from pipeline.batches.rows import (
-    OF_POST,
-    OF_QUERY,
-    POSTS,
-    SCORE,
-    Form,
-    Rejected,
-    Row,
-    check,
-)
+from pipeline.batches.rows import OF_POST, OF_QUERY, POSTS, SCORE, Form, Rejected, Row, check
 from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:

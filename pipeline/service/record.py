@@ -176,8 +176,7 @@ def log_as_json() -> QueueListener:
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
     threading.excepthook = lambda failed: LOG.error(
-        "a thread has failed",
-        exc_info=failed.exc_value,
+        "a thread has failed", exc_info=failed.exc_value
     )
     listener = QueueListener(lines, writer)
     listener.start()

@@ -713,8 +713,7 @@ def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: S
 
 def outcomes(client: TestClient, name: str = "searches") -> dict[str, float]:
     actual = re.findall(
-        rf'tweetrerank_{name}\{{index="[^"]*",outcome="(\w+)"\}} (\S+)',
-        client.get("/metrics").text,
+        rf'tweetrerank_{name}\{{index="[^"]*",outcome="(\w+)"\}} (\S+)', client.get("/metrics").text
     )
     return {name: float(count) for name, count in actual}
 

@@ -443,11 +443,7 @@ class Proxy:
         return response.page(shown, window.added, outcome == "failed", sources, ext), ranked
 
     async def _widened(
-        self,
-        response: SearchResponse,
-        window: Window,
-        request: EngineRequest,
-        header: bytes | None,
+        self, response: SearchResponse, window: Window, request: EngineRequest, header: bytes | None
     ) -> SearchResponse:
         """A response with further hits of its search, found by words of the best ones.
 
