@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -58,7 +58,7 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self.statistics, self.bodies = statistics, BodyReader(limits)
-        self._windows: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
+        self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(WINDOWS)
         self._check: asyncio.Future[None] | None = None
         self._checked = 0.0
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
@@ -130,9 +130,6 @@ class Service:
             record.cache_hits += len(queued.texts)
         if key:
             self._windows[key] = logits
-            self._windows.move_to_end(key)
-            if len(self._windows) > WINDOWS:
-                self._windows.popitem(last=False)
         return model.respond(request, logits[rows], later_first)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 import orjson
+from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -149,7 +150,7 @@ class Proxy:
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
         self.loop = loop or Loop(service)
-        self._places: dict[tuple[str, ...], _Place] = {}
+        self._places: LRUCache[tuple[str, ...], _Place] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
         """The engine's paths; that of the root is not for browsers."""
@@ -307,7 +308,7 @@ class Proxy:
         hits or mappings do, it is asked for, from then on at once. Of large sources only the needed
         part comes.
         """
-        place = self._place(request, window)
+        place = self._places.setdefault((request.target, *window.added), _Place())
         is_short, parsed = window.short is not None and not place.is_lacking, None
         can_split = window.needed is not None and not place.is_joined
         is_split = can_split and place.size * (window.hits - window.size) > _WORTH
@@ -326,11 +327,6 @@ class Proxy:
         if parsed and parsed.hits and not is_split:
             place.size = (parsed.last - parsed.first) / len(parsed.hits)
         return response, parsed and replace(parsed, is_split=is_split)
-
-    def _place(self, request: EngineRequest, window: Window) -> _Place:
-        if len(self._places) >= _MOST_PLACES:
-            self._places.clear()
-        return self._places.setdefault((request.target, *window.added), _Place())
 
     async def _sources(
         self, response: SearchResponse, request: EngineRequest, rows: Sequence[int]
