@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal
@@ -176,6 +176,16 @@ class ScoreResponse:
     def best(self) -> Iterator[tuple[int, Fragment]]:
         """(row, score) of the documents that the request wants, best first."""
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
+
+    def results(
+        self, score: str = "relevance_score", **of_text: Callable[[str], Any]
+    ) -> list[dict[str, Any]]:
+        """Those documents as objects, with further fields made of their texts."""
+        return [
+            {"index": row, score: value}
+            | {name: made_of(self.request.texts[row]) for name, made_of in of_text.items()}
+            for row, value in self.best()
+        ]
 
 
 class Format(ErrorFormat):
