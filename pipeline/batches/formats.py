@@ -7,7 +7,6 @@ import gzip
 import json
 import sys
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
@@ -62,37 +61,6 @@ class Content(NamedTuple):
     table: pa.Table | None = None
 
 
-class Reader(ABC):
-    """Reads spans of files; fast for spans in their order, as it keeps its place."""
-
-    place: ClassVar[str]
-    """What the numbers of rows count."""
-
-    @abstractmethod
-    def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
-        """All rows of a file, in spans of about ``size`` bytes of texts, not compressed.
-
-        Spans of pairs with first-stage scores end where a query ends.
-        """
-
-    @abstractmethod
-    def read(self, path: Path, span: Span, form: Form | None) -> Content:
-        """The rows of a span; without a form, not checked for one."""
-
-
-def reader_for(file_format: str) -> Reader:
-    """A reader of a format."""
-    if file_format != PARQUET:
-        return _JsonLines()
-    try:
-        return _Parquet()
-    except ModuleNotFoundError as error:
-        raise DataError(
-            f"found no package {error.name}, which reads and writes Parquet; install the extra: "
-            "pip install 'tweetrerank[ray]'"
-        ) from None
-
-
 def _spans(
     rows: Iterable[tuple[int, Any]], size: int, query_of: Callable[[Any], Any] | None
 ) -> Iterator[Span]:
@@ -129,8 +97,8 @@ def _raise_unless_damage(error: Exception) -> None:
 
 
 @dataclass
-class _JsonLines(Reader):
-    place: ClassVar[str] = "line"
+class _JsonLines:
+    place: ClassVar[str] = "line"  # What the numbers of rows count
     _path: Path | None = None
     _stream: IO[bytes] | None = None
 
@@ -213,7 +181,7 @@ def _query_of(line: bytes) -> Any:
         return None
 
 
-class _Parquet(Reader):
+class _Parquet:
     place: ClassVar[str] = "row"
 
     def __init__(self) -> None:
@@ -316,6 +284,27 @@ def _batches_from(file: Any, row: int, size: int) -> Iterator[tuple[int, Any]]:
         for batch in file.iter_batches(size, row_groups=[group]):
             yield first, batch
             first += len(batch)
+
+
+Reader = _JsonLines | _Parquet
+"""Reads spans of files; fast for spans in their order, as it keeps its place.
+
+``spans`` gives all rows of a file, in spans of about ``size`` bytes of texts, not compressed; those
+of pairs with first-stage scores end where a query ends. ``read`` checks rows for a form, if any.
+"""
+
+
+def reader_for(file_format: str) -> Reader:
+    """A reader of a format."""
+    if file_format != PARQUET:
+        return _JsonLines()
+    try:
+        return _Parquet()
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"found no package {error.name}, which reads and writes Parquet; install the extra: "
+            "pip install 'tweetrerank[ray]'"
+        ) from None
 
 
 def write(

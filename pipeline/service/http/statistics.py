@@ -14,7 +14,7 @@ from functools import partial
 from math import log
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from cachetools import LRUCache, TTLCache
@@ -43,24 +43,6 @@ class Query(NamedTuple):
     words: Words
     frequencies: Words
     total: int
-
-
-class WordIndex(Protocol):
-    """An index that gives words and their frequencies.
-
-    Attributes:
-        mu: Dirichlet smoothing of its query likelihood.
-        threads: that may read at a time.
-    """
-
-    mu: float
-    threads: int
-
-    def read(self, queries: Sequence[str], texts: Sequence[str]) -> tuple[list[Query], list[Words]]:
-        """The words of queries and of texts; raises CollectionError."""
-
-    def close(self) -> None:
-        """Close files."""
 
 
 def likelihood(query: Query, text: Words, mu: float) -> float:
@@ -169,6 +151,9 @@ class LuceneWords:
     def close(self) -> None:
         """Close the index."""
         self._index.close()
+
+
+WordIndex = EngineWords | LuceneWords  # ``threads`` may read at a time
 
 
 def open_words(text: str, auth: Path | None = None) -> WordIndex:
