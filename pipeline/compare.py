@@ -92,7 +92,7 @@ def promote(log: Path, state: Comparison, level: float) -> None:
     """
     from dataclasses import asdict
 
-    from indexes.files import atomic_directory, write_bytes
+    from indexes.files import write_bytes
     from pipeline.loop.log import append_promotion, read_serving
     from pipeline.ranking.build import Source, best_source
     from rerankers.checkpoint import ADAPTED_FILE
@@ -112,11 +112,9 @@ def promote(log: Path, state: Comparison, level: float) -> None:
     if beside and vectors.exists() and beside.exists():
         shutil.copy(beside, beside.with_name(beside.name + PREVIOUS))
         write_bytes(beside, vectors.read_bytes())
-    with atomic_directory(target) as new:
-        shutil.copytree(challenger, new, dirs_exist_ok=True)
-    append_promotion(
-        log, {"action": "promote", "level": level, "folder": str(target)} | asdict(state)
-    )
+    _copy(challenger, target)
+    record = {"action": "promote", "level": level, "folder": str(target)}
+    append_promotion(log, record | asdict(state))
     shutil.rmtree(challenger)
     if collection and (best := best_source(collection).folder) != target:
         print(

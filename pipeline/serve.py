@@ -209,8 +209,8 @@ def main(options: Options) -> None:
         raise UsageError("--grades: found no --collection or --index, expected one to search")
     options = with_engine_of(options, collections)
     indexes = served_indexes(options, [each.engine.index for each in collections if each.engine])
-    if options.ssl_certfile is None and (options.ssl_keyfile or options.ssl_ca_certs):
-        raise UsageError("--ssl-keyfile, --ssl-ca-certs: found no --ssl-certfile, expected one")
+    if options.ssl_certfile is None:
+        _refuse(options, ("ssl_keyfile", "ssl_ca_certs"), "found no --ssl-certfile, expected one")
     listening = bind(options.host, options.port)
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
@@ -308,6 +308,12 @@ def main(options: Options) -> None:
         os._exit(0)  # The interpreter's end would wait for the log.
 
 
+def _refuse(options: Options, names: Sequence[str], problem: str) -> None:
+    """Raise UsageError for those of the options that are given."""
+    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]:
+        raise UsageError(f"{' and '.join(given)}: {problem}")
+
+
 def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
     """The options with the engine of the collections, unless they name one; raises UsageError."""
     addresses = [each.engine for each in collections if each.engine]
@@ -363,9 +369,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     """
     if options.engine is None:
         names = ("engine_index", "text_field", "url_field", "expand")
-        if given := [name for name in names if getattr(options, name)]:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise UsageError(f"{flags}: found no --engine, expected the address of one")
+        _refuse(options, names, "found no --engine, expected the address of one")
         return ()
     if options.engine_index:
         return options.engine_index
@@ -384,9 +388,7 @@ def loop_of(options: Options, service: Service) -> Loop:
 
     if options.log is None:
         names = ("challenger", "log_index")
-        if given := [name for name in names if getattr(options, name)]:
-            flag = given[0].replace("_", "-")
-            raise UsageError(f"--{flag}: found no --log, expected the folder of one")
+        _refuse(options, names, "found no --log, expected the folder of one")
         return Loop(service)
     if options.engine is None:
         raise UsageError("--log: found no --engine, whose reranked searches are logged")

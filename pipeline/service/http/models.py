@@ -72,10 +72,8 @@ class ServedModel:
         parallel_parts = directory, version, cache, processes, adapted
         if processes > 1 and device == "cpu":  # It loads the same model, at the same time.
             parallel = ParallelScorer(*parallel_parts)
-        tuned, checkpoint = (
-            _tuned(directory),
-            checkpoints.load(directory, None, device, None, adapted),
-        )
+        weight, calibration = _tuned(directory)
+        checkpoint = checkpoints.load(directory, None, device, None, adapted)
         if processes > 1 and not checkpoint.model.post_inputs:
             parallel = parallel or ParallelScorer(*parallel_parts)
         if source.version != whole:
@@ -84,7 +82,6 @@ class ServedModel:
         parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.resources
         scorer = parallel or CachedScorer(*parts)
         scorer.warm_up()
-        weight, calibration = tuned
         weight = 1.0 if checkpoint.model.reads_windows else weight
         return cls(name, checkpoint, scorer, weight, calibration, whole)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ class Loop:
         self.service, self.log, self.challenger = service, log, challenger
         self.recent: deque[tuple[dict[str, Any], set[str]]] = deque(maxlen=RECENT)
         self._awaited: OrderedDict[str, tuple[list[dict[str, Any]], set[str]]] = OrderedDict()
-        self._before, self._signs = Comparison(), Counter[int | None]()
+        self._before = Comparison()
         if log:
             service.metrics.registry.register(self)
         if log and challenger:
@@ -93,7 +93,7 @@ class Loop:
     def _read(self) -> None:
         """Begin with what the log has of the two models."""
         assert self.log is not None
-        self._awaited, self._signs = OrderedDict(), Counter()
+        self._awaited = OrderedDict()
         try:
             self._before = comparison.read_comparison(self.log.folder)
         except (DataError, OSError, ValueError) as error:
@@ -211,10 +211,7 @@ class Loop:
         """Keep a search for its clicks, and as the page of one that has some pages."""
         self.recent.append((search, set()))
         if search["teams"] and (search["version"], search["challenger"]) == self._pair:
-            if search["search_id"] not in self._awaited:
-                self._awaited[search["search_id"]] = ([], set())
-                self._signs[None] += 1
-            self._awaited[search["search_id"]][0].append(search)
+            self._awaited.setdefault(search["search_id"], ([], set()))[0].append(search)
             if len(self._awaited) > MOST_AWAITED:
                 self._awaited.popitem(last=False)
 
@@ -225,9 +222,7 @@ class Loop:
         if not (event["object_id"] and comparison.is_click(event["action"])):
             return
         if awaited := self._awaited.get(event["search_id"]):
-            self._signs[comparison.outcome(*awaited)] -= 1
             awaited[1].add(event["object_id"])
-            self._signs[comparison.outcome(*awaited)] += 1
         for search, clicked in self.recent:
             if search["search_id"] == event["search_id"]:
                 clicked.add(event["object_id"])
