@@ -150,7 +150,6 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError for options that do not fit together."""
     problems = []
     if options.highly_relevant < options.relevant:
         problems.append(

@@ -340,7 +340,6 @@ def _as_parquet(table: pa.Table) -> bytes:
 
 
 def _with_scores(table: pa.Table, scores: Sequence[float], form: Form) -> pa.Table:
-    """A table with scores of its posts."""
     import pyarrow as pa
 
     values = pa.array(scores, pa.float64())

@@ -35,8 +35,7 @@ class OpenSearch(Installer):
     """A connector, a model and search pipelines."""
 
     product = "OpenSearch"
-    fields = ("contents", "url")
-    """Fields of an index by :mod:`pipeline.index`."""
+    fields = ("contents", "url")  # Fields of an index by :mod:`pipeline.index`
 
     @property
     def description(self) -> str:
@@ -74,7 +73,6 @@ class OpenSearch(Installer):
     # --- connector and model ----------------------------------------------------------------------
 
     def _connector(self, installation: Installation) -> dict[str, Any]:
-        """The connector as it is to be."""
         service = installation.service
         more = ', "needs_text": true'
         more += ', "links": "around"' if len(installation.fields) > 1 else ""
@@ -193,7 +191,6 @@ class OpenSearch(Installer):
         }
 
     def _check_plugins(self) -> None:
-        """Raise DataError where OpenSearch lacks ML Commons."""
         try:
             self._own("connectors")
         except EngineError as error:
@@ -258,7 +255,6 @@ class OpenSearch(Installer):
                 )
 
     def _check_fields(self, index: str, fields: Sequence[str]) -> None:
-        """Raise DataError where the service would get empty texts."""
         for name, content in self.engine.request("GET", f"/{index}/_mapping").items():
             if problem := lacking(content["mappings"], fields):
                 raise DataError(f"{self.where}/{name}: {problem}")

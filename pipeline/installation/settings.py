@@ -101,7 +101,6 @@ def _matches(pattern: str, url: str) -> bool:
 
 
 def _is_private(host: str) -> bool:
-    """Whether a host has an address that the engine refuses by default."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:

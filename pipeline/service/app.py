@@ -159,7 +159,6 @@ def _status(is_well: bool) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The response to a request that gets no result."""
     headers: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
         kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}

@@ -162,7 +162,6 @@ def _errors(formats: Sequence[Format], record: Record, needs_key: bool) -> dict[
 
 
 def _headers(record: Record) -> dict[str, Any]:
-    """Headers of a response with scores."""
     names = ("x-request-id", "x-mix", *record.headers())
     return {
         name: {"description": _HEADERS.get(name, ""), "schema": {"type": "string"}}

@@ -194,14 +194,12 @@ class Format(ErrorFormat):
     name: ClassVar[str]
     request: ClassVar[Any]
     """Its pydantic model."""
-    documents: ClassVar[str] = "documents"
-    """Field of the documents in a request."""
+    documents: ClassVar[str] = "documents"  # Field of the documents in a request
     takes_any_model: ClassVar[bool] = False
     """Whether clients of this format send names of their vendor's models."""
     needs_media_type: ClassVar[bool] = False
     """Whether a body that does not call itself JSON is refused."""
-    later_first: ClassVar[bool] = False
-    """Which of two documents of equal scores comes first."""
+    later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
 
     def read(self, request: Any) -> ScoreRequest:
         """A request of this format; raises RequestError if it contradicts itself."""

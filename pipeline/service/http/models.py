@@ -141,7 +141,6 @@ def probability(value: float) -> str:
 
 
 def _tuned(directory: Path) -> tuple[float, Calibration]:
-    """λ and calibration of a checkpoint."""
     tuned = tuned_weight(directory)
     weight = tuned[0] if tuned else UNTUNED_WEIGHT
     return weight, calibration_of(directory) or Calibration()

@@ -183,7 +183,6 @@ def validation_error(error: ValidationError, at: Location = ()) -> RequestError:
 
 
 def _named(value: object) -> str:
-    """The JSON type of a value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)[:30]
     names = {str: "a string", dict: "an object", list: "an array", bool: "a boolean"}
@@ -226,6 +225,5 @@ async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Wait until the client goes away."""
     while (await receive())["type"] != "http.disconnect":
         pass

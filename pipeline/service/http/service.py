@@ -163,7 +163,6 @@ class Service:
 
 
 async def _with_passages(request: ScoreRequest) -> ScoreRequest:
-    """A request with the best passage of each long text."""
     queries = [*request.queries]
     if len(queries) == 1:
         queries *= len(request.texts)

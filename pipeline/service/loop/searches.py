@@ -103,7 +103,6 @@ class Loop:
 
     @property
     def _pair(self) -> tuple[str, str]:
-        """Versions of the two models."""
         model = self.challenger and self.challenger.model
         return (self.service.models.default.version, model.version) if model else ("", "")
 

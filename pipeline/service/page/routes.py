@@ -128,7 +128,6 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
 
 
 def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> Topic:
-    """The query with its time limit."""
     text, query_id = given.get("q", ""), given.get("query_id", "")
     topic = Topic(FREE, text)
     if query_id:

@@ -273,7 +273,6 @@ class Proxy:
     def _read(
         self, body: bytes, parameters: Sequence[tuple[str, str]], indexes: Sequence[str]
     ) -> Search:
-        """A search; raises RequestError, as :func:`read_search`."""
         search = read_search(body, parameters, self.defaults, indexes)
         if search.window:
             self._model(search.window)
@@ -570,7 +569,6 @@ async def _read(read: Callable[[str], Value], response: EngineResponse) -> Value
 def _response(
     response: EngineResponse, content: bytes | None = None, is_reranked: bool | None = None
 ) -> Response:
-    """The engine's response, with other content perhaps."""
     passed = Response(response.content if content is None else content, response.status)
     passed.raw_headers += [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))

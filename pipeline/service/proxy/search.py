@@ -365,7 +365,6 @@ def _fields(
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
-    """Whether hits have their whole source."""
     limited = any(
         name == "stored_fields" or name.startswith("_source")
         for name in (*given, *(content.keys() - {"_source"}))
@@ -753,7 +752,6 @@ def _inside(value: Any, name: str) -> Any:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """The texts of a field."""
     if isinstance(value, list):
         yield from chain.from_iterable(map(_leaves, value))
     elif isinstance(value, str):

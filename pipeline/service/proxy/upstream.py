@@ -127,7 +127,6 @@ class Upstream:
         raise AssertionError
 
     async def _read(self, response: aiohttp.ClientResponse, record: Record) -> bytes:
-        """The content of a response; raises RequestError."""
         content, encoding = bytearray(), response.headers.get("content-encoding", "identity")
         if encoding not in ("gzip", "identity"):
             raise ValueError(f"found the encoding {encoding}, expected gzip")
