@@ -27,9 +27,10 @@ class Voyage(base.Format):
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Index, score and perhaps text of each document."""
+        of_text = {"document": str} if response.request.echo else {}
         return {
             "object": "list",
-            "data": response.results(**({"document": str} if response.request.echo else {})),
+            "data": response.results("relevance_score", **of_text),
             "model": response.model,
             "mix": response.mix,
             "usage": {"total_tokens": record.words},
