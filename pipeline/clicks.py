@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from pipeline.collections.clicks.model import ClickModel
     from pipeline.collections.trec import Qrels
 
-POSITIONS = 10
-"""Rows of the table of positions; those below are one row."""
+POSITIONS = 10  # Rows of the table of positions; those below are one row
 
 
 def existing(text: str) -> Path:
@@ -152,7 +151,6 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError for options that do not fit together."""
     problems = []
     if options.highly_relevant < options.relevant:
         problems.append(
@@ -177,10 +175,7 @@ def write_judgments(topics_file: Path, output: Path, log: ClickLog, qrels: Qrels
     from pipeline.collections.trec import written_file
 
     topics = (query.topic for query in log.queries)
-    with (
-        written_file(topics_file) as topics_stream,
-        written_file(output) as qrels_stream,
-    ):
+    with written_file(topics_file) as topics_stream, written_file(output) as qrels_stream:
         for topic in topics:
             if topic.query_id in qrels:
                 topics_stream.write(f"{topic.query_id}\t{topic.text}\n")

@@ -29,11 +29,7 @@ COLUMNS = ("search_id", "time", "query", "ids", "objects", "scores", "start", "s
 
 
 def impressions(source: Path | EngineAddress) -> Iterator[tuple[dict[str, Any], Impression]]:
-    """The searches of a log with a text, each with its impression.
-
-    Raises:
-        DataError: there is no log, or its queries are hashed.
-    """
+    """The searches of a log with a text, each with its impression; raises DataError."""
     if isinstance(source, Path):
         searches, events = log.read(source, log.SEARCHES, COLUMNS), log.read(source, log.EVENTS)
     else:
