@@ -166,16 +166,10 @@ class Engine:
     def request(
         self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
     ) -> Any:
-        """The engine's answer to one request.
+        """The engine's answer to one request; raises EngineError without one, or for an error.
 
-        Args:
-            method: of HTTP.
-            path: from the root, such as ``/_bulk``.
-            body: JSON, or ready lines of JSON as bytes.
-            params: of the path; True and False as the engines spell them.
-
-        Raises:
-            EngineError: it does not answer, or with an error.
+        ``body`` is JSON, or ready lines of it as bytes; True and False in ``params`` are spelled as
+        the engines do.
         """
         if params:
             spelled = {k: str(v).lower() if v in (True, False) else v for k, v in params.items()}

@@ -30,14 +30,10 @@ def search(
     several_shards: bool,
     threads: int = 2,
 ) -> dict[str, list[Hit]]:
-    """The hits of searches.
+    """The hits of searches with ``size``, by their labels (of topics, for messages).
 
-    Args:
-        engine: to ask.
-        bodies: label (of a topic, for messages) -> search, with ``size``.
-        window: hits of a search, at most; more are read page by page.
-        several_shards: word statistics are collected from all shards before.
-        threads: requests that are under way at a time.
+    More than ``window`` hits are read page by page. With ``several_shards``, word statistics are
+    collected from all of them before. ``threads`` requests are under way at a time.
 
     Raises:
         EngineError: a search got no answer; no other results are given then.
