@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from indexes.engines.address import index_name
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
+from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress
     from indexes.engines.building import Built
     from indexes.methods import Posts, SearchIndex
-    from indexes.pairs import Answer
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
 
@@ -88,32 +89,20 @@ def default_vectors(data: Path | None = None) -> Path:
 
 
 class Collection(ABC):
-    """Topics, posts, judgments and candidates. Missing or malformed files raise DataError.
+    """Topics, posts, judgments and candidates. Missing or malformed files raise DataError."""
 
-    Attributes:
-        name: as on the command line; of own topics, the file's name without its ending.
-        title: for reports.
-        topics_path: file of topics; without one, ``file`` or ``index_directory``.
-        qrels_path: file of judgments; None without them.
-        measures: usual measures of its runs, by ir_measures' names.
-        runs: name -> official first-stage run.
-        index_directory: folder of the index, built or not; None if nothing is searched. Of an index
-            in a search engine, the folder of what is kept of it here.
-        engine: the index in a search engine; None for one in ``index_directory``.
-        language: of topics and posts, a code of wordfreq (``en``); None if nobody said it.
-        file: that describes the collection, or its folder, if it is an own one.
-    """
-
-    name: str
-    title: str
-    topics_path: Path
-    qrels_path: Path | None
-    measures: Sequence[str]
-    runs: Mapping[str, Path]
+    name: str  # As on the command line; of own topics, the file's name without its ending
+    title: str  # For reports
+    topics_path: Path  # Without a file of topics, ``file`` or ``index_directory``
+    qrels_path: Path | None  # File of judgments
+    measures: Sequence[str]  # Usual measures of its runs, by ir_measures' names
+    runs: Mapping[str, Path]  # Name -> official first-stage run
     index_directory: Path | None
-    engine: EngineAddress | None = None
-    language: str | None = None
-    file: Path | None = None
+    """Folder of the index, built or not; None if nothing is searched. Of an index in a search
+    engine, the folder of what is kept of it here."""
+    engine: EngineAddress | None = None  # The index in a search engine; None for one in a folder
+    language: str | None = None  # Of topics and posts, a code of wordfreq (``en``)
+    file: Path | None = None  # That describes an own collection, or its folder
 
     @property
     def key(self) -> str:
@@ -390,8 +379,6 @@ class SearchedCollection(Collection):
             for path in self.post_paths:
                 yield from read_posts(path)
             return
-        from indexes.pairs import read_pair_folder
-
         posts: dict[str, Post] = {}
         for folder in self.pair_folders:
             for _, post in read_pair_folder(folder):
@@ -457,8 +444,6 @@ class SearchedCollection(Collection):
     @property
     def engine_index(self) -> str:
         """Name of the collection's index in a search engine, unless another is given."""
-        from indexes.engines.address import index_name
-
         return index_name(self.index_group)
 
 
@@ -534,8 +519,6 @@ class AnswerCollection(Collection):
         """
         if self.qrels_path:
             return read_qrels(self.qrels_path)
-        from indexes.pairs import LABELS
-
         if not (self.folder / LABELS).exists():
             return None
         qrels: Qrels = {}
@@ -547,8 +530,6 @@ class AnswerCollection(Collection):
     @property
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
-        from indexes.pairs import LABELS
-
         return (
             f"{self.name} has no judgments of its {self.part_name} part here "
             f"({self.folder / LABELS} is absent), so runs on it cannot be evaluated"
@@ -560,14 +541,10 @@ class AnswerCollection(Collection):
 
     def missing(self) -> list[Path]:
         """Absent files of this part; labels may be absent."""
-        from indexes.pairs import FILES
-
         return [path for name in FILES if not (path := self.folder / name).exists()]
 
     @cached_property
     def _answers(self) -> list[Answer]:
-        from indexes.pairs import read_answer_folder
-
         self.require_files()
         answers = list(read_answer_folder(self.folder))
         if not answers:
