@@ -80,7 +80,9 @@ class QuestionArchive:
     @classmethod
     def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:
         """Encode the questions of ``pairs``."""
-        grouped = _grouped(pairs)
+        grouped: dict[str, list[ArchivedPair]] = {}
+        for pair in pairs:
+            grouped.setdefault(pair.query_id, []).append(pair)
         vectors = question_vectors(checkpoint, [rows[0].question for rows in grouped.values()])
         return cls(grouped, vectors, checkpoint)
 
@@ -167,11 +169,3 @@ def question_vectors(
                 )
             parts.append(normalize(vectors, dim=1).float().cpu().numpy())
     return np.concatenate(parts)[np.argsort(order)]
-
-
-def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
-    """Pairs by question."""
-    grouped: dict[str, list[ArchivedPair]] = {}
-    for pair in pairs:
-        grouped.setdefault(pair.query_id, []).append(pair)
-    return grouped

@@ -124,12 +124,9 @@ class Trainer:
             return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
         return Examples(tokenized, data.relevant())
 
-    def _start_of_metrics(self) -> str | None:
-        start = self.options.start
-        return f"{start.parent.name}/{start.name}" if start else None
-
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         data, settings = self.training_set, dataclasses.asdict(self.settings)
+        start = self.options.start
         if not outcome.model.trained_by_gradients:
             settings = {"seed": self.settings.seed}
         return {
@@ -141,7 +138,7 @@ class Trainer:
             "topics": len(data.training.candidates.topics),
             "pairs": len(data.training.candidates.keys()),
             "candidates": data.candidates,
-            "started_from": self._start_of_metrics(),
+            "started_from": start and f"{start.parent.name}/{start.name}",
             "vectors": self.options.vectors.name if self.options.vectors else None,
             "training": settings,
             "folds": self.options.folds if data.development is None else None,
