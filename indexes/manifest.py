@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
 
-FORMAT = 1
-"""Version of the folder's layout, raised when older indexes can no longer be read."""
+FORMAT = 1  # Version of the folder's layout, raised when older indexes can no longer be read
 
 FILE_NAME = "manifest.json"
 

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from rerankers.text.spaces import AdaptedSpace
 
-MOST_POSTS = 200_000
-"""Posts to encode, by default: more improve little."""
-
-KEPT = "encodings"
-"""Folder beside the index with the encodings of an unfinished or repeated run."""
+MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
+KEPT = "encodings"  # Folder beside the index with the encodings of an unfinished or repeated run
 
 
 @dataclass(frozen=True)

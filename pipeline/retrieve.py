@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pipeline.collections.topics import Topic
     from pipeline.ranking.archive import Match, QuestionArchive
 
-SHOWN = 5
-"""Questions of the archive shown per question."""
+SHOWN = 5  # Questions of the archive shown per question
 
 DEFAULT_ALPHA = 0.7
 """Section 6.3 of Qiu & Huang (2015) finds the best α near this value, in both languages."""

@@ -51,8 +51,7 @@ from rerankers.training.settings import Settings
 if TYPE_CHECKING:
     from pipeline.training.training_set import TrainingSet
 
-TRAINING = "training."
-"""Before the name of a setting of the training."""
+TRAINING = "training."  # Before the name of a setting of the training
 SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]
 
 

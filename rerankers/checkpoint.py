@@ -38,8 +38,7 @@ from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
 
-FORMAT = 2
-"""Format of ``config.json``, and meaning of the weights: how texts become terms."""
+FORMAT = 2  # Format of ``config.json``, and meaning of the weights: how texts become terms
 VOCABULARY, WEIGHTS = SHARED_FILES = ("vocabulary.json", "model.safetensors")
 ADAPTED_FILE = "adapted.safetensors"
 SHIPPED = Path(__file__).parent / "checkpoints"

@@ -29,8 +29,7 @@ from pipeline.command.options import argument, option, run_command
 if TYPE_CHECKING:
     from pipeline.collections.downloads import Cut
 
-COMMONEST = 100_000
-"""Words of a cut that need not occur in a collection."""
+COMMONEST = 100_000  # Words of a cut that need not occur in a collection
 
 PLAIN = re.compile(r"[a-z][a-z0-9-]+|[!-/:-@[-`{-~“”‘’…£¥€]")
 """Words of our glove.6B.100d.bin.gz: no numbers, single letters, accents, dots or apostrophes."""

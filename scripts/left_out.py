@@ -38,11 +38,8 @@ if TYPE_CHECKING:
     from rerankers.models.window import Model
     from rerankers.text.vocabulary import Idf
 
-FOLDS = 5
-"""Parts of a collection's own topics."""
-
-BINS = 10
-"""Equal parts of [0, 1] in which probabilities are compared with what happened."""
+FOLDS = 5  # Parts of a collection's own topics
+BINS = 10  # Equal parts of [0, 1] in which probabilities are compared with what happened
 
 
 @dataclass(frozen=True)

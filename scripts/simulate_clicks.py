@@ -63,14 +63,12 @@ SHOWN = 10
 CLICK, MISTAKE, LEAVE = 0.7, 0.05, 0.8
 DIFFERENCES = (-0.03, -0.01, 0.0, 0.01, 0.03, 0.05)
 NIGHTS = (1, 3, 7)
-SEARCHED = 0.7
-"""Share of the topics that users search for."""
+SEARCHED = 0.7  # Share of the topics that users search for
 
 UNSEEN = "mb2012"
 """The shipped model that has seen neither its judgments nor those of collections of other kinds."""
 
-FOLDS = 2
-"""Of the trainings, whose own figures are not looked at."""
+FOLDS = 2  # Of the trainings, whose own figures are not looked at
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,8 @@ from indexes.manifest import IndexManifest, Source, software_versions
 from indexes.posts import Post
 from indexes.store import POSTS_FILE, PostStore
 
-CHUNK = 1_000_000
-"""Bytes of posts in a request, about."""
-
-IN_FLIGHT = 3
-"""Requests that are under way at a time."""
+CHUNK = 1_000_000  # Bytes of posts in a request, about
+IN_FLIGHT = 3  # Requests that are under way at a time
 
 _CONFLICT, _TOO_LARGE = 409, 413
 

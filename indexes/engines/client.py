@@ -25,14 +25,9 @@ Result = TypeVar("Result")
 
 NAMES = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}
 
-CONNECTIONS = 4
-"""Requests to a node at a time."""
-
-TIMEOUT = 60.0
-"""Seconds to wait for an answer."""
-
-LARGEST = 200_000_000
-"""Bytes of an answer."""
+CONNECTIONS = 4  # Requests to a node at a time
+TIMEOUT = 60.0  # Seconds to wait for an answer
+LARGEST = 200_000_000  # Bytes of an answer
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 """Seconds to wait before each further attempt: together a cluster's time to replace a node."""

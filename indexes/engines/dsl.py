@@ -8,8 +8,7 @@ from typing import Any
 
 from indexes.errors import CollectionError
 
-PLACEHOLDER = "{{query}}"
-"""Stands for the topic's text in a query of one's own."""
+PLACEHOLDER = "{{query}}"  # Stands for the topic's text in a query of one's own
 
 _KEYS = ("query", "min_score", "post_filter", "runtime_mappings")
 """Parts of a search of one's own that decide which posts it finds."""

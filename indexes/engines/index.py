@@ -31,8 +31,7 @@ from indexes.manifest import Source
 from indexes.methods import RM3, EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, is_doc_id, well_formed
 
-_POSTS = 1000
-"""Posts that are fetched by one search."""
+_POSTS = 1000  # Posts that are fetched by one search
 
 _NUMBERS = {"long", "integer", "short", "byte", "unsigned_long"}
 _DATES = {"date", "date_nanos"}

@@ -13,8 +13,7 @@ from indexes.posts import Post
 
 _CHUNK = 900
 
-Fetch = Callable[[Sequence[str]], Iterable[Post]]
-"""Ids -> the posts that have them, in any order."""
+Fetch = Callable[[Sequence[str]], Iterable[Post]]  # Ids -> the posts that have them, in any order
 
 
 class Changes(Protocol):

@@ -10,14 +10,12 @@ from typing import Any
 from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
 from indexes.lines import listed
 
-Hit = dict[str, Any]
-"""A post that was found, as the engine shows it."""
+Hit = dict[str, Any]  # A post that was found, as the engine shows it
 
 _HITS = 10_000
 """Hits of one request to the engine, about: while one answer is read, the next is made."""
 
-_KEEP = "2m"
-"""How long the engine keeps a point in time, or a scroll, for the next page."""
+_KEEP = "2m"  # How long the engine keeps a point in time, or a scroll, for the next page
 
 _HIT = ("_id", "_score", "_source", "fields", "sort")
 _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), "_shards.failed", "timed_out"])

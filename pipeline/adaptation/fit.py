@@ -27,16 +27,13 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float32]
 
 RIDGE = 0.1
-ROUNDS = 25
-"""Of conjugate gradients."""
+ROUNDS = 25  # Of conjugate gradients
 FEW_POSTS = 20_000
 """Up to so many posts every word has a vector of its own; with more, words of two posts or more."""
 
 
-HELD_OUT = 500
-"""Posts that a check holds out, at most; a tenth of few posts."""
-COMPARED = 1000
-"""Posts that a check ranks for each of them, at most."""
+HELD_OUT = 500  # Posts that a check holds out, at most; a tenth of few posts
+COMPARED = 1000  # Posts that a check ranks for each of them, at most
 
 
 class Check(NamedTuple):

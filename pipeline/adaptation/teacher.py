@@ -28,14 +28,9 @@ multilingual-e5-small."""
 NAMES = tuple(PACKAGES)
 LIBRARY = "sentence_transformers"
 
-FORMAT = "2"
-"""Version of the encodings, raised when the same teacher and text give others."""
-
-PART = 4096
-"""Texts in a file of encodings: what is lost, at most, when a run is interrupted."""
-
-CHUNK = 256
-"""Texts that are encoded in one call, after which the progress is reported."""
+FORMAT = "2"  # Version of the encodings, raised when the same teacher and text give others
+PART = 4096  # Texts in a file of encodings: what is lost, at most, when a run is interrupted
+CHUNK = 256  # Texts that are encoded in one call, after which the progress is reported
 
 Encodings = npt.NDArray[np.float16]
 FloatArray = npt.NDArray[np.float32]

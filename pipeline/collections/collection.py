@@ -39,14 +39,9 @@ if TYPE_CHECKING:
     from rerankers.text.spaces import AdaptedSpace
 
 
-OWN = "own/"
-"""Folder of own collections among indexes and checkpoints."""
-
-ENDING = ".toml"
-"""Of the file of an own collection."""
-
-CORPUS = "corpus.jsonl"
-"""File of the posts of a folder in BEIR's form."""
+OWN = "own/"  # Folder of own collections among indexes and checkpoints
+ENDING = ".toml"  # Of the file of an own collection
+CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
 
 
 def is_own(name: str | Path) -> bool:

@@ -19,11 +19,8 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 
 CATALOGUE = Path(__file__).parent / "catalogue.json"
-BLOCK = 1 << 16
-"""Bytes read at a time."""
-
-CONNECT = 4.0
-"""Seconds for a connection, at most."""
+BLOCK = 1 << 16  # Bytes read at a time
+CONNECT = 4.0  # Seconds for a connection, at most
 
 
 class Cut(NamedTuple):

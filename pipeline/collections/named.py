@@ -69,8 +69,7 @@ _GENERAL = {
 OF_OTHER_KINDS = tuple(_GENERAL)
 """Names of the training parts of collections of other kinds than TREC Microblog."""
 
-ANSWERS = tuple(_ANSWERS)
-"""Names of the answer-selection collections."""
+ANSWERS = tuple(_ANSWERS)  # Names of the answer-selection collections
 
 
 def names() -> list[str]:

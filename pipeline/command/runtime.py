@@ -30,10 +30,8 @@ ALLOCATOR = {
 the defaults PyTorch returns them to the kernel after every layer and spends half of its time in
 page faults, and every thread keeps its own."""
 
-WIDTH = 10_000
-"""Lines are neither wrapped nor cut, but for the texts of posts in a terminal."""
-POST_WIDTH = 100
-"""Characters of a post in a line where stdout is no terminal."""
+WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
+POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
 
 
 def keep_allocations() -> None:

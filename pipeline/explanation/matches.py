@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rerankers.reranker import TrainedReranker
     from rerankers.text.spans import Span
 
-STEPS = ("weak", "fair", "good", "exact or nearly so")
-"""Names of the shades 1 to 4; 0 is none."""
+STEPS = ("weak", "fair", "good", "exact or nearly so")  # Names of the shades 1 to 4; 0 is none
 
 WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
 """The shades 1 to 4 of :func:`shade_words`."""

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
     from rerankers.reranker import TrainedReranker
 
-ALPHAS = tuple(step / 20 for step in range(21))
-"""0, 0.05, …, 1: the search space of section 6.3."""
-BATCH_SIZE = 256
-"""Questions per forward pass."""
+ALPHAS = tuple(step / 20 for step in range(21))  # 0, 0.05, …, 1: the search space of section 6.3
+BATCH_SIZE = 256  # Questions per forward pass
 
 
 class ArchivedPair(NamedTuple):

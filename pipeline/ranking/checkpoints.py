@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 TUNING_FILE = reranker.TUNING_FILE
 
-PRECOMPUTED = "precomputed"
-"""In an index: folders named after the checkpoint's version."""
+PRECOMPUTED = "precomputed"  # In an index: folders named after the checkpoint's version
 
 
 ADAPTED_SUFFIX = "-adapted"

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from pipeline.ranking.retrievers import Retriever
     from rerankers.base import Pairs
 
-OFFICIAL = "run_"
-"""Prefix of rankers that are a collection's official runs."""
+OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
 NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
 """P pairs -> the scores [P] of a neural reranker."""

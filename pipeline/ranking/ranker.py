@@ -179,8 +179,7 @@ class Ranker(Protocol):
 Topics = Sequence[Topic] | str | None
 """Topics to rank: all of a collection for None, one for a text."""
 
-OWN_TOPIC = "q1"
-"""query_id of a text that is no topic of the collection."""
+OWN_TOPIC = "q1"  # query_id of a text that is no topic of the collection
 
 
 class Stopwatch:

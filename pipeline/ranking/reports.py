@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pipeline.ranking.ranker import Ranking
     from pipeline.ranking.retrievers import Candidates
 
-SHOWN = 5
-"""Posts shown of a topic."""
+SHOWN = 5  # Posts shown of a topic
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.examples import CachedInteractions, Examples
 from rerankers.training.settings import Settings
 
-MINIMUM_STEPS = 50
-"""Steps of an epoch, at least, in the training of a fusion's rerankers."""
+MINIMUM_STEPS = 50  # Steps of an epoch, at least, in the training of a fusion's rerankers
 
 
 @dataclass(frozen=True)

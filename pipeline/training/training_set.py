@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
 
 
-DRAWN = 5
-"""Answers of other questions among which :func:`draw_answers` hides the right one."""
+DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
 
 UNJUDGED = 10

@@ -20,8 +20,7 @@ from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.settings import Settings
 
-Rows = npt.NDArray[np.int64]
-"""Row numbers of pairs."""
+Rows = npt.NDArray[np.int64]  # Row numbers of pairs
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from rerankers.training.optimizers import clip_gradients, make_optimizer, steps_
 from rerankers.training.settings import Settings
 from rerankers.training.state import History, copy_weights, load_state, save_state
 
-VALIDATION_BATCHES = 8
-"""Batches of a validation loss."""
+VALIDATION_BATCHES = 8  # Batches of a validation loss
 
 Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""

@@ -34,8 +34,7 @@ from rerankers.training.settings import Settings
 RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
 
-OKAPI = f"{DRAWN}:okapi"
-"""The model of a cell of Okapi BM25."""
+OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 
 
 AUTHORS_RUN = f"{RUN}:authors"

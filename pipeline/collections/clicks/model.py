@@ -44,14 +44,9 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-ROUNDS = 300
-"""Most rounds of expectation maximisation."""
-
-TOLERANCE = 1e-4
-"""The fit ends when no examination, nor the mean, changes by more in a round."""
-
-SHARE_STRENGTH = 10
-"""Pairs that all places count for in the share of wanted posts at one place."""
+ROUNDS = 300  # Most rounds of expectation maximisation
+TOLERANCE = 1e-4  # The fit ends when no examination, nor the mean, changes by more in a round
+SHARE_STRENGTH = 10  # Pairs that all places count for in the share of wanted posts at one place
 
 STRENGTH = 10.0
 """Of both kinds' Beta distributions, in impressions. Of 2, 4, 10 and 30 it gave the best judgments
@@ -60,8 +55,7 @@ of simulated clicks on collections of other kinds."""
 HIGHEST_MEAN = 0.9
 """Of a kind: in a log that shows clicked posts alone, one click would be certainty."""
 
-MOST_SWAPPED = 30
-"""Positions whose examination is estimated by swaps."""
+MOST_SWAPPED = 30  # Positions whose examination is estimated by swaps
 
 FEWEST_CLICKS = 50.0
 """Clicks at each of two positions, on pairs shown at both, that their ratio needs: fewer are less
