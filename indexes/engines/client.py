@@ -60,19 +60,13 @@ _LOST = "connection lost"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who asks, and who vouches for the engine.
+    """Who asks, and who vouches for the engine."""
 
-    Attributes:
-        user: name of a user.
-        password: of this user.
-        api_key: in place of both, as the engine gives it (base64 of ``id:key``).
-        ca: file of the authority (PEM) that has signed the engine's certificate.
-    """
-
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    user: str | None = None  # Name of a user
+    password: str | None = field(default=None, repr=False)  # Of this user
     api_key: str | None = field(default=None, repr=False)
-    ca: str | None = None
+    """In place of both, as the engine gives it (base64 of ``id:key``)."""
+    ca: str | None = None  # File of the authority (PEM) that has signed the engine's certificate
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
@@ -128,17 +122,11 @@ _Send = Callable[[str, str, bytes | None, Mapping[str, str]], _Answer]
 
 @dataclass(frozen=True)
 class Engine:
-    """A connection to a search engine; made by :meth:`connect`, may be used by several threads.
+    """A connection to a search engine; made by :meth:`connect`, may be used by several threads."""
 
-    Attributes:
-        address: of an index in it, for messages.
-        kind: ``opensearch`` or ``elasticsearch``.
-        version: such as (2, 19); () where the server does not tell.
-    """
-
-    address: EngineAddress
-    kind: str
-    version: tuple[int, ...]
+    address: EngineAddress  # Of an index in it, for messages
+    kind: str  # ``opensearch`` or ``elasticsearch``
+    version: tuple[int, ...]  # Such as (2, 19); () where the server does not tell
     send: _Send = field(repr=False)
 
     @classmethod

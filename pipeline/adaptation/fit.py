@@ -37,16 +37,12 @@ COMPARED = 1000  # Posts that a check ranks for each of them, at most
 
 
 class Check(NamedTuple):
-    """What a fit is worth on posts that it has not seen.
+    """What a fit is worth on posts that it has not seen."""
 
-    Attributes:
-        explained: share of the variance of their encodings.
-        agreement: Spearman's ρ of the teacher's and the fit's order of other posts, mean over
-            held-out posts as queries.
-    """
-
-    explained: float
+    explained: float  # Share of the variance of their encodings
     agreement: float
+    """Spearman's ρ of the teacher's and the fit's order of other posts, mean over held-out posts as
+    queries."""
 
 
 def fit(

@@ -40,19 +40,12 @@ Embed = Callable[[Sequence[str]], Iterator[tuple[list[int], FloatArray]]]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A sentence transformer, ready to encode.
+    """A sentence transformer, ready to encode."""
 
-    Attributes:
-        name: one of :data:`NAMES`, or the name of its folder.
-        dimension: numbers of an encoding, E.
-        fingerprint: SHA-256 of its files, in hexadecimal digits.
-        embed: of texts that are not empty; encodings of any length.
-    """
-
-    name: str
-    dimension: int
-    fingerprint: str
-    embed: Embed
+    name: str  # One of :data:`NAMES`, or the name of its folder
+    dimension: int  # Numbers of an encoding, E
+    fingerprint: str  # SHA-256 of its files, in hexadecimal digits
+    embed: Embed  # Of texts that are not empty; encodings of any length
 
 
 def check_installed(name: str) -> None:

@@ -218,41 +218,32 @@ class Collection(ABC):
 
 @dataclass(frozen=True)
 class SearchedCollection(Collection):
-    """A collection with an index of its posts; without files of them, the index is all there is.
-
-    Attributes:
-        index_group: collections of a group share their posts and so their index.
-        pair_folders: folders of parallel files with the group's posts, see
-            :func:`indexes.pairs.read_pair_folder`.
-        post_paths: files of JSON lines with the posts, in place of ``pair_folders``.
-        data: data folder of the ``--data`` option, for messages.
-        own_index: index to search in place of the shared one.
-        engine: index to search in a search engine.
-        training_path: file of the topics to train on; None takes all topics.
-        training_qrels_path: file of the judgments to train on, where they are not in
-            ``qrels_path``; then the topics that each file judges are searched or trained on.
-        judged_only: whether models are trained on few candidates without a judgment.
-        own_adapted: file of adapted word vectors in place of that beside the index.
-    """
+    """A collection with an index of its posts; without files of them, the index is all there is."""
 
     name: str
     title: str
     topics_path: Path
     qrels_path: Path | None
     runs: Mapping[str, Path]
-    index_group: str = ""
+    index_group: str = ""  # Collections of a group share their posts and so their index
     pair_folders: Sequence[Path] = ()
+    """Folders of parallel files with the group's posts, see
+    :func:`indexes.pairs.read_pair_folder`."""
     post_paths: Sequence[Path] = ()
+    """Files of JSON lines with the posts, in place of ``pair_folders``."""
     measures: Sequence[str] = DEFAULT_MEASURES
-    data: Path | None = None
-    own_index: Path | None = None
-    engine: EngineAddress | None = None
+    data: Path | None = None  # Data folder of the ``--data`` option, for messages
+    own_index: Path | None = None  # Index to search in place of the shared one
+    engine: EngineAddress | None = None  # Index to search in a search engine
     file: Path | None = None
-    training_path: Path | None = None
+    training_path: Path | None = None  # File of the topics to train on; None takes all topics
     training_qrels_path: Path | None = None
-    judged_only: bool = False
+    """File of the judgments to train on, where they are not in ``qrels_path``; then the topics that
+    each file judges are searched or trained on."""
+    judged_only: bool = False  # Whether models are trained on few candidates without a judgment
     language: str | None = None
     own_adapted: Path | None = None
+    """File of adapted word vectors in place of that beside the index."""
 
     @property
     def adapted_path(self) -> Path | None:
@@ -462,22 +453,17 @@ def engine_directory(address: EngineAddress) -> Path:
 
 @dataclass(frozen=True)
 class AnswerCollection(Collection):
-    """One part of an answer-selection collection: questions with given candidate answers.
-
-    Attributes:
-        folders: part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
-            :mod:`indexes.pairs`.
-        part_name: of this object.
-        qrels_path: judgments to use in place of the labels.
-    """
+    """One part of an answer-selection collection: questions with given candidate answers."""
 
     name: str
     title: str
     folders: Mapping[str, Path]
-    part_name: str = "test"
+    """Part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
+    :mod:`indexes.pairs`."""
+    part_name: str = "test"  # Of this object
     measures: Sequence[str] = ("AP", "RR")
     runs: Mapping[str, Path] = field(default_factory=dict)
-    qrels_path: Path | None = None
+    qrels_path: Path | None = None  # Judgments to use in place of the labels
     index_directory: None = None
 
     @property

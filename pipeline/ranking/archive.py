@@ -63,17 +63,11 @@ Found = Mapping[str, Sequence[Match]]
 
 @dataclass(frozen=True)
 class QuestionArchive:
-    """Question–answer pairs by query_id, and the questions' vectors.
+    """Question–answer pairs by query_id, and the questions' vectors."""
 
-    Attributes:
-        pairs: query_id -> pairs of one question.
-        vectors: [N, E] of length 1, in the order of ``pairs``.
-        checkpoint: of the model that made them.
-    """
-
-    pairs: Mapping[str, Sequence[ArchivedPair]]
-    vectors: npt.NDArray[np.float32]
-    checkpoint: TrainedReranker
+    pairs: Mapping[str, Sequence[ArchivedPair]]  # query_id -> pairs of one question
+    vectors: npt.NDArray[np.float32]  # [N, E] of length 1, in the order of ``pairs``
+    checkpoint: TrainedReranker  # Of the model that made them
 
     @classmethod
     def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:

@@ -101,23 +101,17 @@ def _must_skip(folder: Path, collection: str) -> bool:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a trained model is loaded and run.
+    """How a trained model is loaded and run."""
 
-    Attributes:
-        device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
-        idf: ``wordfreq`` or a file; None is the one used in training. From wordfreq
-            come the frequencies of the collection's language, if it names one.
-        batch_size: pairs in a forward pass.
-        precision: of the model's arithmetic, ``fp32`` or ``bf16``.
-        precomputed: folder of precomputed posts, ``none``, or None for the index's own.
-    """
-
-    device: str = "auto"
+    device: str = "auto"  # See :func:`pipeline.command.runtime.choose_device`, also for ``threads``
     threads: int | None = None
     idf: str | None = None
-    batch_size: int = 256
-    precision: str = "fp32"
+    """``wordfreq`` or a file; None is the one used in training. From wordfreq come the frequencies
+    of the collection's language, if it names one."""
+    batch_size: int = 256  # Pairs in a forward pass
+    precision: str = "fp32"  # Of the model's arithmetic, ``fp32`` or ``bf16``
     precomputed: str | None = None
+    """Folder of precomputed posts, ``none``, or None for the index's own."""
 
 
 def load_scorer(
@@ -207,33 +201,25 @@ class Calibration(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """A tuned λ with its provenance.
+    """A tuned λ with its provenance."""
 
-    Attributes:
-        weight: λ, the neural score's share.
-        curve: λ -> mean measure over all topics.
-        cross_validated: mean over topics of the measure at the λ chosen without the topic's fold;
-            unlike the curve's maximum it is not biased by the choice.
-        fold_weights: those λ, one a fold.
-        measure: the maximised one, by ir_measures' name.
-        checkpoint: source of the neural scores, ``<model>/<name>``.
-        calibration: of the neural scores; None for those that do not grow with relevance.
-    """
-
-    weight: float
-    curve: dict[float, float]
+    weight: float  # λ, the neural score's share
+    curve: dict[float, float]  # λ -> mean measure over all topics
     cross_validated: float
-    fold_weights: tuple[float, ...]
-    measure: str
+    """Mean over topics of the measure at the λ chosen without the topic's fold; unlike the curve's
+    maximum it is not biased by the choice."""
+    fold_weights: tuple[float, ...]  # Those λ, one a fold
+    measure: str  # The maximised one, by ir_measures' name
     normalization: str
     folds: int
     seed: int
     topics: tuple[str, ...]
     collections: tuple[str, ...] = ()
     first_stage: str = ""
-    checkpoint: str = ""
+    checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     date: str = ""
     calibration: Calibration | None = None
+    """Of the neural scores; None for those that do not grow with relevance."""
 
     def save(self, path: Path | str) -> None:
         """Write the tuning as JSON, atomically."""

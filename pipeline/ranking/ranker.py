@@ -83,19 +83,13 @@ class ModelScorer:
 
 
 class Ranking(NamedTuple):
-    """Result of a :class:`Ranker`.
+    """Result of a :class:`Ranker`."""
 
-    Attributes:
-        stages: name -> run of each stage, in order; the last one is the result.
-        candidates: the posts that were scored, with their first-stage scores.
-        seconds: stage -> seconds of its own work, which another may have shared the cores with.
-        collection: whose topics these are; None if it is not known.
-    """
-
-    stages: Mapping[str, Run]
-    candidates: Candidates
+    stages: Mapping[str, Run]  # Name -> run of each stage, in order; the last one is the result
+    candidates: Candidates  # The posts that were scored, with their first-stage scores
     seconds: Mapping[str, float]
-    collection: Collection | None = None
+    """Stage -> seconds of its own work, which another may have shared the cores with."""
+    collection: Collection | None = None  # Whose topics these are; None if it is not known
 
     @property
     def run(self) -> Run:
@@ -207,15 +201,10 @@ def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
 
 
 class Mixing(NamedTuple):
-    """The share of the new score.
+    """The share of the new score."""
 
-    Attributes:
-        weight: λ, the new score's share; 1 leaves it as it is.
-        origin: where λ is from, for reports.
-    """
-
-    weight: float = 1.0
-    origin: str = "given"
+    weight: float = 1.0  # λ, the new score's share; 1 leaves it as it is
+    origin: str = "given"  # Where λ is from, for reports
 
     def __str__(self) -> str:
         return f"λ = {self.weight:g} ({self.origin})"
@@ -223,19 +212,12 @@ class Mixing(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
+    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2)."""
 
-    Attributes:
-        retriever: finds the candidates; None if they are always given.
-        scorer: gives the new scores; None keeps the first stage's ranking.
-        mixing: λ.
-        collection: that the retriever searches.
-    """
-
-    retriever: Retriever | None
-    scorer: ModelScorer | None
-    mixing: Mixing = Mixing()
-    collection: Collection | None = None
+    retriever: Retriever | None  # Finds the candidates; None if they are always given
+    scorer: ModelScorer | None  # Gives the new scores; None keeps the first stage's ranking
+    mixing: Mixing = Mixing()  # λ
+    collection: Collection | None = None  # That the retriever searches
 
     @property
     def name(self) -> str:

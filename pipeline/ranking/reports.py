@@ -22,19 +22,13 @@ SHOWN = 5  # Posts shown of a topic
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of the stages of a ranking; printed, a table with a row for each.
+    """Measures of the stages of a ranking; printed, a table with a row for each."""
 
-    Attributes:
-        title: collection and number of judged topics.
-        values: stage -> measure -> query_id -> value, for every judged topic.
-        milliseconds: stage -> milliseconds a topic, where they are known.
-        note: text at the end of the last row.
-    """
-
-    title: str
-    values: Mapping[str, Values]
+    title: str  # Collection and number of judged topics
+    values: Mapping[str, Values]  # Stage -> measure -> query_id -> value, for every judged topic
     milliseconds: Mapping[str, float] = field(default_factory=dict)
-    note: str = ""
+    """Stage -> milliseconds a topic, where they are known."""
+    note: str = ""  # Text at the end of the last row
 
     def __getitem__(self, stage: str) -> dict[str, float]:
         """Measure -> mean over the judged topics, of one stage."""

@@ -153,18 +153,14 @@ class Trainer:
 
 @dataclass
 class FusionPartTrainer:
-    """Trains the neural rerankers whose scores a fusion reads.
-
-    Attributes:
-        options: of the fusion, as are ``seed`` and ``state_directory``.
-        checkpoints: name -> checkpoint folder of each trained reranker.
-    """
+    """Trains the neural rerankers whose scores a fusion reads."""
 
     training_set: TrainingSet
-    options: TrainingOptions
+    options: TrainingOptions  # Of the fusion, as are ``seed`` and ``state_directory``
     seed: int
     state_directory: Path
     checkpoints: dict[str, Path] = field(default_factory=dict)
+    """Name -> checkpoint folder of each trained reranker."""
 
     def unseen_scores(
         self, name: str, pairs: Pairs, query_ids: Sequence[str]

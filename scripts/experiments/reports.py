@@ -79,19 +79,14 @@ def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
 
 @dataclass(frozen=True)
 class YearGains:
-    """Gains of MP-HCNN over QL on one year.
-
-    Attributes:
-        system: MP-HCNN, the table's second system; QL is the first.
-        ours: its result.
-        by_system: MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL.
-    """
+    """Gains of MP-HCNN over QL on one year."""
 
     collection: Collection
     qrels: Qrels
-    system: System
-    ours: Result
+    system: System  # MP-HCNN, the table's second system; QL is the first
+    ours: Result  # Its result
     by_system: Mapping[str, Mapping[str, float]]
+    """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL."""
 
     @property
     def neural(self) -> Mapping[str, float]:

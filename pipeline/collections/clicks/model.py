@@ -70,17 +70,11 @@ _NODES: Floats = np.sin((np.arange(_BINS) + 0.5) * np.pi / 2 / _BINS) ** 2
 
 
 class ClickModel(NamedTuple):
-    """A fitted position-based model.
+    """A fitted position-based model."""
 
-    Attributes:
-        examination: [positions], of the first position 1.
-        attractiveness: [pairs], posterior mean of the click rate at the first position.
-        relevance: [pairs], probability that the post is one that users want.
-    """
-
-    examination: Floats
-    attractiveness: Floats
-    relevance: Floats
+    examination: Floats  # [positions], of the first position 1
+    attractiveness: Floats  # [pairs], posterior mean of the click rate at the first position
+    relevance: Floats  # [pairs], probability that the post is one that users want
 
 
 class _Prior(NamedTuple):
