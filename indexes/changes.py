@@ -37,10 +37,7 @@ def change(
     returned manifest is this one, unless there was nothing to do.
 
     Args:
-        directory: the index.
         command: repeats this change; for the manifest.
-        add: files of posts.
-        remove: ids.
         replace: an added post takes the place of one with the same id; else that is an error.
         finish: called with the folder of the complete new index, before it replaces the old one.
 

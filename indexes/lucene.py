@@ -50,9 +50,7 @@ def build(
     the same index.
 
     Args:
-        posts: in any order, every id once.
         directory: folder of the index; replaced only if it is an index.
-        sources: files of the posts, for checks when the index is opened.
         rebuild: command that builds this index, for messages; default: this call.
 
     Raises:

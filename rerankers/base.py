@@ -275,8 +275,6 @@ class Reranker(nn.Module, ABC):
         """Scores [P] of P posts, each with its query.
 
         Args:
-            queries: inputs of Q queries.
-            posts: inputs of P posts.
             query_of_post: [P] row of the query of each post.
             features: [P, K] of :attr:`feature_families`.
             post_of_pair: [P] row of the post of each pair, if ``posts`` are fewer than P.
@@ -309,7 +307,6 @@ class Reranker(nn.Module, ABC):
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each pair is relevant.
             query_index: [P] query of each pair.
-            progress: called while it lasts, with what is being done.
         """
 
     def files(self) -> Mapping[str, bytes]:

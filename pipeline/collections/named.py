@@ -161,14 +161,8 @@ def open_collection(
     * ``topics``, or as ``name`` a file of topics, with the ``index`` of their posts.
 
     Args:
-        name: of a collection, or a file or folder.
         index: folder of an index by :func:`indexes.build`, in place of the collection's own.
         qrels: judgments in place of the collection's: a file, query_id -> doc_id -> grade, or rows.
-        data: folder of the named collections' data.
-        engine: fields of the address of an index in a search engine.
-        posts: rows as :func:`indexes.posts.post_of` reads them.
-        topics: rows as :func:`pipeline.collections.topics.topic_of` reads them.
-        beir: folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``.
         ir_dataset: is written into the home folder once.
 
     Raises:

@@ -67,7 +67,6 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     """The collection that a file describes, or a folder in BEIR's form.
 
     Args:
-        path: the file or folder.
         known_names: of named collections, which it may not have.
 
     Raises:

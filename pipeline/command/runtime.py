@@ -168,8 +168,6 @@ def table_lines(
     """The lines of a table.
 
     Args:
-        header: titles of the columns, or nothing.
-        rows: one cell a column.
         left: columns that are aligned on the left, the others are on the right.
         width: of all columns together; the last one is cut to fit.
     """

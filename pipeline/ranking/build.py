@@ -65,7 +65,6 @@ def ranker(
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
         all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
-        data: folder of the data of named collections.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
     Raises:
@@ -117,7 +116,6 @@ def default_reranker(
     """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
 
     Args:
-        collection: to be ranked.
         is_mixed: whether it reranks one first stage, as a fusion does not.
         checkpoint: of a model; then it is no fusion's.
         has_weight: whether there is a λ, which no fusion has.

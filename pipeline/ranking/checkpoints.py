@@ -56,7 +56,6 @@ def default_directory(
     answer-selection collection on its training part, for any other on all judged collections.
 
     Args:
-        model: name of the model.
         collection: key of the collection.
         file: that describes it, if it is an own one.
         is_adapted: whether there are adapted word vectors; models that read them are preferred.
@@ -125,10 +124,7 @@ def load_scorer(
     Prints a warning if it has seen the collection's judgments.
 
     Args:
-        name: of the model.
-        collection: to be ranked.
         checkpoint: folder; None is :func:`default_directory`.
-        loading: device, word frequencies and the like.
     """
     if name not in models.names():
         raise UsageError(
@@ -283,7 +279,6 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
     """The model that does best on held-out topics of an own collection (its key), of those trained.
 
     Args:
-        collection: its key.
         fits: whether a model can be used.
 
     Returns:

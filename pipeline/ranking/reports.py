@@ -57,7 +57,6 @@ def evaluate(
         ranking: result of a :class:`pipeline.ranking.ranker.Ranker`, or a run.
         measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
         qrels: query_id -> doc_id -> grade; else the collection's.
-        title: of a run, in its row.
 
     Raises:
         DataError: there are no judgments.

@@ -268,7 +268,6 @@ def retriever_for(
     """The source of a collection's candidates.
 
     Args:
-        collection: to be searched.
         candidates: file of a TREC run, or name of an official run; None searches the index, or
             takes the candidates that come with the topics.
         method: one of :data:`indexes.methods.METHODS`; None is the default.

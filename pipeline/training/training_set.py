@@ -223,10 +223,7 @@ def microblog_training_set(
     """Judged microblog years, and the words of all posts on this machine.
 
     Args:
-        test: the year to leave out.
-        data: the data folder.
         years: to train on; by default all judged ones but ``test``.
-        prior_runs: see :func:`load_training_data`.
     """
     judged = named.training_collections(test, data)
     trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged

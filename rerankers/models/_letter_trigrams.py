@@ -66,9 +66,6 @@ class SemanticModel(Reranker):
 class TrigramSums(nn.Module):
     """Product of a trained matrix and the trigram counts of texts or words.
 
-    Attributes:
-        sparse: whether gradients are sparse, as of ``torch.nn.Embedding``.
-
     Args:
         size: K, dimensions of a trigram vector.
         buckets: rows of the matrix; trigrams share rows if there are fewer.

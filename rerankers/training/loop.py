@@ -53,12 +53,8 @@ def train(
 
     Args:
         model: on the device to train on.
-        training: pairs to learn from.
         validation: pairs of other topics; None runs all epochs, and the last one is best.
-        measure: of the validation scores.
-        settings: how to train.
         state_file: written after every epoch; ``resume`` continues from it if it exists.
-        progress: called after every step and epoch.
 
     Raises:
         RerankerError: nothing to learn from, a loss that is not a number, or a state file of

@@ -126,7 +126,6 @@ def fit(
         click: [entries], whether the post was clicked.
         strength: of the Beta prior, in impressions.
         known: [positions], examination where it is not to be fitted, else NaN.
-        progress: is called with 1 after every round.
     """
     shown = np.bincount(position)
     clicked = np.bincount(position, weights=click)
