@@ -198,10 +198,7 @@ def _candidates(
 
 
 def _rerank(
-    options: Options,
-    collection: Collection,
-    ranker: Ranker,
-    jobs: Mapping[Job, Candidates],
+    options: Options, collection: Collection, ranker: Ranker, jobs: Mapping[Job, Candidates]
 ) -> dict[str, tuple[Values, Values]]:
     """Write each reranked run; name -> its values before and after, with judgments."""
     from pipeline.collections.trec import write_run

@@ -153,11 +153,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     """
     from pipeline.command import runtime
     from pipeline.training.fusion import fusion_training_set, window_training_set
-    from pipeline.training.own import (
-        calibrated,
-        compare,
-        shipped_start,
-    )
+    from pipeline.training.own import calibrated, compare, shipped_start
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
     from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 
@@ -179,11 +175,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
             training_set = fusion_training_set(
-                task.rankers,
-                training_set,
-                task.of_fusion,
-                parts.unseen_scores,
-                task.reads_judged,
+                task.rankers, training_set, task.of_fusion, parts.unseen_scores, task.reads_judged
             )
             checkpoints = parts.checkpoints
         elif task.reads_windows:

@@ -23,13 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import (
-    argument,
-    did_you_mean,
-    option,
-    positive_int,
-    run_command,
-)
+from pipeline.command.options import argument, did_you_mean, option, positive_int, run_command
 from pipeline.command.runtime import keep_allocations
 
 if TYPE_CHECKING:

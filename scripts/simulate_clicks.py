@@ -43,12 +43,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.command.errors import DataError
-from pipeline.command.options import (
-    non_negative_int,
-    option,
-    positive_int,
-    run_command,
-)
+from pipeline.command.options import non_negative_int, option, positive_int, run_command
 from pipeline.command.ranking import addresses
 
 if TYPE_CHECKING:

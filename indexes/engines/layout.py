@@ -237,8 +237,7 @@ def _similarities(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         name: {k: v if k == "type" else float(v) for k, v in one.items()}
         for name, one in sorted(
-            settings.get("similarity", {}).items(),
-            key=lambda item: item[0] != QueryLikelihood.name,
+            settings.get("similarity", {}).items(), key=lambda item: item[0] != QueryLikelihood.name
         )
     }
 

@@ -124,10 +124,7 @@ def encode(
 
 
 def _encoded(
-    texts: list[str],
-    teacher: Teacher,
-    times: npt.NDArray[np.int64],
-    progress: Callable[[int], Any],
+    texts: list[str], teacher: Teacher, times: npt.NDArray[np.int64], progress: Callable[[int], Any]
 ) -> Encodings:
     """Encodings [N, E] of unit length; the progress counts each text as often as ``times`` says."""
     found = np.zeros((len(texts), teacher.dimension), dtype=np.float16)

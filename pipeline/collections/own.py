@@ -54,10 +54,7 @@ Content = TypeVar("Content")
 
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
-KEYS = (
-    *("posts", "topics", "qrels", "train", "train_qrels", "language", "judged_only"),
-    *_ENGINE,
-)
+KEYS = (*("posts", "topics", "qrels", "train", "train_qrels", "language", "judged_only"), *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""

@@ -151,8 +151,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         metavar="DIR",
     )
     idf: str | None = option(
-        "word frequencies: wordfreq or a file (default: as trained)",
-        metavar="SOURCE",
+        "word frequencies: wordfreq or a file (default: as trained)", metavar="SOURCE"
     )
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
     skip_unknown: bool = option(

@@ -78,11 +78,7 @@ def ranker(
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
-    chosen = {
-        "first_stage": first_stage,
-        "parameters": parameters,
-        "weight": weight is not None,
-    }
+    chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
     given = [name for name, value in chosen.items() if value]
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None

@@ -114,10 +114,7 @@ class Loading:
 
 
 def load_scorer(
-    name: str,
-    collection: Collection,
-    checkpoint: Path | None = None,
-    loading: Loading = Loading(),
+    name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
 ) -> ModelScorer:
     """The trained model for a collection, with precomputed posts if there are any.
 

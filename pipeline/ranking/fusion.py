@@ -278,10 +278,7 @@ class Fusion:
 
     @classmethod
     def load(
-        cls,
-        collection: Collection,
-        scorer: ModelScorer,
-        load: Callable[[str, Path], ModelScorer],
+        cls, collection: Collection, scorer: ModelScorer, load: Callable[[str, Path], ModelScorer]
     ) -> Fusion:
         """The fusion for a collection, from its trained model.
 

@@ -139,10 +139,7 @@ class Ranker(Protocol):
         """What is searched; None if candidates are always given."""
 
     def rank(
-        self,
-        topics: Topics = None,
-        hits: int = DEFAULT_HITS,
-        progress: ProgressBar = hidden,
+        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
         """Find the best ``hits`` candidates of each topic, and rerank them.
 

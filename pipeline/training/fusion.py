@@ -90,9 +90,7 @@ def fusion_training_set(
 
 
 def window_training_set(
-    training_set: TrainingSet,
-    collections: Sequence[SearchedCollection],
-    judged_posts: bool = False,
+    training_set: TrainingSet, collections: Sequence[SearchedCollection], judged_posts: bool = False
 ) -> TrainingSet:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 

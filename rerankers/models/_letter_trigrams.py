@@ -36,11 +36,7 @@ class SemanticModel(Reranker):
     """Maps trigram identifiers [B, L] to vectors of length 1, [B, K]."""
 
     # The papers' loss: one clicked document and four others.
-    training_settings = Settings(
-        loss="listwise",
-        learning_rate=1e-3,
-        negatives=4,
-    )
+    training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     query_inputs = (TRIGRAMS,)
     post_inputs = (TRIGRAMS,)

@@ -52,8 +52,7 @@ class PerspectiveMatches:
         """Similarity of the best phrase that contains each term of the post: [Ld]."""
         phrases, length = self.post_phrases(level), self.phrase_length(level)
         return np.array(
-            [phrases[max(0, n - length + 1) : n + 1].max() for n in range(len(phrases))],
-            np.float32,
+            [phrases[max(0, n - length + 1) : n + 1].max() for n in range(len(phrases))], np.float32
         )
 
 

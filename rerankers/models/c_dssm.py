@@ -88,7 +88,4 @@ class Model(SemanticModel):
 
     network = ConvolutionalNetwork
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "rao2019": PAPER,
-    }
+    configurations: ClassVar[Mapping[str, Config]] = {"compact": Config(), "rao2019": PAPER}

@@ -137,10 +137,7 @@ class EpochTrainer:
         self.steps = training.steps_of_epoch(settings)
 
     def train_epoch(
-        self,
-        epoch: int,
-        progress: Progress = lambda epoch, step, message: None,
-        setbacks: int = 0,
+        self, epoch: int, progress: Progress = lambda epoch, step, message: None, setbacks: int = 0
     ) -> float:
         """The steps of one epoch, counted from 1; returns their mean loss.
 
