@@ -4,7 +4,7 @@
 
     candidates = retriever.search(topics, hits=1000)
     scores     = scorer.score(candidates)
-    run        = interpolate(candidates, scores, weight=0.5)
+    run        = interpolate(candidates.run, scores, weight=0.5)
 
 These three lines are :meth:`Mixture.rank`. A :class:`Ranker` is what every command, the service and
 the library hold: :class:`Mixture`, or :class:`pipeline.ranking.fusion.Fusion`, whose candidates
@@ -24,7 +24,7 @@ from pipeline.collections.trec import Run, ranked
 from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean, listed
-from pipeline.ranking import interpolation
+from pipeline.ranking.interpolation import interpolate
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -261,7 +261,7 @@ class Mixture:
             weight = self.mixing.weight
             if weight != 1:
                 name = f"{self.scorer.name} + {self._first_stage} (λ = {weight:g})"
-                stages[name] = interpolate(candidates, scores, weight)
+                stages[name] = interpolate(candidates.run, scores, weight)
                 watch.stop(name)
         return Ranking(stages, candidates, watch.seconds, self.collection)
 
@@ -291,16 +291,6 @@ class Mixture:
         # The page may be given away: without the path that follows.
         mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by minmax"
         return matches.explain(topic, scorer.checkpoint, self._first_stage, mixing)
-
-
-def interpolate(candidates: Candidates, scores: Run, weight: float) -> Run:
-    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2).
-
-    A weight of 1 gives the neural scores as they are.
-    """
-    if weight == 1:
-        return scores
-    return interpolation.interpolate(candidates.run, scores, weight)
 
 
 def reranked_topic(
