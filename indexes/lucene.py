@@ -172,7 +172,6 @@ def _document() -> tuple[Any, Any, Any]:
 
 
 def _java_path(path: Path) -> Any:
-    """Java's object for a path."""
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 

@@ -279,7 +279,6 @@ def _tell_of_differences(options: Options, own: SearchedCollection, removed: int
 
 
 def _check(directory: Path) -> None:
-    """Compare the checksums of an index."""
     manifest = IndexManifest.read(directory)
     manifest.check(directory, None)
     manifest.check_content(directory)

@@ -107,7 +107,6 @@ def _topics(options: Options) -> list[Topic]:
 
 
 def _archive(options: Options) -> QuestionArchive:
-    """The collection's archive."""
     from pipeline.ranking.archive import QuestionArchive, archived_pairs
     from pipeline.ranking.checkpoints import default_directory
     from rerankers import checkpoint
@@ -120,7 +119,6 @@ def _archive(options: Options) -> QuestionArchive:
 
 
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
-    """Print the best pairs for one question."""
     from pipeline.ranking.archive import best_pairs
 
     print(f"{topic.query_id} “{one_line(topic.text)}”:")

@@ -278,7 +278,6 @@ def report(results: Sequence[LeftOut], output: Path | None) -> None:
 
 
 def _print(rows: Sequence[Mapping[str, object]], path: Path | None) -> None:
-    """Print a table, and write it."""
     if not rows:
         raise DataError("found no adapted word vectors; make some by python -m pipeline.adapt")
     print(" | ".join(rows[0]))

@@ -272,7 +272,6 @@ class _Sender:
             raise EngineError("interrupted")
 
     def _answer(self, body: bytes) -> list[dict[str, Any]]:
-        """The engine's answer for each post."""
         if self.stopped.is_set():
             raise EngineError("interrupted")
         shown = "items.*._id,items.*.status,items.*.error"

@@ -359,7 +359,6 @@ class SearchedCollection(Collection):
             yield None
 
     def _read_posts(self) -> Iterator[Post]:
-        """The posts of the files."""
         self.require_files()
         if self.post_paths:
             for path in self.post_paths:

@@ -232,7 +232,6 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _post_files(folder: Path, patterns: object, problems: list[str]) -> list[Path]:
-    """The files of the key ``posts``."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, list) or not all(isinstance(name, str) for name in patterns):
         problems.append(f"posts: found {patterns!r}, expected names of files in a list")

@@ -170,7 +170,6 @@ def _percent(value: float | None) -> str:
 
 
 def _notes(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
-    """Explanations of the columns."""
     notes = [
         "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics, before against after "
         "reranking, not corrected for the number of runs",

@@ -86,7 +86,6 @@ def _train_epochs(
     resume: bool,
     progress: Progress,
 ) -> History:
-    """The epochs of :func:`train`."""
     model, settings = trainer.model, trainer.settings
     if validation is not None and _selects_by_lists(settings) and not validation.topics():
         raise RerankerError(

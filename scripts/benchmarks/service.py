@@ -157,7 +157,6 @@ def load(service: Running, bodies: Path, clients: int, seconds: float) -> Any:
 
 
 def _children(pid: int) -> list[int]:
-    """Identifiers of all processes below a process."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     children = list(map(int, listed))
     return [*children, *(below for child in children for below in _children(child))]
