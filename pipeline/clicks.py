@@ -19,8 +19,9 @@ only shown without a click below it is not judged. People look at the first posi
 position-based model, fitted to the whole log, tells how often each position is looked at, and how
 much each post attracts those who look. Where the service has interleaved two models, the first
 follows from posts that were shown at several positions by chance. Neither a click nor a skip is
-certainty: the estimate starts from the attractiveness that is usual at a post's place. Grades
-follow from the probability that a post attracts more than those that are clicked by mistake.
+certainty: the estimate starts from the attractiveness that is usual at a post's place or, in the
+log of a service, for its score. Grades follow from the probability that a post attracts more than
+those that are clicked by mistake.
 
   grade 2      clicked twice or more, probability of --highly-relevant or more
   grade 1      clicked, probability of --relevant or more

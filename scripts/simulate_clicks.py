@@ -14,11 +14,12 @@ at, and on one of twenty others. Half of the users are of each kind.
 test: how often a challenger is promoted in a week of 20,000 searches, a fifth of them interleaved,
 by its difference from the champion in AP, and after how many clicked searches. Its ranking is the
 champion's with noise, better or worse by a part of the true judgments.
-nights: AP on topics that nobody searched for, of the served model, of one that has learned from the
-clicks of 1, 3 and 7 nights, and of one that was trained on the true judgments of the same topics.
-The served model, which all trainings extend, is that of the microblog years without 2012. With
---engine the searches and clicks are requests to a service before it, and a further week compares
-the last night's model with the served one.
+nights: AP on topics that nobody searched for, of the served model, of the challenger that has
+learned from the clicks until the 1st, 3rd and 7th night, and of a model that was trained on the
+true judgments of the same topics. Each night's challenger takes part in a fifth of the next day's
+searches, and is served from the evening on if it has won. The model that is served first, and that
+all trainings extend, is that of the microblog years without 2012. With --engine the searches and
+clicks are requests to a service before it.
 cost: time of a logged search that the log takes, on its way to the answer.
 """
 
@@ -59,8 +60,8 @@ from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.learn import Options as LearnOptions
 from pipeline.learn import main as learn
 from pipeline.loop.comparison import Comparison
-from pipeline.loop.interleaving import credit, team_draft
-from pipeline.loop.log import LogWriter
+from pipeline.loop.interleaving import credit, is_drawn, team_draft
+from pipeline.loop.log import LogWriter, write_serving
 from pipeline.train import Options as TrainOptions
 from pipeline.train import train
 
@@ -95,7 +96,7 @@ class Options:
     seed: int = option("seed of all users", default=1, parse=non_negative_int)
     seeds: int = option("how many seeds, for nights", default=1, parse=positive_int)
     engine: str | None = option(
-        "OpenSearch that the nights' searches go to, through a service; then a week compares both",
+        "OpenSearch that the nights' searches go to, through a service",
         parse=addresses,
         metavar="URL",
     )
@@ -287,18 +288,18 @@ class _World:
 
     def nights(self) -> dict[str, float]:
         """Model -> AP."""
-        figures, done, total = {"served": self._ap(None)}, 0, self.options.searches
+        figures, total = {"served": self._ap(None)}, self.options.searches
         of_truth = self._ap(self._judged())
         with closing(_Service(self) if self.options.engine else _Log(self)) as shown:
-            for night in NIGHTS:
-                self._search(shown, range(done, done := night * total // 7))
-                found = self._learned(night)
-                figures[f"night {night}"] = self._ap(found)
-                print(f"AP {figures}, at best {of_truth:.4f}", file=sys.stderr)
-            if found and isinstance(shown, _Service):
+            for night in range(1, NIGHTS[-1] + 1):
+                self._search(shown, range((night - 1) * total // 7, night * total // 7))
+                if self.challenger.exists():
+                    self._compare()
+                self._learn()
                 shown.reload()
-                self._search(shown, range(done, 2 * total))
-                compare(CompareOptions(self.log, level=LEVEL))
+                if night in NIGHTS:
+                    figures[f"night {night}"] = self._ap(self._newest())
+                    print(f"AP {figures}, at best {of_truth:.4f}", file=sys.stderr)
         if self.own.engine:
             Engine.connect(self.own.engine).request("DELETE", f"/{self.own.engine.index}")
         return figures | {"trained on the judgments": of_truth}
@@ -321,20 +322,37 @@ class _World:
         taken = time.perf_counter() - started
         print(f"{len(numbers):,} searches, {len(numbers) / taken:.0f} a second", file=sys.stderr)
 
-    def challenger(self, night: int) -> Path:
-        """Where the model of a night is written."""
-        return self.folder / f"challenger-{night}"
+    @property
+    def challenger(self) -> Path:
+        """Where the model of the last night is."""
+        return self.folder / "challenger"
 
-    def _learned(self, night: int) -> Path | None:
-        output, threads = self.challenger(night), self.options.threads
-        options = LearnOptions(
-            self.log, collection=str(self.file), output=output, folds=FOLDS, threads=threads
+    def _newest(self) -> Path | None:
+        """The challenger or, where there is none, the served model."""
+        from pipeline.ranking.build import best_source
+
+        return self.challenger if self.challenger.exists() else best_source(self.own).folder
+
+    def _compare(self) -> None:
+        """Serve the challenger if users prefer it."""
+        try:
+            compare(CompareOptions(self.log, level=LEVEL, promote=True))
+        except DataError as error:
+            print(error, file=sys.stderr)
+
+    def _learn(self) -> None:
+        how = LearnOptions(
+            self.log,
+            collection=str(self.file),
+            output=self.challenger,
+            replace=True,
+            folds=FOLDS,
+            threads=self.options.threads,
         )
         try:
-            learn(options)
+            learn(how)
         except DataError as error:  # There are too few searches to compare models on.
             print(error, file=sys.stderr)
-        return output if output.exists() else None
 
     def _judged(self) -> Path:
         """A model that is trained on the true judgments of the searched topics."""
@@ -368,24 +386,48 @@ class _World:
 
 
 class _Log:
-    """Shows the served model's ranking as it is, and writes the log that a service would."""
+    """Shows what a service would, and writes the log that it would."""
 
     clients = 1
 
     def __init__(self, world: _World) -> None:
-        run = world.rank(world.searched)
-        self._pages = {
-            t.text: [doc_id for doc_id, _ in ranked(run.get(t.query_id, {}))[:SHOWN]]
-            for t in world.searched
-        }
+        self._world = world
         world.log.mkdir()
+        write_serving(world.log, world.challenger, str(world.file), None)
         names = ("searches", "events")
         self._files = [(world.log / f"{name}-simulated.jsonl").open("w") for name in names]
+        self.reload()
+
+    def reload(self) -> None:
+        """Show what is served now, and its challenger in some searches."""
+        from pipeline.ranking.build import Source, best_source
+
+        sources = [best_source(self._world.own)]
+        sources += [Source(self._world.challenger)] if self._world.challenger.exists() else []
+        self._shown = [(source.version, self._rankings(source.folder)) for source in sources]
+
+    def _rankings(self, folder: Path) -> dict[str, dict[str, float]]:
+        """Text of a query -> id of a post -> score, best first."""
+        run = self._world.rank(self._world.searched, folder)
+        return {t.text: dict(ranked(run.get(t.query_id, {}))) for t in self._world.searched}
 
     def search(self, text: str) -> tuple[str, list[str]]:
         """The id of the search, and the posts of the page."""
-        search_id, page = uuid.uuid4().hex, self._pages[text]
-        self._add(0, search_id, query=text, ids=page, shown=page, start=0)
+        search_id = uuid.uuid4().hex
+        (version, rankings), *rivals = self._shown
+        scores = [*rankings[text].values()]
+        ids, teams, rival = [*rankings[text]], None, None
+        order = [*range(len(ids))]
+        if rivals and is_drawn(search_id, SHARE):
+            [(rival, of_rival)] = rivals
+            row_of = {doc_id: row for row, doc_id in enumerate(ids)}
+            theirs = [row_of[doc_id] for doc_id in of_rival[text]]
+            order, teams = team_draft(order, theirs, search_id)
+            teams = teams[:SHOWN]
+        page = [ids[row] for row in order[:SHOWN]]
+        served = {"version": version, "challenger": rival, "teams": teams}
+        shown = {"ids": ids, "scores": scores, "shown": page, "start": 0}
+        self._add(0, search_id, query=text, **shown, **served)
         return search_id, page
 
     def click(self, search_id: str, doc_id: str, place: int) -> None:
@@ -424,7 +466,7 @@ class _Service:
         self._session.trust_env = False  # No other proxy.
         command = [sys.executable, "-m", "pipeline.serve", "--port", "0", "--collection"]
         command += [str(world.file), "--log", str(world.log), "--log-queries", "plain"]
-        command += ["--challenger", str(world.challenger(NIGHTS[-1])), "--share", str(SHARE)]
+        command += ["--challenger", str(world.challenger), "--share", str(SHARE)]
         with self._lines.open("w") as stream:
             self._process = subprocess.Popen(command, stderr=stream)
         self._url = self._wait("serving ").rpartition(" ")[2]
@@ -449,8 +491,9 @@ class _Service:
         time.sleep(1)
 
     def reload(self) -> None:
-        """Let the service see its challenger."""
+        """Let the service see what is served now, and its challenger."""
         self._process.send_signal(signal.SIGHUP)
+        time.sleep(1)
         self._wait("challenger: loaded")
 
     def close(self) -> None:
