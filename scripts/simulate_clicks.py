@@ -25,7 +25,9 @@ cost: time of a logged search that the log takes, on its way to the answer.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import gc
 import json
 import os
 import random
@@ -43,19 +45,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from indexes.engines.client import Engine
+from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.named import find
+from pipeline.collections.own import read_collection
+from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.command.errors import DataError
-from pipeline.command.options import (
-    non_negative_int,
-    option,
-    positive_int,
-    run_command,
-)
+from pipeline.command.options import non_negative_int, option, positive_int, run_command
 from pipeline.command.ranking import addresses
+from pipeline.command.runtime import print_table
+from pipeline.compare import Options as CompareOptions
+from pipeline.compare import main as compare
+from pipeline.evaluation.measures import Evaluator, mean
+from pipeline.learn import Options as LearnOptions
+from pipeline.learn import main as learn
+from pipeline.loop.comparison import Comparison
+from pipeline.loop.interleaving import credit, is_drawn, team_draft
+from pipeline.loop.log import LogWriter, write_serving
+from pipeline.train import Options as TrainOptions
+from pipeline.train import train
 
 if TYPE_CHECKING:
-    from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.topics import Topic
-    from pipeline.collections.trec import Qrels, Run
 
 WEEK = 20_000
 SHARE = 0.2
@@ -64,14 +75,12 @@ SHOWN = 10
 CLICK, MISTAKE, LEAVE = 0.7, 0.05, 0.8
 DIFFERENCES = (-0.03, -0.01, 0.0, 0.01, 0.03, 0.05)
 NIGHTS = (1, 3, 7)
-SEARCHED = 0.7
-"""Share of the topics that users search for."""
+SEARCHED = 0.7  # Share of the topics that users search for
 
 UNSEEN = "mb2012"
 """The shipped model that has seen neither its judgments nor those of collections of other kinds."""
 
-FOLDS = 2
-"""Of the trainings, whose own figures are not looked at."""
+FOLDS = 2  # Of the trainings, whose own figures are not looked at
 
 
 @dataclass(frozen=True)
@@ -114,9 +123,6 @@ def clicks(relevant: Sequence[bool], users: random.Random) -> list[int]:
 
 
 def _collection(options: Options) -> tuple[SearchedCollection, Qrels]:
-    from pipeline.collections.collection import SearchedCollection
-    from pipeline.collections.named import find
-
     collection = find(options.collection, options.data)
     assert isinstance(collection, SearchedCollection)
     assert collection.training_qrels
@@ -130,8 +136,6 @@ def weeks(options: Options) -> None:
     """Promotions of challengers by their difference in AP."""
     import numpy as np
 
-    from pipeline.command.runtime import print_table
-    from pipeline.evaluation.measures import Evaluator, mean
     from pipeline.ranking.build import ranker
 
     collection, qrels = _collection(options)
@@ -195,10 +199,6 @@ def _week(
     champion: Run, challenger: Run, qrels: Qrels, users: random.Random, searches: int
 ) -> tuple[int | None, int]:
     """Clicked searches until promotion (None if there is none), and those of the whole week."""
-    from pipeline.collections.trec import ranked
-    from pipeline.loop.comparison import Comparison
-    from pipeline.loop.interleaving import credit, team_draft
-
     topics = [*champion]
     rows = {q: {doc_id: row for row, doc_id in enumerate(champion[q])} for q in topics}
     orders = {
@@ -232,7 +232,6 @@ def nights(options: Options) -> None:
     """AP on topics that nobody searched for, after nights of learning; of several seeds."""
     import numpy as np
 
-    from pipeline.command.runtime import print_table
     from rerankers import checkpoint
 
     collection, qrels = _collection(options)
@@ -272,8 +271,6 @@ class _World:
         seed: int,
         options: Options,
     ) -> None:
-        from pipeline.collections.own import read_collection
-
         self.folder, self.qrels, self.seed, self.options = folder, qrels, seed, options
         topics = [t for t in collection.training_topics if any(qrels[t.query_id].values())]
         random.Random(seed).shuffle(topics)
@@ -291,8 +288,6 @@ class _World:
 
     def nights(self) -> dict[str, float]:
         """Model -> AP."""
-        from indexes.engines.client import Engine
-
         figures, total = {"served": self._ap(None)}, self.options.searches
         of_truth = self._ap(self._judged())
         with closing(_Service(self) if self.options.engine else _Log(self)) as shown:
@@ -340,18 +335,12 @@ class _World:
 
     def _compare(self) -> None:
         """Serve the challenger if users prefer it."""
-        from pipeline.compare import Options as CompareOptions
-        from pipeline.compare import main as compare
-
         try:
             compare(CompareOptions(self.log, level=LEVEL, promote=True))
         except DataError as error:
             print(error, file=sys.stderr)
 
     def _learn(self) -> None:
-        from pipeline.learn import Options as LearnOptions
-        from pipeline.learn import main as learn
-
         how = LearnOptions(
             self.log,
             collection=str(self.file),
@@ -367,9 +356,6 @@ class _World:
 
     def _judged(self) -> Path:
         """A model that is trained on the true judgments of the searched topics."""
-        from pipeline.train import Options as TrainOptions
-        from pipeline.train import train
-
         topics, judged = self.folder / "judged.tsv", self.folder / "judged.txt"
         _write(topics, (f"{t.query_id}\t{t.text}" for t in self.searched))
         grades = [
@@ -389,8 +375,6 @@ class _World:
 
     def _ap(self, folder: Path | None) -> float:
         """On the held-out topics, of the served model or that of a folder."""
-        from pipeline.evaluation.measures import Evaluator, mean
-
         held_out = {t.query_id: self.qrels[t.query_id] for t in self.held_out}
         return mean(Evaluator(held_out, ["AP"])(self.rank(self.held_out, folder))["AP"].values())
 
@@ -407,8 +391,6 @@ class _Log:
     clients = 1
 
     def __init__(self, world: _World) -> None:
-        from pipeline.loop.log import write_serving
-
         self._world = world
         world.log.mkdir()
         write_serving(world.log, world.challenger, str(world.file), None)
@@ -426,15 +408,11 @@ class _Log:
 
     def _rankings(self, folder: Path) -> dict[str, dict[str, float]]:
         """Text of a query -> id of a post -> score, best first."""
-        from pipeline.collections.trec import ranked
-
         run = self._world.rank(self._world.searched, folder)
         return {t.text: dict(ranked(run.get(t.query_id, {}))) for t in self._world.searched}
 
     def search(self, text: str) -> tuple[str, list[str]]:
         """The id of the search, and the posts of the page."""
-        from pipeline.loop.interleaving import is_drawn, team_draft
-
         search_id = uuid.uuid4().hex
         (version, rankings), *rivals = self._shown
         scores = [*rankings[text].values()]
@@ -543,13 +521,9 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 def cost(options: Options) -> None:
     """What the log adds to a search of a window of 100, whose scores take no time here."""
-    import asyncio
-    import gc
-
     import numpy as np
     from orjson import Fragment
 
-    from pipeline.loop.log import LogWriter
     from pipeline.service.formats.base import ScoreRequest, ScoreResponse
     from pipeline.service.http.models import Models
     from pipeline.service.http.requests import Limits

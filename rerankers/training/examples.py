@@ -20,8 +20,7 @@ from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.settings import Settings
 
-Rows = npt.NDArray[np.int64]
-"""Row numbers of pairs."""
+Rows = npt.NDArray[np.int64]  # Row numbers of pairs
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,11 @@ class Examples:
 
 @dataclass
 class CachedInteractions:
-    """The interactions of P pairs.
+    """The interactions of P pairs."""
 
-    Attributes:
-        query_index: [P] query of each pair.
-        places: [P, 2] number of the pair's entry in ``parts``, and its row there.
-        parts: the interactions of a batch of pairs with one query.
-    """
-
-    query_index: Rows
-    places: Rows
-    parts: list[dict[str, Tensor]]
+    query_index: Rows  # [P] query of each pair
+    places: Rows  # [P, 2] number of the pair's entry in ``parts``, and its row there
+    parts: list[dict[str, Tensor]]  # The interactions of a batch of pairs with one query
 
     @classmethod
     def compute(cls, model: Reranker, tokenized: Tokenized) -> CachedInteractions:

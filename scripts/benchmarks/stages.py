@@ -23,8 +23,7 @@ from rerankers import checkpoint, features
 from rerankers.base import Pairs
 
 MODEL, POSTS = "window", 100
-REQUESTS, BEFORE = 40, 5
-"""Measured requests, and others before them."""
+REQUESTS, BEFORE = 40, 5  # Measured requests, and others before them
 
 
 def measure(workload: Workload) -> list[Row]:

@@ -46,17 +46,10 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-ROUNDS = 300
-"""Most rounds of expectation maximisation."""
-
-TOLERANCE = 1e-4
-"""The fit ends when no examination, nor the mean, changes by more in a round."""
-
-SHARE_STRENGTH = 10
-"""Pairs that all groups count for in the share of wanted posts of one group."""
-
-GROUPS = 5
-"""Of pairs by their scores; ten gave judgments as good."""
+ROUNDS = 300  # Most rounds of expectation maximisation
+TOLERANCE = 1e-4  # The fit ends when no examination, nor the mean, changes by more in a round
+SHARE_STRENGTH = 10  # Pairs that all groups count for in the share of wanted posts of one group
+GROUPS = 5  # Of pairs by their scores; ten gave judgments as good
 
 STRENGTH = 10.0
 """Of both kinds' Beta distributions, in impressions. Of 2, 4, 10 and 30 it gave the best judgments
@@ -65,8 +58,7 @@ of simulated clicks on collections of other kinds."""
 HIGHEST_MEAN = 0.9
 """Of a kind: in a log that shows clicked posts alone, one click would be certainty."""
 
-MOST_SWAPPED = 30
-"""Positions whose examination is estimated by swaps."""
+MOST_SWAPPED = 30  # Positions whose examination is estimated by swaps
 
 FEWEST_CLICKS = 50.0
 """Clicks at each of two positions, on pairs shown at both, that their ratio needs: fewer are less
@@ -81,17 +73,11 @@ _NODES: Floats = np.sin((np.arange(_BINS) + 0.5) * np.pi / 2 / _BINS) ** 2
 
 
 class ClickModel(NamedTuple):
-    """A fitted position-based model.
+    """A fitted position-based model."""
 
-    Attributes:
-        examination: [positions], of the first position 1.
-        attractiveness: [pairs], posterior mean of the click rate at the first position.
-        relevance: [pairs], probability that the post is one that users want.
-    """
-
-    examination: Floats
-    attractiveness: Floats
-    relevance: Floats
+    examination: Floats  # [positions], of the first position 1
+    attractiveness: Floats  # [pairs], posterior mean of the click rate at the first position
+    relevance: Floats  # [pairs], probability that the post is one that users want
 
 
 class _Prior(NamedTuple):
@@ -145,7 +131,6 @@ def fit(
         strength: of the Beta prior, in impressions.
         known: [positions], examination where it is not to be fitted, else NaN.
         group: [pairs], from 0, with one share of wanted posts each (default: by place).
-        progress: is called with 1 after every round.
     """
     shown = np.bincount(position)
     clicked = np.bincount(position, weights=click)
