@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +156,7 @@ class Tokens:
         return totals.astype(np.float64)
 
 
-def numbered(values: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.integer], Rows]:
+def numbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Rows]:
     """Distinct values [V] of T numbers from 0 on, in order of appearance; number [T] of each.
 
     With these numbers, rounding does not depend on the rows of words in their table. No sorting.

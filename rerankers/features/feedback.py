@@ -94,7 +94,7 @@ class _Vectors(NamedTuple):
 
     def take(self, entries: Bools) -> _Vectors:
         """Some of the entries [E]."""
-        return _Vectors(*(column[entries] for column in self))
+        return _Vectors(self.post[entries], self.stem[entries], self.value[entries])
 
 
 def _with_sums(vectors: _Vectors, weights: Floats) -> Floats:

@@ -15,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -95,7 +95,7 @@ class WordSpace:
 
     def _add(self, words: Sequence[str]) -> None:
         vectors = self._compute(words)
-        self._rows.update(zip(words, range(len(self._rows), len(self._rows) + len(words))))
+        self._rows.update(zip(words, count(len(self._rows)), strict=False))
         self._known.append(vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)))
 
 
@@ -144,8 +144,9 @@ def general() -> WordSpace:
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        arrays = map(torch.from_numpy, (ids, vectors, starts))
-        return torch.nn.functional.embedding_bag(*arrays, mode="sum").numpy()
+        arrays: Any = map(torch.from_numpy, (ids, vectors, starts))
+        found: Vectors = torch.nn.functional.embedding_bag(*arrays, mode="sum").numpy()
+        return found
 
     return WordSpace(vectors.shape[1], compute)
 

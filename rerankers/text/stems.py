@@ -6,38 +6,35 @@ changed rules of NLTK's ``PorterStemmer``, several times as fast as it.
 
 from functools import lru_cache
 
-_EXCEPTIONS = {
-    **{"skies": "sky", "sky": "sky", "dying": "die", "lying": "lie", "tying": "tie"},
-    **{"news": "news", "innings": "inning", "inning": "inning", "outings": "outing"},
-    **{"outing": "outing", "cannings": "canning", "canning": "canning", "howe": "howe"},
-    **{"proceed": "proceed", "exceed": "exceed", "succeed": "succeed"},
-}
 
-_PLURALS = {"sses": "ss", "ies": "i", "ss": "ss", "s": ""}
+def _rules(text: str) -> dict[str, str]:
+    """``ending:replacement`` of each rule."""
+    rules = (rule.partition(":") for rule in text.split())
+    return {ending: replacement for ending, _, replacement in rules}
 
-_LONG = {
-    **{"ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize"},
-    **{"bli": "ble", "alli": "al", "entli": "ent", "eli": "e", "ousli": "ous"},
-    **{"ization": "ize", "ation": "ate", "ator": "ate", "alism": "al", "iveness": "ive"},
-    **{"fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble"},
-    **{"fulli": "ful", "logi": "log"},
-}
-"""Endings of step 2."""
 
-_LATER = {
-    **{"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": ""},
-    "ness": "",
-}
-"""Endings of step 3."""
-
-_LAST = dict.fromkeys(
-    [
-        *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion"),
-        *("ou", "ism", "ate", "iti", "ous", "ive", "ize"),
-    ],
-    "",
+_EXCEPTIONS = _rules(
+    """
+    skies:sky sky:sky dying:die lying:lie tying:tie news:news innings:inning inning:inning
+    outings:outing outing:outing cannings:canning canning:canning howe:howe proceed:proceed
+    exceed:exceed succeed:succeed
+    """
 )
-"""Endings of step 4."""
+_STEP_1A = _rules("sses:ss ies:i ss:ss s:")
+_STEP_2 = _rules(
+    """
+    ational:ate tional:tion enci:ence anci:ance izer:ize bli:ble alli:al entli:ent eli:e ousli:ous
+    ization:ize ation:ate ator:ate alism:al iveness:ive fulness:ful ousness:ous aliti:al iviti:ive
+    biliti:ble fulli:ful logi:log
+    """
+)
+_STEP_3 = _rules("icate:ic ative: alize:al iciti:ic ical:ic ful: ness:")
+_STEP_4 = _rules(
+    """
+    al: ance: ence: er: ic: able: ible: ant: ement: ment: ent: ion: ou: ism: ate: iti: ous: ive:
+    ize:
+    """
+)
 
 
 @lru_cache(maxsize=200_000)
@@ -49,7 +46,7 @@ def stem(word: str) -> str:
     if len(word) <= 2:
         return word
     if word[-1] == "s":
-        word = f"{word[0]}ie" if len(word) == 4 and word[1:] == "ies" else _cut(word, _PLURALS)
+        word = f"{word[0]}ie" if len(word) == 4 and word[1:] == "ies" else _cut(word, _STEP_1A)
     word = _without_past(word)
     if word[-1:] == "y" and len(word) > 2 and _shape(word)[-2] == "c":
         word = f"{word[:-1]}i"
@@ -57,9 +54,9 @@ def stem(word: str) -> str:
         word = word[:-2]
     # The l of this ending counts as one of the rest.
     least = -1 if word[-4:] == "logi" and _measure(word[:-3]) else 0
-    word = _cut(_cut(word, _LONG, least), _LATER, 0)
+    word = _cut(_cut(word, _STEP_2, least), _STEP_3, 0)
     if word[-3:] != "ion" or word[-4:-3] in ("s", "t"):
-        word = _cut(word, _LAST, 1)
+        word = _cut(word, _STEP_4, 1)
     if word[-1:] == "e":
         measure = _measure(word[:-1])
         if measure > 1 or (measure == 1 and not _is_short(word[:-1])):
@@ -85,7 +82,7 @@ def _without_past(word: str) -> str:
 
 
 def _cut(word: str, endings: dict[str, str], least: int = -1) -> str:
-    """The word with its longest ending replaced, if the rest has a greater measure than ``least``."""
+    """The word with its longest ending replaced, if the rest's measure is above ``least``."""
     if not word.endswith(tuple(endings)):
         return word
     size = next(size for size in range(min(7, len(word)), 0, -1) if word[-size:] in endings)
