@@ -1,7 +1,8 @@
 """Scores of posts that come again and again: their encodings are kept between calls.
 
-Of the models with a ``PostEncoder`` in their fast path's module; posts of other models, and of
-those on a GPU, are read each time.
+Of the models with a ``PostEncoder`` in their fast path's module; of models over features their
+tables (:mod:`rerankers.scoring.recent`). Posts of other models, and of networks on a GPU, are read
+each time.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class CachedScorer:
         resources: of a collection, for pairs without their own and models over features.
 
     Attributes:
+        recent: posts of a model over features.
         hits: look-ups of a query's post that found it.
         misses: look-ups that did not.
     """
@@ -98,13 +100,13 @@ class CachedScorer:
         self._places: dict[Key, Place] = {}
         self._block_bytes = 0
         self._lock, self._buffers = Lock(), Buffers()
-        self._recent = RecentPosts(min(max_bytes, MOST_BYTES))
+        self.recent = RecentPosts(min(max_bytes, MOST_BYTES))
 
     @property
     def bytes(self) -> int:
         """Size of the cache now."""
         terms = self._encoder.bytes if self._encoder else 0
-        return self._block_bytes + terms + self._recent.bytes
+        return self._block_bytes + terms + self.recent.bytes
 
     def warm_up(self) -> None:
         """Score posts of common words: first uses would make the first requests slow."""
@@ -114,7 +116,7 @@ class CachedScorer:
         rows = np.arange(2 + len(texts))
         posts = ["bbc cuts jobs", "lunch", *texts]
         self.score(Pairs(["cuts"], posts, [""] * len(posts), rows * 0, rows))
-        self.hits = self.misses = self._recent.hits = self._recent.misses = 0
+        self.hits = self.misses = self.recent.hits = self.recent.misses = 0
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P] of :func:`rerankers.scoring.batches.score`, whatever the other pairs are.
@@ -124,8 +126,8 @@ class CachedScorer:
         """
         if self._encoder is None:
             pairs = pairs.with_resources(self._resources)
-            scores = score(self.model, pairs, self.encoder, known=self._recent)
-            self.hits, self.misses = self._recent.hits, self._recent.misses
+            scores = score(self.model, pairs, self.encoder, known=self.recent)
+            self.hits, self.misses = self.recent.hits, self.recent.misses
             return scores
         scores = np.zeros(len(pairs), dtype=np.float32)
         keys = [key.tobytes() for key in keys_of(pairs.texts, pairs.urls)]

@@ -144,8 +144,10 @@ def general() -> WordSpace:
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        arrays: Any = map(torch.from_numpy, (ids, vectors, starts))
-        found: Vectors = torch.nn.functional.embedding_bag(*arrays, mode="sum").numpy()
+        tensors = [torch.from_numpy(array) for array in (ids, vectors, starts)]
+        found: Vectors = torch.nn.functional.embedding_bag(
+            tensors[0], tensors[1], tensors[2], mode="sum"
+        ).numpy()
         return found
 
     return WordSpace(vectors.shape[1], compute)
