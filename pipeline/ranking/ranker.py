@@ -174,15 +174,15 @@ OWN_TOPIC = "q1"  # query_id of a text that is no topic of the collection
 
 
 class Stopwatch:
-    """Seconds of successive stages."""
+    """Seconds of successive stages, by a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.perf_counter()
+        self._clock, self._since = clock, clock()
 
     def stop(self, stage: str) -> None:
         """What was done since the last stop is this stage's."""
-        now = time.perf_counter()
+        now = self._clock()
         self.seconds[stage], self._since = now - self._since, now
 
 

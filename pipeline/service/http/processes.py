@@ -261,7 +261,6 @@ def load(
             parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.resources
             scorer = CachedScorer(*parts)
             scorer.warm_up()
-            scorer.hits = scorer.misses = 0
         except Exception as error:
             connection.send(error)
             return
