@@ -45,6 +45,11 @@ def test_loading_needs_no_package_that_scores_do(name: str) -> None:
     assert not {"lightgbm", "nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
 
 
+@pytest.mark.slow
+def test_a_later_import_of_nltk_is_a_whole_one() -> None:
+    assert "function" in run("import rerankers.text.stems, nltk; print(nltk.corpus, nltk.pos_tag)")
+
+
 def test_public_names() -> None:
     assert {*rerankers.__all__} <= {*dir(rerankers)}
     assert rerankers.TrainedReranker is TrainedReranker
